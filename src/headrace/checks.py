@@ -28,7 +28,7 @@ _UNIT_US = {
 def check_word(name: str, value: object, words: Sequence[str]) -> None:
     """Raise unless the value is one of the words."""
     if value not in words:
-        raise SettingsError(f"{name} is {value!r}; expected one of {', '.join(words)}")
+        raise SettingsError(f"{name} is {value!r}", remedy=f"expected one of {', '.join(words)}")
 
 
 def check_integer(
@@ -36,7 +36,7 @@ def check_integer(
 ) -> None:
     """Raise unless the value is an integer, not a boolean, between `least` and `most`."""
     if isinstance(value, int) and most is not None and value > most:
-        raise SettingsError(f"{name} is larger than {most:,}; give at most that")
+        raise SettingsError(f"{name} is larger than {most:,}", remedy="give at most that")
     if (
         isinstance(value, bool)
         or not isinstance(value, int)
@@ -51,7 +51,7 @@ def check_integer(
 def check_boolean(name: str, value: object) -> None:
     """Raise unless the value is True or False."""
     if not isinstance(value, bool):
-        raise SettingsError(f"{name} is {value!r}; expected True or False")
+        raise SettingsError(f"{name} is {value!r}", remedy="expected True or False")
 
 
 def instant_us(name: str, text: str) -> int:
@@ -62,7 +62,9 @@ def instant_us(name: str, text: str) -> int:
     try:
         moment = datetime.fromisoformat(text.strip())
     except ValueError:
-        raise SettingsError(f"{name} is {text!r}; give an ISO date such as 2025-01-01") from None
+        raise SettingsError(
+            f"{name} is {text!r}", remedy="give an ISO date such as 2025-01-01"
+        ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
@@ -72,7 +74,9 @@ def duration_us(name: str, value: str) -> int:
     """Return a duration such as 30d in microseconds. Raises `SettingsError` for any other text."""
     match = _DURATION.fullmatch(value)
     if match is None:
-        raise SettingsError(f"{name} is {value!r}; give a number and s, m, h, d or w, such as 30d")
+        raise SettingsError(
+            f"{name} is {value!r}", remedy="give a number and s, m, h, d or w, such as 30d"
+        )
     return int(match[1]) * _UNIT_US[match[2]]
 
 

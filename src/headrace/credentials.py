@@ -27,8 +27,11 @@ def refuse_credentials(value: object) -> None:
     for path in value if isinstance(value, tuple | list) else (value,):
         if isinstance(path, str | PurePath) and _CREDENTIALS.search(str(path)):
             raise SettingsError(
-                "a path holds credentials (a user's password, or a signature behind its '?'); give"
-                " the path alone, and the credentials by the environment or the machine's role"
+                "a path holds credentials (a user's password, or a signature behind its '?')",
+                remedy=(
+                    "give the path alone, and the credentials by the environment or the machine's"
+                    " role"
+                ),
             )
 
 

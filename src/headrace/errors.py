@@ -1,5 +1,4 @@
-"""Define every error headrace raises, and put its fields into words: for Python or for the command
-line.
+"""Define every error headrace raises, and put its fields into words, for Python or a command line.
 
     HeadraceError
     ├── SettingsError     the request is wrong: a setting, a flag, a configuration key        exit 2
@@ -13,14 +12,17 @@ line.
 
 An error has a problem in words, and fields that say where it is and what to do:
 
-    error = InputError("not a number", path="part.csv", row=17, column="age", value="x",
-    remedy="correct it") str(error)     part.csv: row 17, column 'age' is 'x': not a number; correct
-    it
+    error = InputError(
+        "not a number", path="part.csv", row=17, column="age", value="x", remedy="correct it"
+    )
+    str(error)      part.csv: row 17, column 'age' is 'x': not a number; correct it
 
-    error = SettingsError(setting="cutoff", value="now", remedy="give an ISO date such as
-    2025-01-01") str(error)     cutoff is 'now'; give an ISO date such as 2025-01-01
-    command line   --cutoff is 'now'; give an ISO date such as 2025-01-01
-    in a test      assert error.setting == "cutoff"
+    error = SettingsError(
+        setting="cutoff", value="now", remedy="give an ISO date such as 2025-01-01"
+    )
+    str(error)      cutoff is 'now'; give an ISO date such as 2025-01-01
+    command line    --cutoff is 'now'; give an ISO date such as 2025-01-01
+    in a test       assert error.setting == "cutoff"
 
 Every given field is put into words, so the problem does not repeat it. Within a problem or a
 remedy, `setting("time")` writes an argument (`time=`, --time), `setting("remainder", "pad",
@@ -28,10 +30,13 @@ remedy, `setting("time")` writes an argument (`time=`, --time), `setting("remain
 `setting_name("time")` its bare name (time, --time). A problem that names its setting in this way
 needs no `setting=`, and if it has one, the words of `setting` and `value` are left to it:
 
-    SettingsError(f"{setting_name('seed')} has no effect without {setting('shuffle', True)}",
-    remedy="leave it out")
+    SettingsError(
+        f"{setting_name('seed')} has no effect without {setting('shuffle', True)}",
+        remedy="leave it out",
+    )
 
-`setting` of this error is "seed". Names that are marked so must pass `spell` before they are
+`setting` of this error is "seed". A caller that knows the file or the row of an error adds it with
+`raise error.at(path=path)`. Names that are marked so must pass `spell` before they are
 printed in any other way than as an error or a note of a run. To quote an error in another, write
 `error.marked`, which keeps the marks.
 """
@@ -42,7 +47,7 @@ import re
 from collections.abc import Callable, Mapping
 from itertools import accumulate
 from os import PathLike
-from typing import Any
+from typing import Any, Self
 
 from headrace.printable import printable, short_repr
 
@@ -126,6 +131,25 @@ class HeadraceError(Exception):
         self.column = column
         self.value = value
         self.remedy = remedy
+
+    def at(
+        self,
+        *,
+        path: str | PathLike[str] | None = None,
+        row: int | str | None = None,
+        column: str | None = None,
+    ) -> Self:
+        """Return this error, with those of these fields that it lacks.
+
+        For a caller that knows where it happened: `raise error.at(path=shard.path)`.
+        """
+        if self.path is None and path is not None:
+            self.path = str(path)
+        if self.row is None:
+            self.row = row
+        if self.column is None:
+            self.column = column
+        return self
 
     @property
     def marked(self) -> str:

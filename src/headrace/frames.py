@@ -82,7 +82,8 @@ def windows_of_frame(frame: Any, settings: Series, **options: Any) -> Windows:
         if len(placed.off_grid) or (np.diff(placed.positions) == 0).any():
             raise InputError(
                 f"entity {entity!r}: has times that come twice or lie between steps of"
-                f" {settings.step.word}; clean the table first"
+                f" {settings.step.word}",
+                remedy="clean the table first",
             )
         matrix = np.full((placed.axis.rows, len(settings.columns)), np.nan, np.float32)
         matrix[placed.positions] = rows.values[placed.rows]
@@ -150,13 +151,13 @@ def _read(frame: Any, settings: Series) -> tuple[dict[str, Observed], Series]:
     rows = rows.filter(keep.to_arrow())
     names = names.filter(keep)
     if not len(names):
-        raise InputError("the table has no rows of an entity; give those of at least one")
+        raise InputError("the table has no rows of an entity", remedy="give those of at least one")
     parsed = parse(settings, settings.columns, rows, 0, "the table")
     if parsed.bad:
         raise InputError(f"the table: {parsed.bad[min(parsed.bad)]}")
     if names.null_count():
         count = pluralise(names.null_count(), "row has", "rows have")
-        raise InputError(f"column {key!r}: {count} no entity; name them")
+        raise InputError(f"column {key!r}: {count} no entity", remedy="name them")
     codes = names.rank("dense").to_numpy().astype(np.int64) - 1
     order = np.argsort(codes, kind="stable")
     groups = np.split(order, np.cumsum(np.bincount(codes))[:-1])
@@ -183,7 +184,9 @@ def _with_frequency(observed: Mapping[str, Observed], settings: Series) -> Serie
         if frequency is not None:
             words[frequency.word] += 1
     if not words:
-        raise InputError("no entity of the table has three times; give frequency, e.g. '1d'")
+        raise InputError(
+            "no entity of the table has three times", remedy="give frequency, e.g. '1d'"
+        )
     return settings.model_copy(update={"frequency": agreed(words, settings.frequency)})
 
 

@@ -54,8 +54,8 @@ class ContextMapDataset(_MapDataset):  # type: ignore[misc]  # Grain has no type
             check_integer("contexts: batch_size", batch_size, least=1)
         if batch_size is not None and len(source) < batch_size:
             raise SettingsError(
-                f"contexts: batch_size is {batch_size}, and an epoch has {len(source)} contexts;"
-                " give at most that"
+                f"contexts: batch_size is {batch_size}, and an epoch has {len(source)} contexts",
+                remedy="give at most that",
             )
         self.source = source
         self.batch_size = batch_size
@@ -153,16 +153,20 @@ def elastic(
     ):
         check_integer(f"contexts: {name}", value, least=least)
     if host >= hosts:
-        raise SettingsError(f"contexts: host is {host} of {hosts}; hosts are counted from 0")
+        raise SettingsError(
+            f"contexts: host is {host} of {hosts}", remedy="hosts are counted from 0"
+        )
     if global_batch_size % hosts:
         raise SettingsError(
-            f"contexts: global_batch_size is {global_batch_size}, which {hosts} hosts cannot share"
-            f" alike; give a multiple of {hosts}"
+            f"contexts: global_batch_size is {global_batch_size}, which {hosts} hosts cannot"
+            " share alike",
+            remedy=f"give a multiple of {hosts}",
         )
     if dataset.batch_size is not None:
         raise SettingsError(
-            f"contexts: the dataset has batches of {dataset.batch_size}, and this makes batches of"
-            " contexts; leave batch_size out where the dataset is made"
+            f"contexts: the dataset has batches of {dataset.batch_size}, and this makes"
+            " batches of contexts",
+            remedy="leave batch_size out where the dataset is made",
         )
     per_host = global_batch_size // hosts
     return grain.experimental.ElasticIterator(

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from headrace.checks import nearest
 from headrace.errors import SettingsError
-from headrace.printable import short_repr
 
 if TYPE_CHECKING:
     from importlib import metadata
@@ -110,7 +109,7 @@ class Recipe:
         Its fields are flags and settings of configurations.
         """
         raise SettingsError(
-            f"recipe {self.name!r} is not installed; install the package that has it"
+            f"recipe {self.name!r} is not installed", remedy="install the package that has it"
         )
 
     def execute(
@@ -292,7 +291,7 @@ def find_recipe(name: object) -> Recipe:
     hint = f"known: {', '.join(sorted(recipes()))}"
     if isinstance(name, str):
         hint = nearest(name, _registered(), hint)
-    raise SettingsError(f"recipe is {short_repr(name)}; {hint}")
+    raise SettingsError(setting="recipe", value=name, remedy=hint)
 
 
 def recipe_of_command(word: str) -> Recipe | None:

@@ -50,20 +50,22 @@ def unseal(state: Any, *, subject: str, version: int) -> dict[str, Any]:
     what = f"{subject} state"
     if not isinstance(state, Mapping):
         raise StreamError(
-            f"{what}: expected a mapping, got {type(state).__name__}; pass what state_dict() gave"
+            f"{what}: expected a mapping, got {type(state).__name__}",
+            remedy="pass what state_dict() gave",
         )
     check_bounds(state, what)
     stored = state.get(_KIND)
     if stored is not None and stored != subject:
         raise StreamError(
-            f"{what}: it is a state of kind {short_repr(stored)}; load each state into the kind of"
-            " loader that gave it"
+            f"{what}: it is a state of kind {short_repr(stored)}",
+            remedy="load each state into the kind of loader that gave it",
         )
     stored_version = state.get(_VERSION)
     if type(stored_version) is not int or stored_version != version:
         raise StreamError(
             f"{what}: format_version is {short_repr(stored_version)}, this headrace reads"
-            f" {version}; resume with the version that saved it, or start the epoch again"
+            f" {version}",
+            remedy="resume with the version that saved it, or start the epoch again",
         )
     digest = state.get(_DIGEST)
     try:
@@ -72,7 +74,7 @@ def unseal(state: Any, *, subject: str, version: int) -> dict[str, Any]:
         )
     except ValueError as error:  # text that UTF-8 does not have
         raise StreamError(
-            f"{what}: it is not JSON ({error}); pass what state_dict() gave, unchanged"
+            f"{what}: it is not JSON ({error})", remedy="pass what state_dict() gave, unchanged"
         ) from error
     if stored is None or digest != expected:
         raise StreamError(
@@ -118,8 +120,8 @@ def check_bounds(state: Any, what: str) -> None:
             for name in value:
                 if not isinstance(name, str):
                     raise StreamError(
-                        f"{what}: key {short_repr(name)} is not text; pass what state_dict() gave,"
-                        " unchanged"
+                        f"{what}: key {short_repr(name)} is not text",
+                        remedy="pass what state_dict() gave, unchanged",
                     )
             values += ((item, depth + 1) for item in value.values())
         elif isinstance(value, list | tuple):
@@ -127,17 +129,18 @@ def check_bounds(state: Any, what: str) -> None:
         elif isinstance(value, str):
             if len(value) > _MOST_CHARACTERS:
                 raise StreamError(
-                    f"{what}: a text in it has {len(value):,} characters; pass what state_dict()"
-                    " gave"
+                    f"{what}: a text in it has {len(value):,} characters",
+                    remedy="pass what state_dict() gave",
                 )
         elif isinstance(value, int):
             if value.bit_length() > _MOST_BITS:
                 raise StreamError(
-                    f"{what}: a number in it has {value.bit_length():,} bits; pass what"
-                    " state_dict() gave, unchanged"
+                    f"{what}: a number in it has {value.bit_length():,} bits",
+                    remedy="pass what state_dict() gave, unchanged",
                 )
         elif value is not None:
             raise StreamError(
                 f"{what}: {short_repr(value)} in it is neither text, an integer, true, false nor"
-                " null; pass what state_dict() gave, unchanged"
+                " null",
+                remedy="pass what state_dict() gave, unchanged",
             )

@@ -79,8 +79,8 @@ class Launched:
             text = environ.get(name, usual)
             if not text.strip().isdecimal():
                 raise SettingsError(
-                    f"{name} is {text!r} in the environment; expected an integer, as torchrun"
-                    " sets it"
+                    f"{name} is {text!r} in the environment",
+                    remedy="expected an integer, as torchrun sets it",
                 )
             ranks.append(int(text))
         return cls(*ranks)
@@ -156,9 +156,9 @@ def choose_backend(backend: str, *, local_ranks: int, devices: int) -> str:
         return "gloo"
     if backend == "nccl" and devices < local_ranks:
         raise SettingsError(
-            f"--backend nccl: this node has {devices} CUDA devices for {local_ranks} local ranks,"
-            " and nccl needs one for each; use --backend gloo, which proves the same, or start"
-            " fewer ranks on a node"
+            f"--backend nccl: this node has {devices} CUDA devices for {local_ranks} local"
+            " ranks, and nccl needs one for each",
+            remedy="use --backend gloo, which proves the same, or start fewer ranks on a node",
         )
     return backend
 

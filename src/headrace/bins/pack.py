@@ -441,8 +441,8 @@ class OnlinePacker:
 
         if not all(conditions()):
             raise StreamError(
-                f"{_KIND} state: {short_repr(dict(values))} is not what state_dict() gave; pass it"
-                " on unchanged"
+                f"{_KIND} state: {short_repr(dict(values))} is not what state_dict() gave",
+                remedy="pass it on unchanged",
             )
         packer = cls(
             values["capacity"], buffer=values["buffer"], max_sequences=values["max_sequences"]

@@ -445,7 +445,9 @@ def pairs_of(
     for text in filter(str.strip, texts):
         name, equals, value = (part.strip() for part in text.partition("="))
         if not equals or not name or (not value and empty == "refuse"):
-            raise SettingsError(f"{flag}: expected {form}, got {text!r}; write e.g. {example}")
+            raise SettingsError(
+                f"{flag}: expected {form}, got {text!r}", remedy=f"write e.g. {example}"
+            )
         pairs[name] = value
     return pairs
 

@@ -74,18 +74,19 @@ def index(
     if entity or entity_column is not None:
         if location == "beside":
             raise SettingsError(
-                "--place: the index of entities is always kept in the cache; leave --place out with"
-                " --entity"
+                "--place: the index of entities is always kept in the cache",
+                remedy="leave --place out with --entity",
             )
         index_entities(shards.open(path), entity_column, as_json=as_json)
         return
     if is_prepared(path_of(path)):
         raise InputError(
-            f"{path}: is a prepared dataset, whose runs already have an index; give a directory of"
-            " plain shards"
+            "is a prepared dataset, whose runs already have an index",
+            path=path,
+            remedy="give a directory of plain shards",
         )
     if shards.fold is not None:
-        raise SettingsError("--fold: plain shards have no folds; leave it out")
+        raise SettingsError("--fold: plain shards have no folds", remedy="leave it out")
     with shard_progress("index the shards") as on_progress:
         published = publish_index(
             path, location=location, **shards.options(), on_progress=on_progress
@@ -148,7 +149,8 @@ def peek(
         return
     if masks.tokenizer is not None:
         raise SettingsError(
-            "--tokenizer only works with --mask; add --mask to see chats with their loss mask"
+            "--tokenizer only works with --mask",
+            remedy="add --mask to see chats with their loss mask",
         )
     import pyarrow as pa
 
@@ -599,7 +601,9 @@ def read_state(path: Path) -> Any:
     try:
         return loads(path.read_bytes())
     except OSError as error:
-        raise SettingsError(f"{path}: cannot be read ({error.strerror}); check the path") from error
+        raise SettingsError(
+            f"cannot be read ({error.strerror})", path=path, remedy="check the path"
+        ) from error
     except (ValueError, RecursionError) as error:
         problem = str(error)
         if isinstance(error, RepeatedKey):
@@ -607,5 +611,7 @@ def read_state(path: Path) -> Any:
         elif isinstance(error, RecursionError):
             problem = "it is nested too deep"
         raise InputError(
-            f"{path}: is not JSON ({problem}); give the file that state_dict() was saved to"
+            f"is not JSON ({problem})",
+            path=path,
+            remedy="give the file that state_dict() was saved to",
         ) from error

@@ -56,7 +56,7 @@ _OTHER_BENCHMARKS = "Rows may hold items of other benchmarks, or of these in oth
 def certificate_of(run: FinishedRun, verdict: Verdict) -> dict[str, Any]:
     """Make the certificate of a verified run. Raises `CorruptShard` if a check found a problem."""
     if verdict.problems:
-        raise CorruptShard(f"{run.root}: {verdict.problems[0]}; nothing is certified")
+        raise CorruptShard(f"{verdict.problems[0]}", path=run.root, remedy="nothing is certified")
     manifest, recipe = run.manifest, recipe_of_run(run.manifest.recipe)
     config = json.loads((run.root / "config.json").read_bytes())
     shown_settings = settings_without_paths(recipe)
@@ -116,24 +116,31 @@ def read_certificate(path: Path) -> dict[str, Any]:
         certificate = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(
-            f"{path}: cannot be read as a certificate ({error}); give a file of --certificate"
+            f"cannot be read as a certificate ({error})",
+            path=path,
+            remedy="give a file of --certificate",
         ) from error
     if not isinstance(certificate, dict) or certificate.get("kind") != KIND:
         raise InputError(
-            f"{path}: is not a certificate; give a file that `headrace verify OUT --certificate`"
-            " wrote"
+            "is not a certificate",
+            path=path,
+            remedy="give a file that `headrace verify OUT --certificate` wrote",
         )
     if certificate.get("format_version") != VERSION:
         raise InputError(
-            f"{path}: has version {short_repr(certificate.get('format_version'))}, this headrace"
-            f" reads {VERSION}; use the headrace that wrote it"
+            f"has version {short_repr(certificate.get('format_version'))}, this headrace"
+            f" reads {VERSION}",
+            path=path,
+            remedy="use the headrace that wrote it",
         )
     digest = None
     with suppress(ValueError):  # NaN, or half of a surrogate pair: no certificate holds them
         undigested = {name: value for name, value in certificate.items() if name != "digest"}
         digest = sha256_hex(canonical_json(undigested))
     if digest is None or certificate.get("digest") != digest:
-        raise InputError(f"{path}: was changed after it was written; fetch the certificate again")
+        raise InputError(
+            "was changed after it was written", path=path, remedy="fetch the certificate again"
+        )
     return certificate
 
 

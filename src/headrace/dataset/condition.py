@@ -137,7 +137,7 @@ def _terms(requested: Any) -> tuple[tuple[Term, ...], ...]:
         or not isinstance(requested, Sequence)
         or not requested
     ):
-        raise SettingsError(f"filter is {requested!r}; {shape}")
+        raise SettingsError(setting="filter", value=requested, remedy=shape)
     any_of = requested
     if all(_is_term(term) for term in requested):
         any_of = [requested]
@@ -164,13 +164,13 @@ def _is_term(value: Any) -> bool:
 def _term(name: str, comparison: str, value: Any) -> Term:
     if comparison not in _COMPARISONS:
         raise SettingsError(
-            f"filter: column {name}: comparison {comparison!r} is not known; use one of"
-            f" {', '.join(_COMPARISONS)}"
+            f"filter: column {name}: comparison {comparison!r} is not known",
+            remedy=f"use one of {', '.join(_COMPARISONS)}",
         )
     takes_list = comparison in _MANY
     if takes_list and (isinstance(value, str | bytes | Mapping) or not hasattr(value, "__iter__")):
         raise SettingsError(
-            f"filter: column {name}: {comparison!r} {value!r}; pass a list of values"
+            f"filter: column {name}: {comparison!r} {value!r}", remedy="pass a list of values"
         )
     if takes_list:
         values = list(value)
@@ -180,9 +180,11 @@ def _term(name: str, comparison: str, value: Any) -> Term:
         values.sort(key=lambda value: (type(value).__name__, value))
     if any(value is None for value in values):
         raise SettingsError(
-            f"filter: column {name}: {comparison!r} {value!r}; nothing compares with null: use the"
-            " expression"
-            f' pc.field("{name}").is_null() or .is_valid()'
+            f"filter: column {name}: {comparison!r} {value!r}",
+            remedy=(
+                f'nothing compares with null: use the expression pc.field("{name}").is_null() or'
+                " .is_valid()"
+            ),
         )
     return name, "==" if comparison == "=" else comparison, tuple(values) if takes_list else value
 
@@ -198,8 +200,8 @@ def _expression(term: Term, schema: pa.Schema) -> pc.Expression:
         values = pa.array(value, type_)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError) as error:
         raise SettingsError(
-            f"filter: column {name} has type {type_}, the values {list(value)!r} do not ({error});"
-            " pass values of it"
+            f"filter: column {name} has type {type_}, the values {list(value)!r} do not ({error})",
+            remedy="pass values of it",
         ) from error
     inside = pc.field(name).isin(values)
     if comparison == "in":

@@ -82,18 +82,22 @@ def entity_column(dataset: IndexedDataset, column: str | None = None) -> str:
         )
     if name is None and recipe:
         raise SettingsError(
-            f"{dataset.root}: {recipe} does not record the entity of its rows; ask the data that it"
-            " was made of, or give entity_column= (--entity-column) if one of its columns says it:"
-            f" {', '.join(names)}"
+            f"{recipe} does not record the entity of its rows",
+            path=dataset.root,
+            remedy=(
+                "ask the data that it was made of, or give entity_column= (--entity-column) if"
+                f" one of its columns says it: {', '.join(names)}"
+            ),
         )
     if name is None:
         raise SettingsError(
-            f"{dataset.root}: plain shards do not say which column names the entity of a row; give"
-            f" entity_column= (--entity-column), one of {', '.join(names)}"
+            "plain shards do not say which column names the entity of a row",
+            path=dataset.root,
+            remedy=f"give entity_column= (--entity-column), one of {', '.join(names)}",
         )
     if name not in names:
         raise SettingsError(
-            f"{dataset.root}: has no column {name!r} to name entities; it has {', '.join(names)}"
+            f"has no column {name!r} to name entities; it has {', '.join(names)}", path=dataset.root
         )
     return name
 
@@ -274,7 +278,7 @@ def map_entities(path: Path, column: str) -> EntityIndex:
                 splits.setdefault(batch["split"][0].as_py(), []).append(_Part(**fields))
     except (OSError, pa.ArrowException, KeyError, TypeError, ValueError, StopIteration) as error:
         raise CorruptShard(
-            f"{path}: cannot be read as an index of entities ({error}); delete it"
+            f"cannot be read as an index of entities ({error})", path=path, remedy="delete it"
         ) from error
     return EntityIndex(column, splits, path=path, size=len(mapped))
 
@@ -352,8 +356,8 @@ def _texts_of(dataset: IndexedDataset, split: str, column: str) -> TextsOf:
         if table.num_rows != index.rows[number]:
             raise CorruptShard(
                 f"{index.shards[index.shard_of_block[number]]} block {index.block[number]}: has"
-                f" {table.num_rows} rows, the index says {index.rows[number]}; restore the shard or"
-                " index the dataset again"
+                f" {table.num_rows} rows, the index says {index.rows[number]}",
+                remedy="restore the shard or index the dataset again",
             )
         if traced:
             sources, rows = (table[name].combine_chunks() for name in TRACES)
@@ -364,7 +368,7 @@ def _texts_of(dataset: IndexedDataset, split: str, column: str) -> TextsOf:
         try:
             return as_text(table[column], nulls, f"column {column!r}"), np.arange(table.num_rows)
         except InputError as error:
-            raise InputError(f"{dataset.root}: {error}") from error
+            raise InputError(f"{error}", path=dataset.root) from error
 
     return texts_of
 

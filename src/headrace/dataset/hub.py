@@ -76,8 +76,9 @@ def fetched(
     match = _ADDRESS.fullmatch(str(address))
     if match is None:
         raise InputError(
-            f"{address}: is not an address of a dataset on the hub; give hf://datasets/OWNER/NAME,"
-            " optionally with @REVISION and /PATH after it"
+            "is not an address of a dataset on the hub",
+            path=address,
+            remedy="give hf://datasets/OWNER/NAME, optionally with @REVISION and /PATH after it",
         )
     try:
         import huggingface_hub
@@ -129,7 +130,9 @@ class _Hub:
             raise self._failure(error, f"the commit of {revision}") from error
         if not _COMMIT.fullmatch(commit):
             raise InputError(
-                f"{self.address}: the hub's commit {commit[:80]!r} is not one; check HF_ENDPOINT"
+                f"the hub's commit {commit[:80]!r} is not one",
+                path=self.address,
+                remedy="check HF_ENDPOINT",
             )
         return commit
 
@@ -181,9 +184,10 @@ class _Hub:
             actual = hashlib.file_digest(file, lambda: begun).hexdigest()
         if path.stat().st_size != size or actual != digest:
             raise CorruptShard(
-                f"{path}: is not the file of {self.repository} at {commit}, which has"
-                f" {size:,} bytes and the digest {digest}; delete {path.resolve()} and run again to"
-                " fetch it again"
+                f"is not the file of {self.repository} at {commit}, which has {size:,} bytes and"
+                f" the digest {digest}",
+                path=path,
+                remedy=f"delete {path.resolve()} and run again to fetch it again",
             )
         return path
 
@@ -200,7 +204,8 @@ class _Hub:
                 " the hub is within reach, or give the directory of a download"
             )
         return InputError(
-            f"{self.address}: the hub did not give {what} ({type(cause).__name__}: {why}); {remedy}"
+            f"the hub did not give {what} ({type(cause).__name__}: {why}); {remedy}",
+            path=self.address,
         )
 
     def _is_offline(self) -> bool:
@@ -211,7 +216,7 @@ def _make(view: Path, hub: _Hub, commit: str, path: str) -> None:
     """Fetch and check the files of a view, and write the view in one step."""
     listing = hub.listing(commit)
     if not listing:
-        raise InputError(f"{hub.address}: commit {commit} has no files")
+        raise InputError(f"commit {commit} has no files", path=hub.address)
     root = ""
     if path:
         root = f"{path}/"
@@ -241,8 +246,9 @@ def _make(view: Path, hub: _Hub, commit: str, path: str) -> None:
     missing = next((name for name in names if name not in listing), None)
     if missing is not None:
         raise InputError(
-            f"{hub.address}: {missing} is listed by the dataset and not in the repository;"
-            " upload it"
+            f"{missing} is listed by the dataset and not in the repository",
+            path=hub.address,
+            remedy="upload it",
         )
     paths = _fetch_all(hub, commit, names, listing)
     files = dict(zip(names, paths, strict=True))
@@ -302,14 +308,15 @@ def choose(
         what = "holds no .csv, .tsv, .jsonl, .json, .parquet or .arrow file"
         if path:
             what = f"holds no data file {path!r}"
-        raise InputError(f"{address}: the commit {what}; it has {listed or 'no files'}")
+        raise InputError(f"the commit {what}; it has {listed or 'no files'}", path=address)
     try:
         return _grouped(chosen, splits_of([name[len(root) :] for name in chosen]))
     except Mixed as mixed:
         raise InputError(
-            f"{address}: {root}{mixed.belongs} belongs to a split by its name, and"
-            f" {root}{mixed.without} to none; add the path or pattern of the files that you want to"
-            " the address"
+            f"{root}{mixed.belongs} belongs to a split by its name, and {root}{mixed.without}"
+            " to none",
+            path=address,
+            remedy="add the path or pattern of the files that you want to the address",
         ) from None
 
 
@@ -368,7 +375,9 @@ def _head(address: str, readme: str) -> dict[str, Any]:
             about = load_yaml(head[1])
     except yaml.YAMLError as error:
         raise InputError(
-            f"{address}: the head of README.md is not YAML: {error}; add the path of the files"
+            f"the head of README.md is not YAML: {error}",
+            path=address,
+            remedy="add the path of the files",
         ) from error
     if isinstance(about, dict):
         return about
@@ -409,9 +418,10 @@ def _of_configuration(
         first, configuration = next((name, entry) for name, entry in configurations.items())
         pattern = next(iter(_patterns(configuration).values()))[0]
         raise InputError(
-            f"{address}: README.md defines the configurations {', '.join(configurations)}, and none"
-            f" is the default; add the path of one's files to the address, such as /{pattern} of"
-            f" {first}"
+            f"README.md defines the configurations {', '.join(configurations)}, and none is"
+            " the default",
+            path=address,
+            remedy=f"add the path of one's files to the address, such as /{pattern} of {first}",
         )
     configuration = configurations[chosen[0]]
     files_of: dict[str, list[str]] = {}
@@ -424,9 +434,10 @@ def _of_configuration(
         }
         if not matching:
             raise InputError(
-                f"{address}: README.md says that split {split or 'train'} of {chosen[0]} is"
-                f" {', '.join(patterns)}, and no data file has such a name; add the path of the"
-                " files to the address"
+                f"README.md says that split {split or 'train'} of {chosen[0]} is"
+                f" {', '.join(patterns)}, and no data file has such a name",
+                path=address,
+                remedy="add the path of the files to the address",
             )
         files_of[split] = sorted(matching)
     return files_of

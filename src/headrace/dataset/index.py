@@ -135,7 +135,9 @@ def _mapped_again(path: Path, digest: str, split: str) -> MappedSplit:
     mapped = index.split(split).mapped
     if index.digest != digest or mapped is None:
         raise CorruptShard(
-            f"{path}: is another index than this process was started with; open the dataset again"
+            "is another index than this process was started with",
+            path=path,
+            remedy="open the dataset again",
         )
     return mapped
 

@@ -83,7 +83,9 @@ class IndexedDataset(ABC):
         Raises `SettingsError` for a dataset that has none.
         """
         raise SettingsError(
-            f'{self.root}: has no digest of its contents to keep blocks under; leave cache="none"'
+            "has no digest of its contents to keep blocks under",
+            path=self.root,
+            remedy='leave cache="none"',
         )
 
     @property
@@ -111,9 +113,9 @@ class IndexedDataset(ABC):
         if split is None and len(self.splits) != 1:
             names = in_usual_order(self.splits)
             raise InputError(
-                f"{self.root}: has {len(names)} splits, {', '.join(names)}; name one of them, such"
-                " as with "
-                f'split="{names[0]}"'
+                f"has {len(names)} splits, {', '.join(names)}",
+                path=self.root,
+                remedy=f'name one of them, such as with split="{names[0]}"',
             )
         if split is None:
             only_split = self.splits[0]
@@ -122,7 +124,7 @@ class IndexedDataset(ABC):
         name = self.split_named(only_split)
         if name is None:
             raise InputError(
-                f"{self.root}: has no split {split!r}; it has {', '.join(self.splits)}"
+                f"has no split {split!r}; it has {', '.join(self.splits)}", path=self.root
             )
         if name not in self._split_indexes:
             self._split_indexes[name] = self.index.split(name)
@@ -312,7 +314,9 @@ def _refuse_changed(path: Path, indexed_as: I64) -> None:
         stat = path.stat()
     except OSError as error:
         raise CorruptShard(
-            f"{path}: cannot be read ({error.strerror}); restore it or open the dataset again"
+            f"cannot be read ({error.strerror})",
+            path=path,
+            remedy="restore it or open the dataset again",
         ) from error
     if (stat.st_size, stat.st_mtime_ns) != tuple(indexed_as.tolist()):
         raise _changed(path)
@@ -330,7 +334,9 @@ def _refuse_replaced(path: Path, word: str, indexed_as: I64) -> None:
         else:
             fact = place_of(path).stat()
     except FileNotFoundError as error:
-        raise CorruptShard(f"{path}: is missing; restore it or open the dataset again") from error
+        raise CorruptShard(
+            "is missing", path=path, remedy="restore it or open the dataset again"
+        ) from error
     size, changed_ns = indexed_as.tolist()
     # a listing may give a finer time than a request for one object
     now_ns = place_of(path).changed_ns(fact)
@@ -340,5 +346,7 @@ def _refuse_replaced(path: Path, word: str, indexed_as: I64) -> None:
 
 def _changed(path: Path) -> CorruptShard:
     return CorruptShard(
-        f"{path}: changed after it was indexed; open the dataset again once it is complete"
+        "changed after it was indexed",
+        path=path,
+        remedy="open the dataset again once it is complete",
     )

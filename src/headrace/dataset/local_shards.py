@@ -183,8 +183,9 @@ class LocalShards:
             needed = stored_bytes(root, list(checksums))
             if needed > files.disk_bytes:
                 raise SettingsError(
-                    f"{root}: its shards have {needed:,} bytes, disk_bytes is {files.disk_bytes:,};"
-                    f" they are mapped from copies on a disk: set disk_bytes={needed} or more"
+                    f"its shards have {needed:,} bytes, disk_bytes is {files.disk_bytes:,}; they"
+                    f" are mapped from copies on a disk: set disk_bytes={needed} or more",
+                    path=root,
                 )
             self._directory = cache_directory(files.cache_dir) / "files"
             self._cache = FileCache(self._directory, files.disk_bytes, root)
@@ -200,8 +201,9 @@ class LocalShards:
             copy = self._cache.local_path(path, checksum)
             if copy is None:
                 raise StoreError(
-                    f"{path}: no room for a copy in {self._directory}, besides those in use; make"
-                    " room on the disk, raise disk_bytes, or give another cache_dir"
+                    f"no room for a copy in {self._directory}, besides those in use",
+                    path=path,
+                    remedy="make room on the disk, raise disk_bytes, or give another cache_dir",
                 )
             return copy
         try:

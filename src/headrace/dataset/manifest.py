@@ -161,7 +161,7 @@ def _check_version(path: Path, record: Any) -> None:
     if isinstance(version, int) and version < FORMAT_VERSION:
         remedy = "it was made by an older one: prepare the run again"
     raise InputError(
-        f"{path}: format version {version!r}, this headrace reads {FORMAT_VERSION}; {remedy}"
+        f"format version {version!r}, this headrace reads {FORMAT_VERSION}; {remedy}", path=path
     )
 
 

@@ -52,8 +52,9 @@ class FinishedRun(IndexedDataset):
         folds = self.manifest.folds
         if folds and (split is None or self.split_named(split) is None):
             raise InputError(
-                f"{self.root}: is prepared in {len(folds)} folds, each with {', '.join(folds[0])};"
-                " choose one, with --fold 0 or headrace.open(…).fold(0)"
+                f"is prepared in {len(folds)} folds, each with {', '.join(folds[0])}",
+                path=self.root,
+                remedy="choose one, with --fold 0 or headrace.open(…).fold(0)",
             )
         return super().split_index(split)
 
@@ -83,10 +84,14 @@ class Fold(IndexedDataset):
         folds = run.manifest.folds
         if not folds:
             raise SettingsError(
-                f"{run.root}: was prepared as one split and has no folds; prepare it in folds"
+                "was prepared as one split and has no folds",
+                path=run.root,
+                remedy="prepare it in folds",
             )
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < len(folds):
-            raise SettingsError(f"{run.root}: has no fold {number!r}; it has 0 to {len(folds) - 1}")
+            raise SettingsError(
+                f"has no fold {number!r}; it has 0 to {len(folds) - 1}", path=run.root
+            )
         self._run = run
         self._cells = folds[number]
         self.manifest = run.manifest.fold(number)
@@ -130,7 +135,7 @@ def find_run(path: str | Path, run: str | None = None) -> tuple[Path, Manifest]:
     root = path_of(path)
     if not root.is_dir():
         raise InputError(
-            f"{root}: no such directory; give the --out directory of a prepared dataset"
+            "no such directory", path=root, remedy="give the --out directory of a prepared dataset"
         )
     manifest = read_manifest(root) if (root / MANIFEST).exists() else None
     if manifest is not None:
@@ -140,8 +145,8 @@ def find_run(path: str | Path, run: str | None = None) -> tuple[Path, Manifest]:
         manifest = read_manifest(chosen) if RUN_ID.fullmatch(run) else None
         if manifest is None:
             raise InputError(
-                f"{root}: has no finished run {run!r}; it has"
-                f" {', '.join(_finished(root)) or 'none'}"
+                f"has no finished run {run!r}; it has {', '.join(_finished(root)) or 'none'}",
+                path=root,
             )
         return chosen, manifest
     for candidate in _newest_first(root):
@@ -149,8 +154,9 @@ def find_run(path: str | Path, run: str | None = None) -> tuple[Path, Manifest]:
         if manifest is not None:
             return candidate, manifest
     raise InputError(
-        f"{root}: holds no finished run; prepare it first, e.g. with `headrace split SOURCE --out"
-        f" {root}`"
+        "holds no finished run",
+        path=root,
+        remedy=f"prepare it first, e.g. with `headrace split SOURCE --out {root}`",
     )
 
 

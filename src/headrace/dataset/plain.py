@@ -116,12 +116,16 @@ class _Asked:
     ) -> None:
         if not entries:
             raise InputError(
-                "open: the list of files is empty; give at least one file, directory or pattern"
+                "open: the list of files is empty",
+                remedy="give at least one file, directory or pattern",
             )
         if "infer" in (types or {}).values():
             raise SettingsError(
-                "types: infer reads all rows, which is too much for every opening; write the types"
-                " out once, with `headrace init rewrite … --types infer`, and give those"
+                "types: infer reads all rows, which is too much for every opening",
+                remedy=(
+                    "write the types out once, with `headrace init rewrite … --types infer`, and"
+                    " give those"
+                ),
             )
         self.types = {name: type_named(word) for name, word in (types or {}).items()}
         self.null_values = tuple(null_values)
@@ -234,7 +238,7 @@ class _Asked:
         index = map_index(self.cached)
         problem = self.problem(index)
         if problem is not None:
-            raise CorruptShard(f"{self.cached}: {problem}; delete it")
+            raise CorruptShard(f"{self.cached}: {problem}", remedy="delete it")
         return index
 
     def published_bytes(self, tone: _Tone) -> bytes | None:
@@ -253,7 +257,9 @@ class _Asked:
                     for split_index in index.splits.values()
                 ):
                     raise CorruptShard(
-                        f"{path}: names its splits by other digests than theirs; delete it"
+                        "names its splits by other digests than theirs",
+                        path=path,
+                        remedy="delete it",
                     )
                 return data
             why = f"{path}: is out of date: {problem}"
@@ -315,8 +321,8 @@ def open_plain(
     for entry in entries:
         if not isinstance(entry, str | PurePath):
             raise SettingsError(
-                f"{type(source).__name__} of {type(entry).__name__} is neither paths nor a table;"
-                " give paths, or make a table of the rows, such as with polars.DataFrame(…)"
+                f"{type(source).__name__} of {type(entry).__name__} is neither paths nor a table",
+                remedy="give paths, or make a table of the rows, such as with polars.DataFrame(…)",
             )
     request = _Asked(entries, types, null_values, cache_dir, workers, on_progress)
     return _opened(request, request.index("loud"))
@@ -466,8 +472,8 @@ def build(
     unknown = sorted(set(kinds) - text)
     if unknown:
         raise SettingsError(
-            f"types: {unknown[0]!r} is not a column of a CSV or TSV file; those have"
-            f" {sorted(text) or 'no columns'}"
+            f"types: {unknown[0]!r} is not a column of a CSV or TSV file",
+            remedy=f"those have {sorted(text) or 'no columns'}",
         )
     schema = common_schema(shards, "error")
     formats = [word for _, words, _, _ in results for word in words]

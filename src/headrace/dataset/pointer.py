@@ -62,7 +62,7 @@ def pointed_run(root: Path) -> str | None:
         return None
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptShard(
-            f"{root / POINTER}: names no run ({error}); delete it and prepare again"
+            f"names no run ({error})", path=root / POINTER, remedy="delete it and prepare again"
         ) from error
 
 
@@ -83,8 +83,9 @@ def check_pointer(out: Path) -> None:
         probe.unlink()
     except OSError as error:
         raise StoreError(
-            f"{out}: cannot hold symbolic links ({error.strerror}), and splits/ is one; choose an"
-            " output directory on another file system"
+            f"cannot hold symbolic links ({error.strerror}), and splits/ is one",
+            path=out,
+            remedy="choose an output directory on another file system",
         ) from error
 
 
@@ -257,5 +258,5 @@ def _follows_pointer(link: Path) -> bool:
 
 def _in_the_way(path: Path) -> StoreError:
     return StoreError(
-        f"{path}: is in the way of a link of that name; move it, or choose another --out"
+        "is in the way of a link of that name", path=path, remedy="move it, or choose another --out"
     )

@@ -56,8 +56,8 @@ class SplitRows:
         unknown = [name for name in names if name not in schema.names]
         if unknown:
             raise SettingsError(
-                f"{self._dataset.root}: has no column {unknown[0]!r}; it has"
-                f" {shorten_list(schema.names)}"
+                f"has no column {unknown[0]!r}; it has {shorten_list(schema.names)}",
+                path=self._dataset.root,
             )
         selected_schema = pa.schema([schema.field(name) for name in names])
         read = self._dataset.block_reader(self.split)
@@ -142,8 +142,9 @@ class SplitRows:
             fitted = import_module("datasets.table").table_cast(rows, features.arrow_schema)
         except (ValueError, TypeError) as error:  # raised by Arrow and by datasets
             raise InputError(
-                f"{self._dataset.root}: the rows do not fit the features in README.md: {error};"
-                " to_arrow() gives them as the files have them"
+                f"the rows do not fit the features in README.md: {error}; to_arrow() gives them"
+                " as the files have them",
+                path=self._dataset.root,
             ) from error
         return datasets.Dataset(fitted, info=datasets.DatasetInfo(features=features))
 

@@ -185,7 +185,9 @@ def mapped_file(path: Path) -> tuple[mmap.mmap, tuple[int, int]]:
             os.close(descriptor)
         return mapped, (file_stat.st_dev, file_stat.st_ino)
     except (OSError, ValueError) as error:
-        raise CorruptShard(f"{path}: cannot be read as an index ({error}); delete it") from error
+        raise CorruptShard(
+            f"cannot be read as an index ({error})", path=path, remedy="delete it"
+        ) from error
 
 
 def map_index(path: Path) -> StoredIndex:
@@ -250,7 +252,9 @@ def parse_stored(source: Any, path: Path, inode: tuple[int, int] | None = None) 
         IndexError,
         StopIteration,
     ) as error:
-        raise CorruptShard(f"{path}: cannot be read as an index ({error}); delete it") from error
+        raise CorruptShard(
+            f"cannot be read as an index ({error})", path=path, remedy="delete it"
+        ) from error
 
 
 def list_values(column: pa.Array, row: int) -> Any:

@@ -111,8 +111,8 @@ def keep(table: object, cache_dir: str | Path | None = None) -> Path:
     strange = [name for name in splits if name and not is_split_name(name)]
     if strange or (named is not None and "" in splits):
         raise InputError(
-            f"a table is given as {(strange or [''])[0]!r}, which is not the name of a split; use"
-            f" {', '.join(WORDS)}, or give one table"
+            f"a table is given as {(strange or [''])[0]!r}, which is not the name of a split",
+            remedy=f"use {', '.join(WORDS)}, or give one table",
         )
     home = local.make_directory(cache_directory(cache_dir) / "tables")
     temporary = local.make_directory(local.temporary_for(home / "table"))
@@ -196,7 +196,9 @@ def _write(table: object, directory: Path, digest: Any) -> list[Path]:
 
     schema, batches = _stream(table)
     if not len(schema):
-        raise InputError(f"a {type(table).__name__} has no columns; give a table with some")
+        raise InputError(
+            f"a {type(table).__name__} has no columns", remedy="give a table with some"
+        )
     types = []
     for field in schema:
         is_extension = isinstance(field.type, pa.ExtensionType)
@@ -204,8 +206,8 @@ def _write(table: object, directory: Path, digest: Any) -> list[Path]:
     target = Target.of(pa.schema(list(zip(schema.names, types, strict=True))))
     if len(set(schema.names)) < len(schema):
         raise InputError(
-            f"a {type(table).__name__} has a column name twice, among {schema.names}; rename one of"
-            " them"
+            f"a {type(table).__name__} has a column name twice, among {schema.names}",
+            remedy="rename one of them",
         )
     for name, type_ in zip(schema.names, types, strict=True):
         digest.update(f"{name}\0{type_}\0".encode())
@@ -221,7 +223,8 @@ def _write(table: object, directory: Path, digest: Any) -> list[Path]:
                 )
             except pa.ArrowNotImplementedError as error:
                 raise InputError(
-                    f"a {type(table).__name__} cannot be kept as Parquet ({error}); convert it"
+                    f"a {type(table).__name__} cannot be kept as Parquet ({error})",
+                    remedy="convert it",
                 ) from error
             with closing(writer), storing(path):
                 rows = 0
@@ -263,8 +266,8 @@ def _stream(table: Any) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
             arrow_table = pa.Table.from_pandas(table, preserve_index=bool(named))
         except (pa.ArrowException, ValueError) as error:
             raise InputError(
-                f"a {type(table).__name__} does not go into Arrow: {error}; give each column one"
-                " type, such as with astype(str)"
+                f"a {type(table).__name__} does not go into Arrow: {error}",
+                remedy="give each column one type, such as with astype(str)",
             ) from error
         return arrow_table.schema, arrow_table.to_batches()
     if library == "datasets":
@@ -275,7 +278,8 @@ def _stream(table: Any) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
             first = table.features.arrow_schema.empty_table()
         if first is None:
             raise InputError(
-                f"a {type(table).__name__} has neither features nor rows; give one with rows"
+                f"a {type(table).__name__} has neither features nor rows",
+                remedy="give one with rows",
             )
         batches = table.with_format("arrow").iter(batch_size=_BATCH_ROWS)
         return first.schema, (
@@ -304,7 +308,8 @@ def _stream(table: Any) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
             reader = pa.RecordBatchReader.from_stream(table)
         except pa.ArrowInvalid as error:  # a column alone, such as a Series
             raise InputError(
-                f"a {type(table).__name__} is not a table: {error}; give a table with columns"
+                f"a {type(table).__name__} is not a table: {error}",
+                remedy="give a table with columns",
             ) from error
     return reader.schema, reader
 

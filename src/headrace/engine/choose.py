@@ -13,10 +13,12 @@ from headrace.errors import SettingsError
 def check_engine(engine: str, address: str | None) -> None:
     """Raise `SettingsError` for an unknown engine, or an address that would not be used."""
     if engine not in ENGINES:
-        raise SettingsError(f"engine is {engine!r}; give one of {', '.join(ENGINES)}")
+        raise SettingsError(
+            setting="engine", value=engine, remedy=f"give one of {', '.join(ENGINES)}"
+        )
     if address is not None and engine != "ray":
         raise SettingsError(
-            f'address is {address!r}, which is of a Ray cluster; give engine="ray" with it'
+            f"address is {address!r}, which is of a Ray cluster", remedy='give engine="ray" with it'
         )
 
 

@@ -61,16 +61,15 @@ def ray_engine(address: str | None, *, workers: int | None = None) -> Iterator[R
         raise MissingExtra("ray", "ray") from error
     if address is not None and address.startswith("ray://"):
         raise SettingsError(
-            f"address is {address!r}, of a client outside the cluster; run this on a machine of the"
-            " cluster, with "
-            f'address="auto"'
+            f"address is {address!r}, of a client outside the cluster",
+            remedy='run this on a machine of the cluster, with address="auto"',
         )
     if ray.is_initialized():
         if address not in (None, "auto", ray.get_runtime_context().gcs_address):
             raise SettingsError(
                 f"address is {address!r}, but this process is connected to the Ray cluster at"
-                f" {ray.get_runtime_context().gcs_address} already; leave address out, or call"
-                " ray.shutdown() first"
+                f" {ray.get_runtime_context().gcs_address} already",
+                remedy="leave address out, or call ray.shutdown() first",
             )
         yield RayEngine(ray)
         return
@@ -93,8 +92,8 @@ def ray_engine(address: str | None, *, workers: int | None = None) -> Iterator[R
         else:
             where = f"at {address!r}"
         raise EngineError(
-            f"Ray {where} cannot be reached ({first_line(error)}); start a cluster with `ray start"
-            " --head`, or give address="
+            f"Ray {where} cannot be reached ({first_line(error)})",
+            remedy="start a cluster with `ray start --head`, or give address=",
         ) from error
     try:
         yield RayEngine(ray)
@@ -206,8 +205,11 @@ class RayEngine:
         if isinstance(error, exceptions.RayError):
             return EngineError(
                 f"task {number}: its worker died {RETRIES + 1} times ({type(error).__name__}:"
-                f" {first_line(error)}); give nodes more memory or fewer cores, and run the same"
-                " command again: finished shards are kept"
+                f" {first_line(error)})",
+                remedy=(
+                    "give nodes more memory or fewer cores, and run the same command again:"
+                    " finished shards are kept"
+                ),
             )
         return error
 
@@ -295,8 +297,8 @@ def _prepare_process(stage: Stage) -> None:
     for name, expected in stage.versions.items():
         if installed[name] != expected:
             raise EngineError(
-                f"{platform.node()}: has {name} {installed[name]}, the driver has {expected}; other"
-                " versions write other bytes: install the same on all nodes"
+                f"{platform.node()}: has {name} {installed[name]}, the driver has {expected}",
+                remedy="other versions write other bytes: install the same on all nodes",
             )
     with suppress(OSError):  # where paths are absolute, the directory is not needed
         os.chdir(stage.here)

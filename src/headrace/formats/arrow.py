@@ -64,8 +64,9 @@ def batch_spans(shard: Shard) -> list[tuple[int, int, int]]:
                 return spans
             if message.type == "dictionary":
                 raise InputError(
-                    f"{shard.path}: is an Arrow stream with dictionaries, whose batches cannot be"
-                    " read alone; save it as an Arrow file or as Parquet"
+                    "is an Arrow stream with dictionaries, whose batches cannot be read alone",
+                    path=shard.path,
+                    remedy="save it as an Arrow file or as Parquet",
                 )
             spans.append(
                 (pa.ipc.read_record_batch(message, schema).num_rows, offset, source.tell() - offset)
@@ -125,8 +126,9 @@ class ArrowCode(FormatCode):
             raise
         except (OSError, KeyError, IndexError, pa.ArrowException) as error:
             raise CorruptShard(
-                f"{block.path}: record batch {block.block}: {error}; restore the file or prepare"
-                " the run again"
+                f"record batch {block.block}: {error}",
+                path=block.path,
+                remedy="restore the file or prepare the run again",
             ) from error
 
 
@@ -160,8 +162,9 @@ def _read(
         return in_schema(pa.Table.from_batches([record]).rename_columns(names), target)
     except pa.ArrowNotImplementedError as error:
         raise InputError(
-            f"{path}: has a column of a type that this pyarrow cannot read ({error}); write it as"
-            " another type"
+            f"has a column of a type that this pyarrow cannot read ({error})",
+            path=path,
+            remedy="write it as another type",
         ) from error
 
 
@@ -243,6 +246,6 @@ def _arrow_errors(path: Path) -> Iterator[None]:
         raise
     except (OSError, pa.ArrowException) as error:
         raise InputError(
-            f"{path}: is not a complete Arrow file ({error}); the file is cut or damaged, fetch it"
-            " again"
+            f"is not a complete Arrow file ({error}); the file is cut or damaged, fetch it again",
+            path=path,
         ) from error

@@ -20,8 +20,9 @@ def with_content(shards: Sequence[Shard]) -> list[Shard]:
     with_columns = [shard for shard in shards if shard.content != "nothing"]
     if not with_columns:
         raise InputError(
-            f"{shards[0].path}: is empty, and no other file of the source holds anything; give the"
-            " files that have rows"
+            "is empty, and no other file of the source holds anything",
+            path=shards[0].path,
+            remedy="give the files that have rows",
         )
     return with_columns
 
@@ -49,10 +50,11 @@ def common_schema(
         for name in shard.partition.keys() ^ first.partition.keys():
             if name in first.schema.names and name in shard.schema.names:
                 raise InputError(
-                    f"{shard.path}: column {name} comes from"
-                    f" {'its name' if name in shard.partition else 'the file'}, and that of"
-                    f" {first.path} from {'its name' if name in first.partition else 'the file'};"
-                    " give such files apart, or leave the column out of the files"
+                    f"column {name} comes from"
+                    f" {('its name' if name in shard.partition else 'the file')}, and that of"
+                    f" {first.path} from {('its name' if name in first.partition else 'the file')}",
+                    path=shard.path,
+                    remedy="give such files apart, or leave the column out of the files",
                 )
         if not by_name:
             _same_columns(first, shard, widen_by)
@@ -68,8 +70,10 @@ def common_schema(
                 else:
                     remedy = f"use {widen_by} for a type that holds both"
                 raise InputError(
-                    f"{shard.path}: column {field.name} is {field.type}, in"
-                    f" {seen_in[field.name].path} it is {before}; rewrite one of them, or {remedy}"
+                    f"column {field.name} is {field.type}, in {seen_in[field.name].path} it is"
+                    f" {before}",
+                    path=shard.path,
+                    remedy=f"rewrite one of them, or {remedy}",
                 )
             if field.name not in fields:
                 nulls.add(field.name)
@@ -120,5 +124,7 @@ def _same_columns(first: Shard, other: Shard, widen_by: str | None) -> None:
         remedy = f"use {widen_by} to match columns by name"
     header_hint = hint(first.schema.names)
     raise InputError(
-        f"{other.path}: {what}, compared with {first.path}; correct it, or {remedy}{header_hint}"
+        f"{what}, compared with {first.path}",
+        path=other.path,
+        remedy=f"correct it, or {remedy}{header_hint}",
     )

@@ -170,7 +170,9 @@ def _reader(column: pa.Array, name: str) -> _Reader:
         return _text_reader(column)
     if pa.types.is_nested(type_) or pa.types.is_null(type_):
         return lambda first, stop, _: _nested_words(column.slice(first, stop - first), name)
-    raise InputError(f"column {name} is {type_}, which cannot be compared; leave the column out")
+    raise InputError(
+        f"column {name} is {type_}, which cannot be compared", remedy="leave the column out"
+    )
 
 
 def _nested_words(column: pa.Array, name: str) -> tuple[U64, Bools | None]:

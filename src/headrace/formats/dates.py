@@ -369,7 +369,9 @@ def _by_pattern(text: pl.Series, pattern: str) -> tuple[str, I64]:
             micros = text.str.to_datetime(pattern, time_unit="us", time_zone=zone, strict=False)
     except pl.exceptions.PolarsError as error:
         why = str(error).splitlines()[0]
-        raise InputError(f"{pattern!r} is not a date pattern ({why}); correct it") from None
+        raise InputError(
+            f"{pattern!r} is not a date pattern ({why})", remedy="correct it"
+        ) from None
     parsed = _micros_of(micros)
     if directives & set("ygDx"):
         parsed = np.where((parsed >= _YEAR_2069) & (parsed < _YEAR_2070), MISSING, parsed)

@@ -86,8 +86,9 @@ def survey(
     if not len(ends) or text_start == len(head):
         if signature is None:
             raise InputError(
-                f"{path}: is empty, not even a header; remove the file, or give the column names by"
-                " a signature file"
+                "is empty, not even a header",
+                path=path,
+                remedy="remove the file, or give the column names by a signature file",
             )
         names = list(signature)
         header_bytes = text_start
@@ -99,20 +100,24 @@ def survey(
             newline = "\r\n"
         if width != 1 and not first.strip(b"\r\n"):
             raise InputError(
-                f"{path}: line 1 is blank, a header was expected; remove the blank lines before it"
+                "line 1 is blank, a header was expected",
+                path=path,
+                remedy="remove the blank lines before it",
             )
         names = _split_header(path, first, separator)
         header_bytes = int(ends[0])
         if signature is None and any("\0" in name for name in names):
             raise InputError(
-                f"{path}: line 1: a column name holds a zero byte; convert the file to UTF-8 (it"
-                " may be UTF-16)"
+                "line 1: a column name holds a zero byte",
+                path=path,
+                remedy="convert the file to UTF-8 (it may be UTF-16)",
             )
         if signature is not None and names != list(signature):
             if len(names) != len(signature):
                 raise InputError(
-                    f"{path}: line 1 has {len(names)} fields, the signature names {len(signature)};"
-                    " correct the signature file"
+                    f"line 1 has {len(names)} fields, the signature names {len(signature)}",
+                    path=path,
+                    remedy="correct the signature file",
                 )
             names = list(signature)
             header_bytes = text_start
@@ -311,7 +316,8 @@ def record_blocks(shard: Shard, chunk_bytes: int, skip: int) -> Iterator[tuple[r
         if len(quotes) & 1:
             line = incomplete[:80].decode("utf-8", "replace")
             raise InputError(
-                f"{path}: a quote opened near {line!r} is never closed; the file is cut or damaged"
+                f"a quote opened near {line!r} is never closed; the file is cut or damaged",
+                path=path,
             )
         _check_returns(path, compression, incomplete, quotes, offset)
         yield incomplete, quotes
@@ -337,9 +343,12 @@ def _check_returns(
                 offset -= len(block)
     near = bytes(data[max(0, at - 40) : at + 40]).decode("utf-8", "replace")
     raise InputError(
-        f"{path}: line {line}: a carriage return (CR) without a newline (LF), near {near!r}; end"
-        " lines with LF or CRLF (tr '\\r' '\\n' converts old Mac files), and quote fields that"
-        " hold a CR"
+        f"line {line}: a carriage return (CR) without a newline (LF), near {near!r}",
+        path=path,
+        remedy=(
+            "end lines with LF or CRLF (tr '\\r' '\\n' converts old Mac files), and quote"
+            " fields that hold a CR"
+        ),
     )
 
 
@@ -357,8 +366,9 @@ def _head(path: Path, compression: Compression) -> tuple[bytes, Literal["all", "
             return head, "all" if len(head) < size else "part"
         if size > _HEAD_BYTES:
             raise InputError(
-                f"{path}: the first line is longer than {_HEAD_BYTES} bytes; this is not a table"
-                " with a header"
+                f"the first line is longer than {_HEAD_BYTES} bytes; this is not a table with a"
+                " header",
+                path=path,
             )
         size *= 4
 
@@ -417,8 +427,9 @@ def _find_separator(
     first = bytes(text[: int(ends[0])])[:80].decode("utf-8", "replace").strip()
     names = " and ".join(f"{SEPARATOR_NAMES[character]}s" for character in fitting or candidates)
     raise InputError(
-        f"{path}: line 1 can be separated by {names}, and the rows do not show which: {first!r};"
-        " put quotes around the fields that hold the other character"
+        f"line 1 can be separated by {names}, and the rows do not show which: {first!r}",
+        path=path,
+        remedy="put quotes around the fields that hold the other character",
     )
 
 
@@ -431,16 +442,18 @@ def _split_header(path: Path, first: bytes, separator: str) -> list[str]:
         first.decode("utf-8")
     except UnicodeDecodeError as error:
         raise InputError(
-            f"{path}: line 1: byte {first[error.start]:#04x} is not UTF-8; convert the file to"
-            " UTF-8"
+            f"line 1: byte {first[error.start]:#04x} is not UTF-8",
+            path=path,
+            remedy="convert the file to UTF-8",
         ) from error
     data = records.as_bytes(first)
     quotes = records.quote_positions(data)
     if len(quotes) & 1 or records.first_stray_quote(data, quotes, ord(separator)) is not None:
         line = first[:80].decode("utf-8", "replace")
         raise InputError(
-            f"{path}: line 1: quotes do not pair up, or are inside a name: {line!r}; quote names"
-            " that hold quotes, double the quotes inside"
+            f"line 1: quotes do not pair up, or are inside a name: {line!r}",
+            path=path,
+            remedy="quote names that hold quotes, double the quotes inside",
         )
     end = len(first.removesuffix(b"\n").removesuffix(b"\r"))
     stops = [*records.outside_quotes(data, quotes, ord(separator)).tolist(), end]

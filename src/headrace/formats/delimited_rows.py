@@ -99,7 +99,8 @@ class DelimitedChunk:
             except UnicodeDecodeError as error:
                 raise InputError(
                     f"{self._row_at(error.start)}: byte {error.object[error.start]:#04x} is not"
-                    " UTF-8; convert the file to UTF-8"
+                    " UTF-8",
+                    remedy="convert the file to UTF-8",
                 ) from error
         at = records.first_stray_quote(
             records.as_bytes(self.data), self.quotes, ord(self._separator)
@@ -107,8 +108,8 @@ class DelimitedChunk:
         if at is not None:
             near = bytes(self.data[max(0, at - 40) : at + 40]).decode("utf-8", "replace")
             raise InputError(
-                f"{self._row_at(at)}: a quote inside a field, near {near!r}; quote fields that hold"
-                " quotes, double the quotes inside"
+                f"{self._row_at(at)}: a quote inside a field, near {near!r}",
+                remedy="quote fields that hold quotes, double the quotes inside",
             )
 
     def _row_at(self, position: int) -> str:
@@ -141,7 +142,8 @@ class DelimitedChunk:
         line = bytes(self.data[start : int(self.ends[row])]).decode("utf-8", "replace").strip()
         raise InputError(
             f"{self._row_at(start)} has {int(fields[row])} fields, the header {width}:"
-            f" {line[:120]!r}; complete or remove that row"
+            f" {line[:120]!r}",
+            remedy="complete or remove that row",
         )
 
     def _spans(self, runs: Sequence[tuple[int, int]], rows: slice = _ALL) -> list[tuple[I64, I64]]:
@@ -287,14 +289,16 @@ class DelimitedChunk:
         except pa.ArrowInvalid as error:
             self._stops([])  # raises for a row with too few or too many fields
             raise InputError(
-                f"{self.shard.path}: cannot be read as {self.shard.file_type.format.name} near row"
-                f" {self.first_row + 1} ({str(error).splitlines()[0]}); quote fields that hold"
-                " quotes, double the quotes inside"
+                f"cannot be read as {self.shard.file_type.format.name} near row"
+                f" {self.first_row + 1} ({str(error).splitlines()[0]})",
+                path=self.shard.path,
+                remedy="quote fields that hold quotes, double the quotes inside",
             ) from error
         if table.num_rows != self.rows:
             raise InputError(
-                f"{self.shard.path}: rows {self.first_row + 1} to {self.first_row + self.rows}:"
-                " quotes do not pair up; quote fields that hold quotes, double the quotes inside"
+                f"rows {self.first_row + 1} to {self.first_row + self.rows}: quotes do not pair up",
+                path=self.shard.path,
+                remedy="quote fields that hold quotes, double the quotes inside",
             )
         return table
 

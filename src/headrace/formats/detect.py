@@ -92,11 +92,13 @@ def reading(path: Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise InputError(f"{path}: is gone; it was there a moment ago") from error
+        raise InputError("is gone; it was there a moment ago", path=path) from error
     except PermissionError as error:
-        raise InputError(f"{path}: permission denied; make the file readable") from error
+        raise InputError("permission denied", path=path, remedy="make the file readable") from error
     except OSError as error:
-        raise InputError(f"{path}: {error}; the file is cut or damaged, fetch it again") from error
+        raise InputError(
+            f"{error}; the file is cut or damaged, fetch it again", path=path
+        ) from error
 
 
 def read_whole(path: Path, stream: pa.NativeFile, compression: Compression) -> bytes:
@@ -116,9 +118,12 @@ def read_whole(path: Path, stream: pa.NativeFile, compression: Compression) -> b
         size += len(block)
         if size > most and compression != "none":
             raise InputError(
-                f"{path}: decompresses to more than {size >> 20} MiB, {_BOMB_RATIO} times its size;"
-                " if this is intended, decompress it, or write JSON lines or Parquet, which are"
-                " read in parts"
+                f"decompresses to more than {size >> 20} MiB, {_BOMB_RATIO} times its size",
+                path=path,
+                remedy=(
+                    "if this is intended, decompress it, or write JSON lines or Parquet, which are"
+                    " read in parts"
+                ),
             )
     return b"".join(parts)
 
@@ -126,8 +131,9 @@ def read_whole(path: Path, stream: pa.NativeFile, compression: Compression) -> b
 def too_long(path: Path) -> InputError:
     """Build the error for a record that does not end within `LARGEST_RECORD` bytes."""
     return InputError(
-        f"{path}: a row is longer than {LARGEST_RECORD >> 20} MiB; a quote or a line end is"
-        " missing, or it is not a table"
+        f"a row is longer than {LARGEST_RECORD >> 20} MiB; a quote or a line end is"
+        " missing, or it is not a table",
+        path=path,
     )
 
 
@@ -139,20 +145,22 @@ def detect(path: Path) -> FileType:
     file_type = file_type_of_name(path.name)
     if file_type is None:
         raise InputError(
-            f"{path}: cannot tell the format from the name; use {FORMATS.listed()}, "
-            "each optionally followed by .gz or .zst"
+            "cannot tell the format from the name",
+            path=path,
+            remedy=f"use {FORMATS.listed()}, each optionally followed by .gz or .zst",
         )
     with path.open("rb") as file:
         head = file.read(512)
     for pattern, message in _INSTEAD:
         if pattern.match(head.removeprefix(_BOM)):
-            raise InputError(f"{path}: {message}")
+            raise InputError(f"{message}", path=path)
     compression = next((name for magic, name in _COMPRESSED if head.startswith(magic)), "none")
     if head and compression != file_type.compression:
         words = {"none": "not compressed", "gz": "gzip", "zst": "zstd"}
         raise InputError(
-            f"{path}: the name says {words[file_type.compression]}, the bytes say"
-            f" {words[compression]}; rename it to what it is"
+            f"the name says {words[file_type.compression]}, the bytes say {words[compression]}",
+            path=path,
+            remedy="rename it to what it is",
         )
     with reading(path), open_bytes(path, file_type.compression) as stream:
         start = stream.read(4096)
@@ -167,7 +175,7 @@ def detect(path: Path) -> FileType:
         if content in known:
             remedy = "rename it to what it is"
         raise InputError(
-            f"{path}: the name says {file_type.format.name}, the content is {content}; {remedy}"
+            f"the name says {file_type.format.name}, the content is {content}; {remedy}", path=path
         )
     return file_type
 

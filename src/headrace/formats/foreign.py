@@ -221,7 +221,7 @@ def refuse_foreign(directory: Path, names: Collection[str]) -> None:
     if layout is None:
         root, layout = table_around(directory) or (directory, None)
     if layout is not None:
-        raise InputError(f"{root}: {layout.refusal(root)}")
+        raise InputError(f"{layout.refusal(root)}", path=root)
 
 
 def table_of_file(path: Path) -> str | None:

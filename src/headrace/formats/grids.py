@@ -43,8 +43,8 @@ def grid_tables(
                 and column not in optional
             ):
                 raise InputError(
-                    f"{path}: has no variable {column!r}; it has"
-                    f" {', '.join(map(str, opened.variables))}"
+                    f"has no variable {column!r}; it has {', '.join(map(str, opened.variables))}",
+                    path=path,
                 )
         own_columns = [name for name in columns if name in opened.variables or name in opened.dims]
         # a dimension without values becomes its indices
@@ -60,9 +60,10 @@ def grid_tables(
         strange = [str(dimension) for dimension in chosen.dims if dimension not in labelled]
         if strange:
             raise InputError(
-                f"{path}: {', '.join(own_columns)} have the dimensions"
-                f" {', '.join(map(str, chosen.dims))}, and no column tells {strange[0]!r}; name one"
-                " as entity, or select a place of it"
+                f"{', '.join(own_columns)} have the dimensions {', '.join(map(str, chosen.dims))},"
+                f" and no column tells {strange[0]!r}",
+                path=path,
+                remedy="name one as entity, or select a place of it",
             )
         for table in tables_of_grid(chosen):
             yield table.select(own_columns)
@@ -88,8 +89,9 @@ def _open(path: Path) -> Any:
         return xarray.open_dataset(path)
     except Exception as error:  # each engine has its own errors
         raise InputError(
-            f"{path}: xarray cannot open it ({first_line(error)[:300]}); check the file, and that"
-            " netCDF4 or zarr is installed"
+            f"xarray cannot open it ({first_line(error)[:300]})",
+            path=path,
+            remedy="check the file, and that netCDF4 or zarr is installed",
         ) from error
 
 
@@ -104,7 +106,9 @@ def tables_of_grid(grid: Any) -> Iterator[pa.Table]:
         data = grid.to_dataset(name=grid.name or "value")
     dims = list(data.sizes)
     if not dims:
-        raise InputError("an xarray Dataset without dimensions has no rows; give one with a time")
+        raise InputError(
+            "an xarray Dataset without dimensions has no rows", remedy="give one with a time"
+        )
     lengths = [data.sizes[dimension] for dimension in dims]
     size = max(1, _SLICE_ROWS // max(1, math.prod(lengths[1:])))
     for begin in range(0, max(1, lengths[0]), size):
@@ -124,7 +128,9 @@ def tables_of_grid(grid: Any) -> Iterator[pa.Table]:
             yield pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata()
         except (pa.ArrowException, TypeError, ValueError) as error:
             raise InputError(
-                f"a data set of xarray does not go into Arrow: {error}; times of other calendars"
-                " than the usual one have to be converted, such as with"
-                " Dataset.convert_calendar('standard')"
+                f"a data set of xarray does not go into Arrow: {error}",
+                remedy=(
+                    "times of other calendars than the usual one have to be converted, such as with"
+                    " Dataset.convert_calendar('standard')"
+                ),
             ) from error

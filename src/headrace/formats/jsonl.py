@@ -98,8 +98,10 @@ def survey(path: Path, name: str, file_type: FileType) -> Shard:
                 )
                 where = f"line {next(itertools.islice(visible, row, None))}"
             raise InputError(
-                f"{path}: {where}: key {key!r} appears twice in an object, and readers take"
-                " different values; leave one of them"
+                f"{where}: key {key!r} appears twice in an object, and readers take different"
+                " values",
+                path=path,
+                remedy="leave one of them",
             )
         _check_numbers(path, table, data, rows)
         _check_texts(path, table.schema, data, rows)
@@ -119,8 +121,10 @@ def survey(path: Path, name: str, file_type: FileType) -> Shard:
                 kind_now = pa.float64()
             if kind_now is None:
                 raise InputError(
-                    f"{path}: key {column.name!r} is {before} in one row and {column.type} in"
-                    f" another (near row {rows + 1}); write one type throughout"
+                    f"key {column.name!r} is {before} in one row and {column.type} in another (near"
+                    f" row {rows + 1})",
+                    path=path,
+                    remedy="write one type throughout",
                 )
             fields[column.name] = kind_now
             if table[column.name].null_count or (rows and before == pa.null()):
@@ -130,13 +134,16 @@ def survey(path: Path, name: str, file_type: FileType) -> Shard:
         lines += block.count(b"\n")
     if rows and not fields:
         raise InputError(
-            f"{path}: none of its {rows} rows has a key; remove the file, or write a key into a row"
+            f"none of its {rows} rows has a key",
+            path=path,
+            remedy="remove the file, or write a key into a row",
         )
     names = [column_name(raw) for raw in fields]
     if len(set(names)) != len(names):
         raise InputError(
-            f"{path}: two keys are the same column once __DOT__ is read as a dot; rename one of"
-            " them"
+            "two keys are the same column once __DOT__ is read as a dot",
+            path=path,
+            remedy="rename one of them",
         )
     return replace(
         shard,
@@ -316,7 +323,7 @@ def _array_as_lines(path: Path, data: bytes) -> bytes:
         return array_as_lines(text)
     except ValueError as error:
         raise InputError(
-            f"{path}: is not a JSON array of objects, {error}; correct the file"
+            f"is not a JSON array of objects, {error}", path=path, remedy="correct the file"
         ) from error
 
 
@@ -342,8 +349,10 @@ def _check_schema(path: Path, schema: Mapping[str, PolarsDataType], first_row: i
     for key, type_ in itertools.chain.from_iterable(itertools.starmap(_fields, schema.items())):
         if "\0" in key:
             raise InputError(
-                f"{path}: near row {first_row + 1}: key {key!r} holds a zero byte or half a"
-                " surrogate pair, which no column name can hold; rename it"
+                f"near row {first_row + 1}: key {key!r} holds a zero byte or half a surrogate"
+                " pair, which no column name can hold",
+                path=path,
+                remedy="rename it",
             )
         if type_ in (pl.Int128, pl.UInt64):
             raise _lossy(path, key, first_row)
@@ -363,8 +372,10 @@ def _fields(key: str, type_: PolarsDataType) -> Iterator[tuple[str, PolarsDataTy
 
 def _lossy(path: Path, key: str, first_row: int) -> InputError:
     return InputError(
-        f"{path}: near row {first_row + 1}: key {key!r} holds whole numbers that do not fit 64"
-        " bits, or 53 beside fractions; write them as text"
+        f"near row {first_row + 1}: key {key!r} holds whole numbers that do not fit 64"
+        " bits, or 53 beside fractions",
+        path=path,
+        remedy="write them as text",
     )
 
 
@@ -407,8 +418,10 @@ def _check_texts(path: Path, schema: pa.Schema, data: bytes, first_row: int) -> 
     except pa.ArrowInvalid as error:
         key = re.search(r"Column\(/([^)/]*)", str(error))
         raise InputError(
-            f"{path}: near row {first_row + 1}: {f'key {key[1]!r}' if key else 'a key'} has values"
-            f" of more than one type ({str(error).splitlines()[0]}); write one type throughout"
+            f"near row {first_row + 1}: {(f'key {key[1]!r}' if key else 'a key')} has values"
+            f" of more than one type ({str(error).splitlines()[0]})",
+            path=path,
+            remedy="write one type throughout",
         ) from error
 
 
@@ -440,14 +453,17 @@ def _parse(path: Path, data: bytes, schema: dict[str, Any] | None, first_row: in
         ) from error
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         raise InputError(
-            f"{path}: near row {first_row + 1}: not JSON lines of one type per key"
-            f" ({str(error).splitlines()[0]}); correct the file"
+            f"near row {first_row + 1}: not JSON lines of one type per key"
+            f" ({str(error).splitlines()[0]})",
+            path=path,
+            remedy="correct the file",
         ) from error
     lines = data.count(b"\n") + (not data.endswith(b"\n"))
     if frame.height != lines:
         raise InputError(
-            f"{path}: near row {first_row + 1}: {lines} lines hold {frame.height} objects; write"
-            " one object per line"
+            f"near row {first_row + 1}: {lines} lines hold {frame.height} objects",
+            path=path,
+            remedy="write one object per line",
         )
     return frame
 
@@ -464,9 +480,13 @@ def require_polars(path: Path) -> None:
     """
     if _polars_is_lost:
         raise StreamError(
-            f"{path}: JSON lines cannot be read in a process that was forked after its parent had"
-            " used polars, whose threads do not survive a fork; start workers with"
-            ' multiprocessing_context="spawn" or "forkserver", or read with num_workers=0'
+            "JSON lines cannot be read in a process that was forked after its parent had"
+            " used polars, whose threads do not survive a fork",
+            path=path,
+            remedy=(
+                'start workers with multiprocessing_context="spawn" or "forkserver", or read'
+                " with num_workers=0"
+            ),
         )
 
 

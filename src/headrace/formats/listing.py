@@ -118,7 +118,9 @@ def list_files(
     remote = [path for path in paths if place_of(path).reads == "requests"]
     if remote:
         if len(remote) < len(source):
-            raise InputError(f"{remote[0]}: is mixed with local files; give places of one kind")
+            raise InputError(
+                f"{remote[0]}: is mixed with local files", remedy="give places of one kind"
+            )
         return _remote_listing(remote, splits)
     file_of_path: dict[str, _Found] = {}
     words: dict[str, str] = {}
@@ -179,7 +181,9 @@ def list_files(
         first = once.setdefault(real, (name, stat, words.get(path, "")))
         if first[2] != words.get(path, ""):
             raise InputError(
-                f"{path}: is the same file as {first[0]} of another split; remove one of the links"
+                f"is the same file as {first[0]} of another split",
+                path=path,
+                remedy="remove one of the links",
             )
     file_splits = []
     if len(source) == 1 and words:
@@ -204,16 +208,19 @@ def _splits(
             declared = splits_of(names)
     except Mixed as mixed:
         raise InputError(
-            f"{entry}: {mixed.belongs} belongs to a split by its name, and {mixed.without} to none;"
-            " give the files of one split at a time, by directory or pattern"
+            f"{entry}: {mixed.belongs} belongs to a split by its name, and {mixed.without} to none",
+            remedy="give the files of one split at a time, by directory or pattern",
         ) from None
     if splits == "refuse" and len(set(declared)) > 1:
         several = in_order(declared)
         first = [names[declared.index(word)] for word in several]
         raise InputError(
             f"{entry}: holds several splits, {', '.join(several)} (such as"
-            f" {' and '.join(first[:2])}), which are not merged; give the files of one split, or"
-            " each split as an entry of its own to use them together"
+            f" {' and '.join(first[:2])}), which are not merged",
+            remedy=(
+                "give the files of one split, or each split as an entry of its own to use them"
+                " together"
+            ),
         )
     return declared
 
@@ -323,9 +330,13 @@ def _directory_files(path: str) -> tuple[list[_File], list[str] | None]:
             )
     if beside is not None:
         raise InputError(
-            f"{path}: {', '.join(files_of)} are splits by their names, and {beside} belongs to none"
-            f" of them; give one directory, e.g. {os.path.join(path, next(iter(files_of)))}, or"
-            " move the other data away"
+            f"{', '.join(files_of)} are splits by their names, and {beside} belongs to none"
+            " of them",
+            path=path,
+            remedy=(
+                f"give one directory, e.g. {os.path.join(path, next(iter(files_of)))}, or move"
+                " the other data away"
+            ),
         )
     return [file for split_files in files_of.values() for file in split_files], None
 
@@ -392,7 +403,9 @@ def _remote_listing(entries: Sequence[Path], splits: Literal["refuse", "keep"]) 
         min(map(len, parts)),
     )
     if depth < 2:
-        raise InputError(f"{entries[0]}: the files lie in several buckets; give those of one")
+        raise InputError(
+            f"{entries[0]}: the files lie in several buckets", remedy="give those of one"
+        )
     for fixed in bases:
         opened: tuple[str, ...] = ()
         if parts[0][: len(fixed.parts)] == fixed.parts:
@@ -451,7 +464,7 @@ def _objects(entry: Path) -> tuple[dict[Path, _Stat], Path, list[str] | None]:
         for path in listed:
             if path not in there:
                 raise InputError(
-                    f"{path}: is missing, so the dataset is not whole; upload it again"
+                    "is missing, so the dataset is not whole", path=path, remedy="upload it again"
                 )
         return {path: _object_stat(location, there[path]) for path in listed}, entry, _told(saved)
     refuse_foreign(entry, {*prefixes, *(fact.name for fact in objects)})
@@ -477,9 +490,9 @@ def _objects(entry: Path) -> tuple[dict[Path, _Stat], Path, list[str] | None]:
     split_objects = [pair for pair in split_objects if pair[1]]
     if split_objects and files:
         raise InputError(
-            f"{entry}: {', '.join(name for name, _ in split_objects)} are splits by their names,"
-            f" and {min(files).name} belongs to none of them; give one prefix, or move the other"
-            " data away"
+            f"{entry}: {', '.join((name for name, _ in split_objects))} are splits by their"
+            f" names, and {min(files).name} belongs to none of them",
+            remedy="give one prefix, or move the other data away",
         )
     for _, objects_of_split in split_objects:
         files |= objects_of_split
@@ -500,7 +513,7 @@ def _refuse_foreign_prefixes(prefix: Path, names: Sequence[str], matched: Collec
         if layout is None or layout.files == "plain":
             continue
         if directory in matched or any(directory in match.parents for match in matched):
-            raise InputError(f"{directory}: {layout.refusal(directory)}")
+            raise InputError(f"{layout.refusal(directory)}", path=directory)
     if matched:
         refuse_foreign(prefix, ())
 
@@ -517,7 +530,8 @@ def _listing(
     except UnicodeEncodeError as error:
         near = error.object[max(0, error.start - 40) : error.start + 40]
         raise InputError(
-            f"{str(root)!a}: a name is not UTF-8, near {near!a}; rename the file or directory"
+            f"{str(root)!a}: a name is not UTF-8, near {near!a}",
+            remedy="rename the file or directory",
         ) from None
     order = sorted(range(len(files)), key=lambda index: files[index][0])
     sorted_splits = []
@@ -619,5 +633,5 @@ def _looked_at(paths: Iterable[str]) -> list[_Found]:
 
 def _unreadable(path: str, error: OSError) -> InputError:
     return InputError(
-        f"{path}: cannot be read ({error.strerror}); check the file and its permissions"
+        f"cannot be read ({error.strerror})", path=path, remedy="check the file and its permissions"
     )

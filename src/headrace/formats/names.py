@@ -102,10 +102,12 @@ def partition_of(name: str) -> dict[str, str | None]:
             value = unquote(text, errors="strict")
         except UnicodeDecodeError:
             raise InputError(
-                f"{name}: {part} is not percent-encoded UTF-8; rename the directory"
+                f"{name}: {part} is not percent-encoded UTF-8", remedy="rename the directory"
             ) from None
         if key in columns:
-            raise InputError(f"{name}: two directories say what {key} is; rename one of them")
+            raise InputError(
+                f"{name}: two directories say what {key} is", remedy="rename one of them"
+            )
         if text == _MISSING:
             columns[key] = None
         else:

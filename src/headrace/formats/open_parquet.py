@@ -198,8 +198,8 @@ def _parquet_errors(path: Path) -> Iterator[None]:
         raise
     except (OSError, pa.ArrowInvalid) as error:
         raise InputError(
-            f"{path}: is not a complete Parquet file ({error}); the file is cut or damaged, fetch"
-            " it again"
+            f"is not a complete Parquet file ({error}); the file is cut or damaged, fetch it again",
+            path=path,
         ) from error
 
 

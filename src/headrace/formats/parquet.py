@@ -102,14 +102,15 @@ def _chunks(
                 table = next(batches, None)
             except (OSError, pa.ArrowInvalid) as error:
                 raise InputError(
-                    f"{shard.path}: row {first_row + 1} and on: {error}; the file is damaged, fetch"
-                    " it again"
+                    f"row {first_row + 1} and on: {error}; the file is damaged, fetch it again",
+                    path=shard.path,
                 ) from error
             if table is None:
                 if selected and first_row != metadata.num_rows:
                     raise InputError(
-                        f"{shard.path}: has {first_row} rows, its footer says {metadata.num_rows};"
-                        " the file is damaged, fetch it again"
+                        f"has {first_row} rows, its footer says {metadata.num_rows}; the file is"
+                        " damaged, fetch it again",
+                        path=shard.path,
                     )
                 return
             table = table.rename_columns(selected)
@@ -202,8 +203,9 @@ class ParquetCode(FormatCode):
             raise
         except (OSError, pa.ArrowInvalid, KeyError, InputError) as error:
             raise CorruptShard(
-                f"{block.path}: row group {block.block}: {error}; restore the file or prepare the"
-                " run again"
+                f"row group {block.block}: {error}",
+                path=block.path,
+                remedy="restore the file or prepare the run again",
             ) from error
         return in_schema(table, target)
 
@@ -240,7 +242,8 @@ class ParquetSink:
             if missing and pa.types.is_fixed_size_list(table.schema.field(name).type):
                 raise InputError(
                     f"column {name}: {missing} lists of a fixed size are missing, which pyarrow"
-                    f" {pa.__version__} cannot read back from Parquet; install pyarrow 26 or newer"
+                    f" {pa.__version__} cannot read back from Parquet",
+                    remedy="install pyarrow 26 or newer",
                 )
         if self._writer is None:
             self._writer = self._open(table)

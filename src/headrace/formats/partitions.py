@@ -42,8 +42,8 @@ def partition_types(names: Iterable[str]) -> dict[str, pa.DataType]:
             else:
                 has, lacks = (first, directory)
             raise InputError(
-                f"{has or '.'}: says what {key} is, and {lacks or '.'} does not; give files that"
-                " have the same columns in the names of their directories"
+                f"{has or '.'}: says what {key} is, and {lacks or '.'} does not",
+                remedy="give files that have the same columns in the names of their directories",
             )
         for key, value in columns.items():
             if value is not None:

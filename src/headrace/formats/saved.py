@@ -67,11 +67,12 @@ def saved_files(directory: Path, names: Collection[str]) -> dict[str, list[str]]
         isinstance(name, str) and _ONE_NAME.fullmatch(name) for name in splits
     ):
         raise InputError(
-            f"{path}: splits is {splits!r}, not a list of names; save the dataset again"
+            f"splits is {splits!r}, not a list of names", path=path, remedy="save the dataset again"
         )
     if not splits or len(set(splits)) < len(splits):
         raise InputError(
-            f"{path}: splits is {splits!r}; each split must be listed once, save the dataset again"
+            f"splits is {splits!r}; each split must be listed once, save the dataset again",
+            path=path,
         )
     return {split: [f"{split}/{name}" for name in _listed(directory / split)] for split in splits}
 
@@ -168,30 +169,37 @@ def _listed(directory: Path) -> list[str]:
     chosen = next((key for key in _INDICES if state.get(key)), None)
     if chosen is not None:
         raise InputError(
-            f"{path}: {chosen} names files that select and order the rows, as early versions of"
-            " datasets wrote them, and headrace does not read those; load it with such a version,"
-            " call flatten_indices() and save it again"
+            f"{chosen} names files that select and order the rows, as early versions of"
+            " datasets wrote them, and headrace does not read those",
+            path=path,
+            remedy="load it with such a version, call flatten_indices() and save it again",
         )
     files = state.get("_data_files")
     if not isinstance(files, list):
         raise InputError(
-            f"{path}: _data_files is {files!r}, not a list of files; save the dataset again"
+            f"_data_files is {files!r}, not a list of files",
+            path=path,
+            remedy="save the dataset again",
         )
     names = [entry.get("filename") if isinstance(entry, dict) else None for entry in files]
     for name in names:
         plain = isinstance(name, str) and _ONE_NAME.fullmatch(name)
         if not plain or file_type_of_name(str(name)) != FileType.named("arrow"):
             raise InputError(
-                f"{path}: _data_files names {name!r}, not an Arrow file beside it; save the dataset"
-                " again"
+                f"_data_files names {name!r}, not an Arrow file beside it",
+                path=path,
+                remedy="save the dataset again",
             )
     listed = [str(name) for name in names]
     if not listed:
-        raise InputError(f"{path}: lists no files, so the dataset has no rows; give one with rows")
+        raise InputError(
+            "lists no files, so the dataset has no rows", path=path, remedy="give one with rows"
+        )
     if listed != sorted(set(listed)):
         raise InputError(
-            f"{path}: lists its files in an order that is not that of their names, which headrace"
-            " reads in; save the dataset again, with fewer than 100,000 shards"
+            "lists its files in an order that is not that of their names, which headrace reads in",
+            path=path,
+            remedy="save the dataset again, with fewer than 100,000 shards",
         )
     return listed
 
@@ -202,7 +210,7 @@ def _object(path: Path) -> dict[str, Any]:
             data = file.read()
     except (FileNotFoundError, NotADirectoryError):
         raise InputError(
-            f"{path}: is missing, so the dataset is not whole; fetch it again"
+            "is missing, so the dataset is not whole", path=path, remedy="fetch it again"
         ) from None
     except OSError as error:
         with reading(path):
@@ -210,7 +218,9 @@ def _object(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(data)
     except ValueError as error:
-        raise InputError(f"{path}: is not JSON ({error}); save the dataset again") from error
+        raise InputError(
+            f"is not JSON ({error})", path=path, remedy="save the dataset again"
+        ) from error
     if not isinstance(value, dict):
-        raise InputError(f"{path}: is not a JSON object; save the dataset again")
+        raise InputError("is not a JSON object", path=path, remedy="save the dataset again")
     return value

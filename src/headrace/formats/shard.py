@@ -50,8 +50,9 @@ def refuse_repeated_names(path: Path, names: Sequence[str], where: str = "") -> 
     repeated = min((name for name, count in Counter(names).items() if count > 1), default=None)
     if repeated is not None:
         raise InputError(
-            f"{path}: column name {repeated!r} appears more than once{where}; rename one of"
-            f" them{hint(names)}"
+            f"column name {repeated!r} appears more than once{where}",
+            path=path,
+            remedy=f"rename one of them{hint(names)}",
         )
 
 
@@ -84,7 +85,9 @@ class Shard:
     def __post_init__(self) -> None:
         odd = next((name for name in _names(self.schema) if "\0" in name), None)
         if odd is not None:  # C libraries end names at a zero byte
-            raise InputError(f"{self.path}: column name {odd!r} holds a zero byte; rename it")
+            raise InputError(
+                f"column name {odd!r} holds a zero byte", path=self.path, remedy="rename it"
+            )
 
     @classmethod
     def unread(cls, path: Path, name: str, file_type: FileType) -> Shard:
@@ -133,7 +136,9 @@ def unchanged(shard: Shard) -> None:
     """Raise `InputError` if the file has changed since it was surveyed."""
     stat = shard.path.stat()
     if (stat.st_size, stat.st_mtime_ns) != (shard.size, shard.mtime_ns):
-        raise InputError(f"{shard.path}: changed while it was read; run again once it is complete")
+        raise InputError(
+            "changed while it was read", path=shard.path, remedy="run again once it is complete"
+        )
 
 
 class Chunk(Protocol):
@@ -289,6 +294,6 @@ class FormatCode(ABC):
     def open_sink(self, file: HashingFile, settings: WriteSettings) -> Sink:
         """Begin a file of the format, which `write` fills block by block."""
         raise InputError(
-            f"files of {settings.file_type.format.name} are read and not written; choose another"
-            " format"
+            f"files of {settings.file_type.format.name} are read and not written",
+            remedy="choose another format",
         )

@@ -49,16 +49,20 @@ def read_signature(path: Path) -> list[str]:
                 lines.append(line)
     except OSError as error:
         raise SettingsError(
-            f"{path}: the signature file cannot be read ({error.strerror}); check the path"
+            f"the signature file cannot be read ({error.strerror})",
+            path=path,
+            remedy="check the path",
         ) from error
     except UnicodeDecodeError as error:
         raise SettingsError(
-            f"{path}: the signature file is not UTF-8 (byte {error.start}); convert it to UTF-8"
+            f"the signature file is not UTF-8 (byte {error.start})",
+            path=path,
+            remedy="convert it to UTF-8",
         ) from error
     if len(lines) != 1:
         raise SettingsError(
-            f"{path}: a signature is one line of comma-separated column names, this has"
-            f" {len(lines)} lines"
+            f"a signature is one line of comma-separated column names, this has {len(lines)} lines",
+            path=path,
         )
     return [name.strip() for name in lines[0].split(",")]
 
@@ -207,7 +211,9 @@ def read_block(
     try:
         return file_type.format.load().read_block(block_read, target)
     except FileNotFoundError as error:
-        raise CorruptShard(f"{path}: is missing; restore it or prepare the run again") from error
+        raise CorruptShard(
+            "is missing", path=path, remedy="restore it or prepare the run again"
+        ) from error
 
 
 def copied_records(
@@ -241,7 +247,9 @@ def copied_records(
                 bounds = np.append(bounds[:-1], len(data))
             if len(data) < size:
                 raise InputError(
-                    f"{shard.path}: is shorter than it was; run again once it is complete"
+                    "is shorter than it was",
+                    path=shard.path,
+                    remedy="run again once it is complete",
                 )
             yield records.slices(data, bounds)
             row = stop_row

@@ -44,8 +44,8 @@ def as_text(column: pa.ChunkedArray, null_values: Sequence[str], role: str) -> p
     if not is_text(column.type):
         if not any(test(column.type) for test in _SCALAR_TYPES):
             raise InputError(
-                f"{role} is {column.type}, which cannot be a key; name a column of text, numbers or"
-                " dates"
+                f"{role} is {column.type}, which cannot be a key",
+                remedy="name a column of text, numbers or dates",
             )
         if pa.types.is_binary(column.type) or pa.types.is_fixed_size_binary(column.type):
             column = column.cast(pa.binary())
@@ -56,7 +56,9 @@ def as_text(column: pa.ChunkedArray, null_values: Sequence[str], role: str) -> p
     try:
         column = column.cast(pa.large_string())
     except pa.ArrowInvalid:
-        raise InputError(f"{role} holds bytes that are not UTF-8; convert it to text") from None
+        raise InputError(
+            f"{role} holds bytes that are not UTF-8", remedy="convert it to text"
+        ) from None
     return nulled(column, ("", *null_values))
 
 
@@ -83,8 +85,8 @@ def numbers(column: pa.ChunkedArray, null_values: Sequence[str], name: str) -> p
     except pa.ArrowInvalid:
         row, value = first_unreadable(column, pa.float64())
         raise InputError(
-            f"row {row + 1}: {name} is {value!r}, which is not a number; correct it or name it in"
-            " null_values"
+            f"row {row + 1}: {name} is {value!r}, which is not a number",
+            remedy="correct it or name it in null_values",
         ) from None
 
 
@@ -132,8 +134,9 @@ def typed(
         except pa.ArrowInvalid:
             row, value = first_unreadable(column, type_)
             raise InputError(
-                f"{where}: row {first_row + row + 1}: {name} is {value!r}, declared {type_}; "
-                "correct the value, name it in null_values, or declare another type"
+                f"row {first_row + row + 1}: {name} is {value!r}, declared {type_}",
+                path=where,
+                remedy="correct the value, name it in null_values, or declare another type",
             ) from None
         fields[index] = pa.field(name, type_)
         changed = True

@@ -75,7 +75,9 @@ def type_named(word: str) -> pa.DataType:
     try:
         return TYPES[word]
     except KeyError:
-        raise SettingsError(f"type {word!r} is not known; use one of {', '.join(TYPES)}") from None
+        raise SettingsError(
+            f"type {word!r} is not known", remedy=f"use one of {', '.join(TYPES)}"
+        ) from None
 
 
 def is_text(type_: pa.DataType) -> bool:

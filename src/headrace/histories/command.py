@@ -147,7 +147,9 @@ def decode(
 
     if not shard.is_file():
         raise InputError(
-            f"{shard}: no such file; give a shard, e.g. out/splits/train/part-00000.array_record"
+            "no such file",
+            path=shard,
+            remedy="give a shard, e.g. out/splits/train/part-00000.array_record",
         )
     for record in islice(decode_shard(shard), limit):
         for name, value in record.items():

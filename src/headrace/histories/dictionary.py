@@ -198,8 +198,8 @@ def _gather_codes(files: TaskFiles, role: str, column: str, paths: Sequence[Path
                 records = records[np.argsort(records["hash"], kind="stable")]
                 if (records["hash"][1:] == records["hash"][:-1]).any():
                     raise InputError(
-                        f"two texts of column {column!r} have one hash of 64 bits; give another"
-                        " seed"
+                        f"two texts of column {column!r} have one hash of 64 bits",
+                        remedy="give another seed",
                     )
                 file.write(np.ascontiguousarray(records[name]).tobytes())
         written = file.holding(0)
@@ -232,7 +232,9 @@ class Codes:
             not len(known) or (known[np.minimum(index, len(known) - 1)] != hashes).any()
         ):
             raise CorruptShard(
-                f"{self.run}: a text has no code; remove the run's directory and prepare it again"
+                "a text has no code",
+                path=self.run,
+                remedy="remove the run's directory and prepare it again",
             )
         return codes[index].astype(np.int64)
 
@@ -256,7 +258,7 @@ class Dictionary:
             self.texts = pa.ipc.open_file(pa.memory_map(str(path))).read_all()["text"]
         except (OSError, pa.ArrowException, KeyError) as error:
             raise CorruptShard(
-                f"{path}: cannot be read ({error}); restore it or prepare the run again"
+                f"cannot be read ({error})", path=path, remedy="restore it or prepare the run again"
             ) from error
 
     def __len__(self) -> int:

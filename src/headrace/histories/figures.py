@@ -47,7 +47,7 @@ def _rows(run_facts: RunFacts) -> pl.DataFrame | None:
         rows = pl.read_parquet(path, columns=names)
     except (OSError, pl.exceptions.PolarsError) as error:
         raise CorruptShard(
-            f"{path}: cannot be read ({error}); restore it or prepare the run again"
+            f"cannot be read ({error})", path=path, remedy="restore it or prepare the run again"
         ) from error
     if len(rows):
         return rows

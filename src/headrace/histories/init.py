@@ -108,7 +108,7 @@ def histories_sections(options: AskedHistories) -> tuple[list[Section], str]:
     seen = look(options.source, files=_FILES, rows=_ROWS)
     rows = sum(len(table) for _, table in seen.tables)
     if not rows:
-        raise SettingsError(f"{options.source[0]}: holds no rows; give data to look at")
+        raise SettingsError("holds no rows", path=options.source[0], remedy="give data to look at")
     named_columns = [
         options.time,
         options.peer,
@@ -137,7 +137,7 @@ def histories_sections(options: AskedHistories) -> tuple[list[Section], str]:
     )
     if not value and not types:
         raise SettingsError(
-            f"{seen.names[0]}: no column holds values; give --value, {_one_of(free)}"
+            f"{seen.names[0]}: no column holds values", remedy=f"give --value, {_one_of(free)}"
         )
     values: dict[str, Any] = {}
     if types:
@@ -231,7 +231,8 @@ def _try(seen: Look, settings: Histories) -> Dropped:
     if not measurements:
         first = next(iter(dropped.first.values()))
         raise SettingsError(
-            f"none of the rows looked at is a measurement; {first}; give --entity, --time, --value"
+            f"none of the rows looked at is a measurement; {first}",
+            remedy="give --entity, --time, --value",
         )
     return dropped
 
@@ -268,11 +269,15 @@ def _find_time(seen: Look, chosen: str | None, free: Sequence[str]) -> Proposal:
         return {"time": name, **declared}, f"{words} {forms.doubt}".strip()
     if chosen is not None:
         raise SettingsError(
-            f"{seen.names[0]}: column {chosen!r} holds no times that can be read; give another"
-            " --time, or write the configuration with time_format as a strptime pattern"
+            f"{seen.names[0]}: column {chosen!r} holds no times that can be read",
+            remedy=(
+                "give another --time, or write the configuration with time_format as a strptime"
+                " pattern"
+            ),
         )
     raise SettingsError(
-        f"{seen.names[0]}: no column that all files have holds times; give --time, {_one_of(free)}"
+        f"{seen.names[0]}: no column that all files have holds times",
+        remedy=f"give --time, {_one_of(free)}",
     )
 
 
@@ -301,8 +306,9 @@ def _find_entity(seen: Look, chosen: str | None, free: Sequence[str]) -> Proposa
     if chosen is not None:
         return {"entity_from": "file_name", "entity_kind": "text"}, words
     raise SettingsError(
-        f"{seen.names[0]}: no column is the entity for certain, and names of files are none"
-        f" ({stems[0]!r}); give --entity, {_one_of(free)}"
+        f"{seen.names[0]}: no column is the entity for certain, and names of files are"
+        f" none ({stems[0]!r})",
+        remedy=f"give --entity, {_one_of(free)}",
     )
 
 
@@ -363,8 +369,8 @@ def _find_value(seen: Look, chosen: str | None, free: Sequence[str]) -> Proposal
         )
         if not usable:
             raise SettingsError(
-                f"{seen.names[0]}: no column is the latency for certain; give --value,"
-                f" {_one_of(numbers or free)}"
+                f"{seen.names[0]}: no column is the latency for certain",
+                remedy=f"give --value, {_one_of(numbers or free)}",
             )
         name = usable[0]
     unit = next((word for word, ends in _UNITS.items() if name.lower().endswith(ends)), None)
@@ -412,7 +418,8 @@ def _address_column(seen: Look, name: str, role: str, otherwise: str) -> dict[st
     id_kind = _kind_of(seen, name) or "text"
     if pa.types.is_nested(_parts(seen, name)[0].type):
         raise SettingsError(
-            f"{seen.names[0]}: column {name!r} is nested; give another --{role}, or {otherwise}"
+            f"{seen.names[0]}: column {name!r} is nested",
+            remedy=f"give another --{role}, or {otherwise}",
         )
     return {role: name} | ({} if id_kind == "address" else {f"{role}_kind": id_kind})
 

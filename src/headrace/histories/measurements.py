@@ -88,7 +88,7 @@ class RunColumns:
         for name in ("entity_kind", "peer_kind"):
             same &= (decoded.headers[name] == ID_KINDS.index(self.config[name])).all()
         if not same:
-            raise CorruptShard(f"{where}: has other columns than the settings of the run say")
+            raise CorruptShard("has other columns than the settings of the run say", path=where)
 
 
 def read_measurements(

@@ -323,7 +323,8 @@ def _read_floats(
 
 def _not_numbers(column: pa.ChunkedArray, name: str) -> InputError:
     return InputError(
-        f"column {name!r} is {column.type}, which is not a number; name a column of numbers"
+        f"column {name!r} is {column.type}, which is not a number",
+        remedy="name a column of numbers",
     )
 
 
@@ -654,7 +655,7 @@ def gather_shard(
             except InputError as error:
                 if str(error).startswith(source.path):
                     raise
-                raise InputError(f"{source.path}: {error}") from error
+                raise InputError(f"{error}", path=source.path) from error
             if len(parsed.micros):
                 add_texts(parsed.texts)
                 gatherer.add(parsed)

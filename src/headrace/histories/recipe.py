@@ -130,8 +130,12 @@ def _survey(
         for column in settings.columns():
             if column not in names:
                 raise InputError(
-                    f"{shard.path}: has no column {column!r}, it has {shorten_list(names)}; name"
-                    f" its columns with entity=, time=, peer=, value= and values={hint(names)}"
+                    f"has no column {column!r}, it has {shorten_list(names)}",
+                    path=shard.path,
+                    remedy=(
+                        "name its columns with entity=, time=, peer=, value= and"
+                        f" values={hint(names)}"
+                    ),
                 )
     if settings.partitions is not None:
         return shards, settings.partitions

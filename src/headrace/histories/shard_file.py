@@ -234,7 +234,9 @@ def _read_arrow(path: Path, limit: ReadLimit) -> Iterator[Blobs]:
                 for first, last in limit.cut(np.diff(ends)):
                     yield Blobs(data[ends[first] : ends[last]], np.diff(ends[first : last + 1]))
     except FileNotFoundError as error:
-        raise CorruptShard(f"{path}: is missing; restore it or prepare the run again") from error
+        raise CorruptShard(
+            "is missing", path=path, remedy="restore it or prepare the run again"
+        ) from error
     except (OSError, pa.ArrowException, KeyError) as error:
         raise unreadable(path, error) from error
 
@@ -247,7 +249,7 @@ def open_array_record(path: Path, *, max_parallelism: int) -> Any:
     """
     module = _array_record()
     if not path.is_file():
-        raise CorruptShard(f"{path}: is missing; restore it or prepare the run again")
+        raise CorruptShard("is missing", path=path, remedy="restore it or prepare the run again")
     try:
         options = f"readahead_buffer_size:0,max_parallelism:{max_parallelism}"
         return module.ArrayRecordReader(str(path), options)
@@ -257,7 +259,9 @@ def open_array_record(path: Path, *, max_parallelism: int) -> Any:
 
 def unreadable(path: Path, error: Exception) -> CorruptShard:
     """Return the error for a shard that cannot be read."""
-    return CorruptShard(f"{path}: cannot be read ({error}); restore it or prepare the run again")
+    return CorruptShard(
+        f"cannot be read ({error})", path=path, remedy="restore it or prepare the run again"
+    )
 
 
 def _array_record() -> Any:

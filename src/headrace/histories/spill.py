@@ -365,8 +365,9 @@ def _read_directory(words: I64, path: Path, partition: int) -> I64:
     batches, partitions, layout = words[-3:].tolist()
     if layout != _LAYOUT:
         raise CorruptShard(
-            f"{path}: was written by another version of headrace; remove the run's directory and"
-            " prepare it again"
+            "was written by another version of headrace",
+            path=path,
+            remedy="remove the run's directory and prepare it again",
         )
     width = 2 + 3 * (partitions + 1)
     columns = [0, 1]
@@ -408,7 +409,9 @@ def read_records(records: Records, paths: Sequence[Path], file: I64, at: I64, co
 
 
 def _ends_early(path: Path) -> CorruptShard:
-    return CorruptShard(f"{path}: ends early; remove the run's directory and prepare it again")
+    return CorruptShard(
+        "ends early", path=path, remedy="remove the run's directory and prepare it again"
+    )
 
 
 def partition_of(order: U64, partitions: int) -> U16:

@@ -176,10 +176,12 @@ def _open_dictionary(path: Path, entry: Mapping[str, Any]) -> Dictionary:
     """
     with place_of(path).local_copy() as local:
         if not local.is_file() or sha256_file(local) != entry["digest"]:
-            raise CorruptShard(f"{path}: is not the file the manifest names")
+            raise CorruptShard("is not the file the manifest names", path=path)
         dictionary = Dictionary(local)
     if len(dictionary) != entry["texts"] or not dictionary.is_sorted():
-        raise CorruptShard(f"{path}: its texts are not {entry['texts']:,}, ascending and each once")
+        raise CorruptShard(
+            f"its texts are not {entry['texts']:,}, ascending and each once", path=path
+        )
     return dictionary
 
 
@@ -262,7 +264,7 @@ def check_shard(
                     check.add(blobs)
                 if check.rows < listed.num_rows:
                     raise CorruptShard(
-                        f"{path}: has {check.rows} rows, {ROWS} has {listed.num_rows} of it"
+                        f"has {check.rows} rows, {ROWS} has {listed.num_rows} of it", path=path
                     )
             except CorruptShard as error:
                 message = str(error).replace(str(file), str(path))
@@ -312,7 +314,7 @@ class _ShardCheck:
         if decoded.damage is not None:
             raise CorruptShard(damaged(where, decoded.damage))
         if len(decoded.n) < len(blobs.sizes):
-            raise CorruptShard(f"{where}: is not in {ROWS}")
+            raise CorruptShard(f"is not in {ROWS}", path=where)
 
     def _check_rows(self, decoded: Decoded, listed: pa.Table) -> None:
         n = decoded.n
@@ -483,7 +485,7 @@ class _ShardCheck:
         violation = first_violation(rules)
         if violation is not None:
             row = self.rows + violation.row + 1
-            raise CorruptShard(f"{self._path}: row {row}: {violation.message}")
+            raise CorruptShard(f"row {row}: {violation.message}", path=self._path)
 
     def _value_words(self, decoded: Decoded) -> U64 | None:
         """Return the words of the values, as they were when the measurements were gathered."""

@@ -88,7 +88,9 @@ class Near:
 def check_near(near: float) -> None:
     """Raise `SettingsError` for a threshold that the bands do not support."""
     if not LEAST_NEAR <= near <= 1:
-        raise SettingsError(f"near is {near!r}; give a Jaccard index from {LEAST_NEAR} to 1")
+        raise SettingsError(
+            setting="near", value=near, remedy=f"give a Jaccard index from {LEAST_NEAR} to 1"
+        )
 
 
 def find_near(context: RunContext, parts: Sequence[DocumentPart], near: float) -> Near:
@@ -121,8 +123,8 @@ def find_near(context: RunContext, parts: Sequence[DocumentPart], near: float) -
     firsts = np.cumsum([0, *counts])
     if documents > MOST_DOCUMENTS:
         raise InputError(
-            f"near: {documents:,} documents are too many to compare; split them, at"
-            f" {MOST_DOCUMENTS:,}"
+            f"near: {documents:,} documents are too many to compare",
+            remedy=f"split them, at {MOST_DOCUMENTS:,}",
         )
     stage("near_copies", [("copies", partial(_find_copies, parts=len(parts)))])
     shares = max(1, -(-documents // _PROPOSE_DOCUMENTS))

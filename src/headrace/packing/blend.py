@@ -230,21 +230,24 @@ def plain(paths: Sequence[str | PurePath]) -> dict[str, Any]:
 def _source(source: object, group: str, blend: Path) -> dict[str, Any]:
     """Return a dataset of a blend file, with its paths relative to the file."""
     if not isinstance(source, Mapping):
-        raise SettingsError(f"{blend}: {group} holds {source!r}; write objects with name and path")
+        raise SettingsError(
+            f"{blend}: {group} holds {source!r}", remedy="write objects with name and path"
+        )
     result = dict(source)
     for key in ("split", "subset"):
         if result.pop(key, None) is not None:
             raise SettingsError(
                 f"{blend}: dataset {source.get('name')!r} has {key}={source[key]!r}, which names"
-                " part of a data set on a hub; download it and give its files as path"
+                " part of a data set on a hub",
+                remedy="download it and give its files as path",
             )
     paths = source.get("path", [])
     if isinstance(paths, str):
         paths = [paths]
     if not isinstance(paths, list) or not all(isinstance(item, str) for item in paths):
         raise SettingsError(
-            f"{blend}: dataset {source.get('name')!r} has path {source.get('path')!r}; write a text"
-            " or a list of texts"
+            f"{blend}: dataset {source.get('name')!r} has path {source.get('path')!r}",
+            remedy="write a text or a list of texts",
         )
     # the address of a table becomes the path of its copy
     tables = [with_paths(item) for item in paths]
@@ -272,7 +275,7 @@ def _blend_file(path: Path) -> Mapping[str, Any] | None:
         record = loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
         raise InputError(
-            f"{path}: is neither a blend nor JSON data ({error}); correct it"
+            f"is neither a blend nor JSON data ({error})", path=path, remedy="correct it"
         ) from error
     if isinstance(record, dict) and not _GROUPS.isdisjoint(record):
         return record

@@ -279,8 +279,8 @@ def ratio_counts(units: int, ratios: Mapping[Split, float], what: str) -> dict[S
     if units < len(nonempty):
         listed = ", ".join(f"{split} {ratios[split]}" for split in nonempty)
         raise InputError(
-            f"{what}: {units:,} cannot fill {len(nonempty)} splits ({listed}); "
-            "give more data, or set the ratio of a split to 0"
+            f"{what}: {units:,} cannot fill {len(nonempty)} splits ({listed})",
+            remedy="give more data, or set the ratio of a split to 0",
         )
     counts: dict[Split, int] = dict.fromkeys(SPLITS, 0)
     left = units

@@ -113,8 +113,9 @@ def _blend_given(paths: list[str], options: OneDataset, alignment: Alignment | N
     if len(paths) == 1 and is_blend_file(path_of(paths[0])):
         if any((options.layout, options.mapping, options.filters, alignment)):
             raise SettingsError(
-                f"{paths[0]}: is a blend file; write layout, mapping, filters and alignment into"
-                " its datasets"
+                "is a blend file",
+                path=paths[0],
+                remedy="write layout, mapping, filters and alignment into its datasets",
             )
         return paths[0]
     blend: Any = blend_of(paths)

@@ -395,7 +395,9 @@ class Encoding:
                 layout_of(rows[0], source.mapping) if source.layout == "auto" else source.layout
             ) == "tokens":
                 raise InputError(
-                    f"{where}: holds token ids, and exclude= compares words; exclude rows of text"
+                    "holds token ids, and exclude= compares words",
+                    path=where,
+                    remedy="exclude rows of text",
                 )
         out = benchmarks.mask(texts_in(rows), len(rows), self.excluded)
         self.dropped[IN_BENCHMARK] += int(out.sum())
@@ -511,9 +513,12 @@ class _Cutting(Encoding):
         if settings.too_long == "error" and len(over):
             where = batch.where(int(indices[encoded.rows[over[0]]]))
             raise InputError(
-                f"{where}: gives a sequence of {lengths[over[0]]:,} tokens, a bin holds"
-                f" {longest:,}; choose what becomes of such rows with too_long='truncate', 'drop',"
-                " 'split' or 'turns', or a larger pack_size"
+                f"gives a sequence of {lengths[over[0]]:,} tokens, a bin holds {longest:,}",
+                path=where,
+                remedy=(
+                    "choose what becomes of such rows with too_long='truncate', 'drop', 'split' or"
+                    " 'turns', or a larger pack_size"
+                ),
             )
         segments = fit(encoded.mask, lengths, longest, settings.too_long)
         short = segments.lengths < 2

@@ -216,8 +216,11 @@ def dataset_of(sources: Sequence[str]) -> tuple[Listing, dict[str, Any]]:
     path = path_of(source[0])
     if len(source) == 1 and is_blend_file(path):
         raise SettingsError(
-            f"{path}: is a blend file already; write `blend: {path}` into a configuration, "
-            "or give init the files of one dataset"
+            "is a blend file already",
+            path=path,
+            remedy=(
+                f"write `blend: {path}` into a configuration, or give init the files of one dataset"
+            ),
         )
     (dataset,) = plain([path_of(path) for path in source])["datasets"]
     return list_files(source, splits="keep"), {
@@ -330,7 +333,7 @@ def read_some(listing: Listing) -> Sampled:
                 complete = False
                 break
     if not rows:
-        raise SettingsError(f"{listing.names[0]}: holds no rows; give data to look at")
+        raise SettingsError(f"{listing.names[0]}: holds no rows", remedy="give data to look at")
     return Sampled(rows, wheres, complete)
 
 
@@ -345,7 +348,7 @@ def _look(listing: Listing, tokenizer: str | None) -> _Look:
         # before a mapping, because two columns of answers look like a chat
         reason = _try(sample_of, row)
         if isinstance(reason, RowRejected) and reason.reason == "preference_data":
-            raise SettingsError(f"{where}: {reason.detail}; write that in a blend file")
+            raise SettingsError(f"{reason.detail}", path=where, remedy="write that in a blend file")
     mapping = _mapping(sampled, listing.names[0])
     samples = [_try(sample_of, row, "auto", mapping) for row in rows]
     read = []
@@ -377,8 +380,8 @@ def _encoded(rows: Sequence[Row], form: ChatForm, tokenizer: str, where: str = "
     if not len(encoded.lengths):
         worst = encoded.rejected[0]
         raise SettingsError(
-            f"{where}no row looked at becomes tokens, the first: {worst.reason}: {worst.detail};"
-            " give another --tokenizer, or fix the data"
+            f"{where}no row looked at becomes tokens, the first: {worst.reason}: {worst.detail}",
+            remedy="give another --tokenizer, or fix the data",
         )
     return encoded
 
@@ -439,10 +442,12 @@ def _mapping(sampled: Sampled, file: str) -> dict[str, str]:
         if 2 * read > len(objects) and (proposal or not rank):
             return proposal
     raise SettingsError(
-        f"{file}: none of the columns is known to hold chats; there are"
-        f" {preview(list(objects[0]))}; write a blend file "
-        f'with "mapping", e.g. {{"user": "problem", "assistant": "solution"}} or {{"messages":'
-        f' "chat"}}'
+        f"none of the columns is known to hold chats; there are {preview(list(objects[0]))}",
+        path=file,
+        remedy=(
+            'write a blend file with "mapping", e.g. {"user": "problem", "assistant":'
+            ' "solution"} or {"messages": "chat"}'
+        ),
     )
 
 
@@ -644,13 +649,14 @@ def _kind_and_mapping(
     else:
         reason = ""
     raise SettingsError(
-        f"{file}: no columns are known to hold {requested or 'pairs, judged answers or prompts'},"
-        " there"
-        " are "
-        f'{preview(list(first))}{reason}; write a blend file with "mapping", e.g. '
-        '{"prompt": "task", "chosen": "better", "rejected": "worse"}, or with "layout":'
-        ' "raw_completion" if the texts '
-        "have their roles written into them"
+        f"no columns are known to hold {requested or 'pairs, judged answers or prompts'},"
+        f" there are {preview(list(first))}{reason}",
+        path=file,
+        remedy=(
+            'write a blend file with "mapping", e.g. {"prompt": "task", "chosen":'
+            ' "better", "rejected": "worse"}, or with "layout": "raw_completion" if the'
+            " texts have their roles written into them"
+        ),
     )
 
 

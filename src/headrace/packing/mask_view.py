@@ -86,12 +86,14 @@ def show_masks(source: str, rows: int, options: MaskOptions, *, as_json: bool) -
     with suppress(InputError):  # chats are not a prepared dataset
         run, _ = find_run(source)
         raise SettingsError(
-            f"{source}: is the prepared dataset {run.name}, and --mask encodes chats; give the"
-            " files it was made of"
+            f"is the prepared dataset {run.name}, and --mask encodes chats",
+            path=source,
+            remedy="give the files it was made of",
         )
     if options.tokenizer is None:
         raise SettingsError(
-            "--mask needs --tokenizer; give a tokenizer.json or the directory that holds it"
+            "--mask needs --tokenizer",
+            remedy="give a tokenizer.json or the directory that holds it",
         )
     mapping = pairs_of(
         "--mapping", ",".join(options.columns or ()).split(","), "NAME=COLUMN", "user=question"

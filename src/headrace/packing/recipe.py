@@ -73,8 +73,9 @@ def execute(
         pad_id = settings.pad_id
     if settings.pad_multiple > 1 and pad_id is None:
         raise SettingsError(
-            f"pad_multiple is {settings.pad_multiple}, and no tokenizer has an end token to pad"
-            " with; give pad_id="
+            f"pad_multiple is {settings.pad_multiple}, and no tokenizer has an end token to"
+            " pad with",
+            remedy="give pad_id=",
         )
     blank = None
     if settings.pad_multiple > 1:
@@ -118,8 +119,8 @@ def execute(
             f"{reason} {rows:,}" for reason, rows in sorted(dropped.items()) if rows
         )
         raise InputError(
-            f"no bin was made of {tokenised.rows_read:,} rows: {left_out}; correct the data or the"
-            " settings"
+            f"no bin was made of {tokenised.rows_read:,} rows: {left_out}",
+            remedy="correct the data or the settings",
         )
     tell_splits(settings, context, choice)
     too_long = lost.get(TOO_LONG, {})

@@ -203,7 +203,9 @@ def tokenise(
         link = run.parents[1] / name
         if link.exists() and not link.is_symlink():
             raise StoreError(
-                f"{link}: is in the way of a link of that name; move it, or choose another --out"
+                "is in the way of a link of that name",
+                path=link,
+                remedy="move it, or choose another --out",
             )
     datasets = settings.blend.find_files()
     tasks = encode_tasks(settings, context, datasets)
@@ -240,8 +242,11 @@ def _refuse_bad(settings: ChatRecipe, context: RunContext, encoded: Sequence[Rec
         most = max(sorted(counts), key=counts.__getitem__)
         raise InputError(
             f"{bad:,} of {read:,} rows are bad, more than max_bad_share {settings.max_bad_share:g}:"
-            f" {listed}; all are listed in {context.run / 'stage'}/*.rejected.jsonl:"
-            f" {CURES.get(most, 'correct them')}, or raise max_bad_share"
+            f" {listed}",
+            remedy=(
+                f"all are listed in {context.run / 'stage'}/*.rejected.jsonl:"
+                f" {CURES.get(most, 'correct them')}, or raise max_bad_share"
+            ),
         )
     if read and not any(receipt.extra["sequences"] for receipt in encoded):
         listed = "; ".join(
@@ -250,8 +255,8 @@ def _refuse_bad(settings: ChatRecipe, context: RunContext, encoded: Sequence[Rec
             if rows
         )
         raise InputError(
-            f"no row of {read:,} gives a sequence to pack: {listed}; correct the data or the"
-            " settings"
+            f"no row of {read:,} gives a sequence to pack: {listed}",
+            remedy="correct the data or the settings",
         )
 
 

@@ -75,6 +75,6 @@ def read_run(path: str | Path, run: str | None = None) -> RunFacts:
         record = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
         raise CorruptShard(
-            f"{path}: cannot be read ({error}); restore it or prepare the run again"
+            f"cannot be read ({error})", path=path, remedy="restore it or prepare the run again"
         ) from error
     return RunFacts(finished, record if isinstance(record, dict) else {}, blocks)

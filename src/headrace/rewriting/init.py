@@ -69,7 +69,7 @@ def rewrite_sections(options: AskedRewrite) -> tuple[list[Section], str]:
             f"looked at {pluralise(rows, 'row')} of {pluralise(len(seen.tables), 'file')}"
         )
     if not rows:
-        raise SettingsError(f"{options.source[0]}: holds no rows; give data to look at")
+        raise SettingsError("holds no rows", path=options.source[0], remedy="give data to look at")
     mean = size_bytes / max(1, shards)
     shard_words = (
         f"Shards keep their names unless shard_bytes says how large they become; {size(mean)} on"

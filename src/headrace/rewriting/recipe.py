@@ -103,8 +103,8 @@ def open_source(settings: Rewrite) -> IndexedDataset:
     if len(settings.source) == 1 and path.is_dir() and is_prepared(path):
         if settings.types or settings.null_values:
             raise SettingsError(
-                f"{path}: types and null_values are for plain text shards; this is a prepared"
-                " dataset"
+                "types and null_values are for plain text shards; this is a prepared dataset",
+                path=path,
             )
         return FinishedRun(*find_run(path))
     return open_plain(
@@ -137,7 +137,7 @@ def source_files(settings: Rewrite) -> list[tuple[Path, str]]:
     source = open_source(settings)
     names = {name for split in source.splits for name in source.split_index(split).shards}
     if not names:
-        raise InputError(f"{source.root}: holds no rows; there is nothing to rewrite")
+        raise InputError("holds no rows; there is nothing to rewrite", path=source.root)
     return [(source.root / name, name) for name in sorted({*names, *_empty_shards(source)})]
 
 
@@ -182,7 +182,8 @@ def execute(settings: Rewrite, context: RunContext, files: Sequence[tuple[Path, 
     benchmarks = read_excluded(settings.exclude, settings.exclude_ngram)
     if benchmarks is not None and are_bins(names):
         raise SettingsError(
-            "exclude: packed bins hold tokens, not texts; give it to the run that packs the chats"
+            "exclude: packed bins hold tokens, not texts",
+            remedy="give it to the run that packs the chats",
         )
     choices: Sequence[Kept] | None = None
     if settings.duplicates == "drop" or benchmarks is not None:
@@ -521,8 +522,9 @@ def _write(
         written = writer.finish()
         if rows != chunk.rows:
             raise InputError(
-                f"{source.root / chunk.source_shard}: has {rows} rows, the index says {chunk.rows};"
-                " it changed while it was read: run again once it is complete"
+                f"has {rows} rows, the index says {chunk.rows}; it changed while it was read:"
+                " run again once it is complete",
+                path=source.root / chunk.source_shard,
             )
         files.finished(writer.path, chunk.target, written)
     return {"rows_in": rows, "blocks": [asdict(block) for block in written.blocks]}
@@ -608,9 +610,10 @@ def metadata_of_bins(
         for key in _ALIGNMENTS:
             if shard_metadata.get(key) != metadata[0].get(key):
                 raise InputError(
-                    f"{root / index.shards[shard]}: its {key} is {shard_metadata.get(key)!r}, of"
-                    f" {index.shards[shards[0]]} it is {metadata[0].get(key)!r}; such bins cannot"
-                    " be one shard: leave shard_bytes out"
+                    f"its {key} is {shard_metadata.get(key)!r}, of {index.shards[shards[0]]} it is"
+                    f" {metadata[0].get(key)!r}",
+                    path=root / index.shards[shard],
+                    remedy="such bins cannot be one shard: leave shard_bytes out",
                 )
     return {
         key: value

@@ -74,8 +74,9 @@ _Doomed = tuple[Path | None, Callable[[], list[Path]]]
 def _here(out: Path, incomplete: Literal["keep", "remove"]) -> Iterator[_Doomed]:
     if not (out / "runs").is_dir():
         raise InputError(
-            f"{out}: is not a dataset directory (no runs/ in it); give the --out directory of a"
-            " prepared dataset"
+            "is not a dataset directory (no runs/ in it)",
+            path=out,
+            remedy="give the --out directory of a prepared dataset",
         )
 
     def doomed(run: Path) -> list[Path]:
@@ -98,7 +99,9 @@ def _in_store(out: Path, incomplete: Literal["keep", "remove"], base: Path) -> I
     works = work_directories(base, out)
     if not runs and not works:
         raise InputError(
-            f"{out}: is not a dataset (no runs/ in it); give the --out place of a prepared dataset"
+            "is not a dataset (no runs/ in it)",
+            path=out,
+            remedy="give the --out place of a prepared dataset",
         )
     finished = {name for name in runs if read_manifest(out / "runs" / name) is not None}
     for work in works:

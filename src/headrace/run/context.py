@@ -229,8 +229,9 @@ def do_task(
     """
     if not run.is_dir():
         raise StoreError(
-            f"{run}: is not seen from {platform.node()}; all machines must share the storage of the"
-            " output directory"
+            f"is not seen from {platform.node()}",
+            path=run,
+            remedy="all machines must share the storage of the output directory",
         )
     files = TaskFiles(run, durable)
     try:

@@ -88,8 +88,10 @@ class ShardEraser:
             gone, keys = self._look(copy, old)
             if int(gone.sum()) != expected:
                 raise CorruptShard(
-                    f"{path}: {int(gone.sum())} rows are of the entities, a look at its column"
-                    f" found {expected}; delete entities-*.arrows in the cache and run again"
+                    f"{int(gone.sum())} rows are of the entities, a look at its column found"
+                    f" {expected}",
+                    path=path,
+                    remedy="delete entities-*.arrows in the cache and run again",
                 )
             blocks: list[dict[str, Any]] = []
             if not gone.all():

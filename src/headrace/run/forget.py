@@ -115,7 +115,9 @@ def forget(
     root, manifest = find_run(out_path)
     if root == out_path:
         raise SettingsError(
-            f"{out}: is a run, not a dataset directory; give the directory that has it in runs/"
+            "is a run, not a dataset directory",
+            path=out,
+            remedy="give the directory that has it in runs/",
         )
     run = FinishedRun(root, manifest)
     erased = _find(run, sorted(set(entities)), entity_column, workers)
@@ -158,9 +160,10 @@ def _find(
 ) -> Erased:
     if recipe_of_run(run.manifest.recipe).erasure() is None:
         raise SettingsError(
-            f"{run.root}: a run of {run.manifest.recipe!r} cannot be written again in part, as its"
-            " files mix what was made of many rows; erase the entities in its source and prepare"
-            " again"
+            f"a run of {run.manifest.recipe!r} cannot be written again in part, as its files"
+            " mix what was made of many rows",
+            path=run.root,
+            remedy="erase the entities in its source and prepare again",
         )
     name = entity_column(run, column)
     matches = find_entities(run, name, names, cache_dir=cache_directory(None), workers=workers)

@@ -58,7 +58,7 @@ class SourceState:
         states = {}
         for path, fact in zip(paths, _of_all(_stat, paths), strict=True):
             if fact is None:
-                raise InputError(f"{path}: no such file; check the source")
+                raise InputError("no such file", path=path, remedy="check the source")
             states[path] = fact
         return cls(states)
 
@@ -73,7 +73,9 @@ class SourceState:
             then = self.metadata[path]
             if now is None:
                 raise InputError(
-                    f"{path}: was deleted while it was read; run again once the source is complete"
+                    "was deleted while it was read",
+                    path=path,
+                    remedy="run again once the source is complete",
                 )
             if now != then:
                 grown = f"{then.size:,} → {now.size:,} bytes"
@@ -81,7 +83,9 @@ class SourceState:
                 if then.size != now.size:
                     how = grown
                 raise InputError(
-                    f"{path}: changed while it was read; run again once it is complete ({how})"
+                    "changed while it was read",
+                    path=path,
+                    remedy=f"run again once it is complete ({how})",
                 )
 
     @contextmanager
@@ -153,9 +157,9 @@ def keep_beginning(stage: Path, state: SourceState, files: Sequence[tuple[Path, 
             if (then or {}).get(name) != now[name]:
                 changed.append(path)
         raise InputError(
-            f"{changed[0] if changed else stage}: was written, moved or replaced after this run"
-            " began, so its work so far may be from other bytes; run `headrace gc OUT"
-            " --incomplete`, then again"
+            f"{(changed[0] if changed else stage)}: was written, moved or replaced after"
+            " this run began, so its work so far may be from other bytes",
+            remedy="run `headrace gc OUT --incomplete`, then again",
         )
 
 
@@ -171,7 +175,7 @@ def check_apart(out: Path, paths: Iterable[str | Path], files: Sequence[tuple[Pa
         str(out).encode()
     except UnicodeEncodeError:
         raise SettingsError(
-            f"out {str(out)!a}: the name is not UTF-8; choose another output directory"
+            f"out {str(out)!a}: the name is not UTF-8", remedy="choose another output directory"
         ) from None
     target = place_of(out).real().parts
     for path in map(path_of, paths):
@@ -183,7 +187,8 @@ def check_apart(out: Path, paths: Iterable[str | Path], files: Sequence[tuple[Pa
             else:
                 where = f"is inside the source {path}"
             raise SettingsError(
-                f"out {out}: {where}, whose shards its runs would hide; give an output elsewhere"
+                f"out {out}: {where}, whose shards its runs would hide",
+                remedy="give an output elsewhere",
             )
     for directory in sorted({os.path.dirname(str(path)) for path, _ in files}):
         inner = place_of(path_of(directory)).real().parts
@@ -192,8 +197,9 @@ def check_apart(out: Path, paths: Iterable[str | Path], files: Sequence[tuple[Pa
             ("splits",),
         ):
             raise SettingsError(
-                f"out {out}: holds the source itself, in {directory}, which a run next to it would"
-                " hide; give an output elsewhere"
+                f"out {out}: holds the source itself, in {directory}, which a run next to it"
+                " would hide",
+                remedy="give an output elsewhere",
             )
 
 

@@ -24,7 +24,6 @@ from headrace.digest import canonical_json
 from headrace.engine.choose import check_engine
 from headrace.engine.engine import EngineName
 from headrace.errors import RunBusy, SettingsError, StoreError
-from headrace.printable import short_repr
 from headrace.recipe import JobSettings
 from headrace.run import in_store
 from headrace.run.events import OnEvent, Step, listener_here, log_warnings
@@ -107,8 +106,9 @@ def prepare(
     """
     if not hasattr(recipe, "source_files"):
         raise SettingsError(
-            f"recipe is {short_repr(recipe)}; give the settings of one, such as"
-            " headrace.TemporalSplit(…)"
+            setting="recipe",
+            value=recipe,
+            remedy="give the settings of one, such as headrace.TemporalSplit(…)",
         )
     check_engine(engine, address)
     if workers is not None:
@@ -222,7 +222,9 @@ def export_tree(run: Path, target: Path, directories: Sequence[str]) -> None:
             name = path.relative_to(target)
             if name not in names or not local.same_bytes(path, run / name):
                 raise StoreError(
-                    f"{path}: is not of this run and would mix with it; empty {base} and run again"
+                    "is not of this run and would mix with it",
+                    path=path,
+                    remedy=f"empty {base} and run again",
                 )
     for directory, files in trees.items():
         local.make_directory(target / directory)
@@ -247,14 +249,17 @@ def only_writer(run: Path) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise RunBusy(
-                f"{run}: another process is working on this run; wait for it and run again to reuse"
-                " its result"
+                "another process is working on this run",
+                path=run,
+                remedy="wait for it and run again to reuse its result",
             ) from None
         except OSError:
             pass  # a file system without locks
         if not os.path.exists(lock) or os.stat(lock).st_ino != os.fstat(descriptor).st_ino:
             raise RunBusy(
-                f"{run}: was just removed by a process that failed or swept it; run again"
+                "was just removed by a process that failed or swept it",
+                path=run,
+                remedy="run again",
             )
         yield
     finally:

@@ -35,8 +35,8 @@ class RecipeSettings(Settings):
     def __init__(self, *unnamed: Never, **values: Any) -> None:
         if unnamed:
             raise SettingsError(
-                f"{type(self).__name__}: {unnamed[0]!r} is given without a name; give settings by"
-                " name"
+                f"{type(self).__name__}: {unnamed[0]!r} is given without a name",
+                remedy="give settings by name",
             )
         values = {name: with_paths(value) for name, value in values.items()}
         types: Any = values.get("types")

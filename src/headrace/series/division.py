@@ -186,7 +186,7 @@ class Division:
         for name in read_names(settings.test_entities):
             if name in held_out:
                 raise SettingsError(
-                    f"entity {name!r} is in val_entities and test_entities; choose one"
+                    f"entity {name!r} is in val_entities and test_entities", remedy="choose one"
                 )
             held_out[name] = "test"
         return cls._from_files(settings, dates, held_out)
@@ -215,8 +215,10 @@ class Division:
                 if second - first != period:  # folds would overlap differently in each entity
                     raise SettingsError(
                         f"cut_dates: entity {name!r} validates for"
-                        f" {(second - first) / DAY_US:g} days, others for {period / DAY_US:g} days;"
-                        " folds need the same time between train_end and val_end in all entities"
+                        f" {(second - first) / DAY_US:g} days, others for {period / DAY_US:g} days",
+                        remedy=(
+                            "folds need the same time between train_end and val_end in all entities"
+                        ),
                     )
             sides = sorted(set(held_out.values()), reverse=True)
             rolling = RollingCells.of(cuts, settings.folds, margin_us, sides)
@@ -261,10 +263,12 @@ def read_names(names: Sequence[str]) -> Sequence[str]:
     try:
         lines = path.read_text("utf-8-sig").split("\n")  # a name may hold U+2028
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path}: cannot be read ({error}); check its path") from error
+        raise SettingsError(
+            f"cannot be read ({error})", path=path, remedy="check its path"
+        ) from error
     listed = sorted({line.strip() for line in lines} - {""})
     if not listed:
-        raise SettingsError(f"{path}: names no entity; write one name per line")
+        raise SettingsError("names no entity", path=path, remedy="write one name per line")
     return listed
 
 
@@ -278,7 +282,7 @@ def read_cut_dates(settings: Series, path: Path) -> dict[str, Cuts]:
 
     where = f"cut_dates {str(path)!r}"
     if not path.exists():
-        raise SettingsError(f"{where} does not exist; check its path")
+        raise SettingsError(f"{where} does not exist", remedy="check its path")
     # A table given as a data frame is stored as a directory of shards.
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     table = pa.concat_tables([static_table(settings, file, file.name) for file in files])
@@ -304,10 +308,12 @@ def read_cut_dates(settings: Series, path: Path) -> dict[str, Cuts]:
         elif train_end is None:
             problem = "has no train_end"
         if problem is not None or train_end is None:
-            raise SettingsError(f"{where}: entity {entity!r} {problem}; correct the table")
+            raise SettingsError(
+                f"entity {entity!r} {problem}", path=where, remedy="correct the table"
+            )
         if val_end is not None and val_end < train_end:
             raise SettingsError(
-                f"{where}: entity {entity!r} has train_end after val_end; swap them"
+                f"entity {entity!r} has train_end after val_end", path=where, remedy="swap them"
             )
         cuts[entity] = (train_end, train_end if val_end is None else val_end)
     return cuts

@@ -223,8 +223,11 @@ def _tables(options: AskedSeries) -> _SeriesDraft:
     for name, table in data.tables:
         if time not in table.column_names:
             raise SettingsError(
-                f"{name}: has no column {time!r}, which is the time in other files; give the files"
-                " of the series alone, and files of static attributes with --static"
+                f"{name}: has no column {time!r}, which is the time in other files",
+                remedy=(
+                    "give the files of the series alone, and files of static attributes with"
+                    " --static"
+                ),
             )
     commas = [
         name for name in data.everywhere("text") if name != time and holds_decimal_commas(name)
@@ -236,8 +239,10 @@ def _tables(options: AskedSeries) -> _SeriesDraft:
     ]
     if options.target is None:
         raise SettingsError(
-            "target is not given; add --target with the column to be predicted, one of"
-            f" {', '.join(numbers[:40])}"
+            "target is not given",
+            remedy=(
+                f"add --target with the column to be predicted, one of {', '.join(numbers[:40])}"
+            ),
         )
     target = known(options.target, data.columns, "target")
     if entity is None:
@@ -247,8 +252,8 @@ def _tables(options: AskedSeries) -> _SeriesDraft:
         named = [lower[name] for name in _ENTITY_NAMES if name in lower and lower[name] != time]
         if repeated >= _FEW and not named:
             raise SettingsError(
-                f"{data.names[0]}: {time} repeats, and no column is named like an entity; give"
-                f" --entity COLUMN, or --entity {FILE_NAME} if a file is one entity"
+                f"{data.names[0]}: {time} repeats, and no column is named like an entity",
+                remedy=f"give --entity COLUMN, or --entity {FILE_NAME} if a file is one entity",
             )
         if repeated < _FEW:
             entity = FILE_NAME
@@ -337,7 +342,8 @@ def _find_time(options: AskedSeries, data: Look) -> str:
         ):
             return name
     raise SettingsError(
-        f"no column of {data.names[0]} holds times; give --time, one of {', '.join(data.columns)}"
+        f"no column of {data.names[0]} holds times",
+        remedy=f"give --time, one of {', '.join(data.columns)}",
     )
 
 
@@ -418,7 +424,8 @@ def _look_at_rows(draft: _SeriesDraft, data: Look) -> None:
         steps.update([] if inferred is None else [inferred.word])
     if not steps:
         raise InputError(
-            f"{data.names[0]}: no entity has three times; correct the source, or give --time"
+            f"{data.names[0]}: no entity has three times",
+            remedy="correct the source, or give --time",
         )
     settings["frequency"] = agreed(steps, "infer")
     step = Frequency.parse(settings["frequency"])
@@ -568,8 +575,8 @@ def _rows(settings: Series, data: Look) -> pl.DataFrame:
     rows = rows.filter(pl.col("entity").is_not_null() & (pl.col("time") != MISSING)).sort("entity")
     if not len(rows):
         raise InputError(
-            f"{data.names[0]}: no row has a time and all columns; correct the source, --time or"
-            " --features"
+            f"{data.names[0]}: no row has a time and all columns",
+            remedy="correct the source, --time or --features",
         )
     return rows
 
@@ -614,8 +621,8 @@ def _static(draft: _SeriesDraft, options: AskedSeries) -> list[str]:
     key = max(shared, key=lambda name: shared[name], default="")
     if not shared[key]:
         raise SettingsError(
-            "no column of the static files names the entities; correct --static, or rename the"
-            " files"
+            "no column of the static files names the entities",
+            remedy="correct --static, or rename the files",
         )
     parts: dict[str, list[pa.ChunkedArray | None]] = {}
     signatures: set[str] = set()
@@ -642,7 +649,8 @@ def _static(draft: _SeriesDraft, options: AskedSeries) -> list[str]:
         names = [name for name in numbers if name not in partial | signatures]
         if not names:
             raise SettingsError(
-                f"{files[0][0]}: has no column of numbers for all entities; leave --static out"
+                f"{files[0][0]}: has no column of numbers for all entities",
+                remedy="leave --static out",
             )
         left = [name for name in parts if name not in names]
         left_out = (

@@ -182,8 +182,8 @@ def _check_names(settings: Series, context: RunContext, names: Sequence[str]) ->
     unknown = sorted(division.dates.keys() - known)
     if unknown and len(unknown) == len(division.dates):
         raise InputError(
-            f"none of the entities in cut_dates is in the source, such as {unknown[0]!r}; correct"
-            " the names"
+            f"none of the entities in cut_dates is in the source, such as {unknown[0]!r}",
+            remedy="correct the names",
         )
     if unknown:
         are = verb(len(unknown), "is", "are")
@@ -199,7 +199,8 @@ def _check_names(settings: Series, context: RunContext, names: Sequence[str]) ->
     found_sides = {side for name, side in division.held_out.items() if name in known}
     for side in sorted(set(division.held_out.values()) - found_sides):
         raise InputError(
-            f"none of {side}_entities is in the source, such as {unknown[0]!r}; correct the names"
+            f"none of {side}_entities is in the source, such as {unknown[0]!r}",
+            remedy="correct the names",
         )
     context.warn(
         [
@@ -286,8 +287,8 @@ def _retain(
         outcome = "trains" if retained else "passes"
         why = "all are held out" if retained else "the source has no rows"
         raise InputError(
-            f"no entity of {len(source.names):,} {outcome}; {'; '.join(reasons) or why}; correct"
-            " the data or the settings"
+            f"no entity of {len(source.names):,} {outcome}; {'; '.join(reasons) or why}",
+            remedy="correct the data or the settings",
         )
     incomplete = [name for name in retained if name in lacking]
     if incomplete and settings.missing_static == "error":
@@ -296,8 +297,9 @@ def _retain(
         if settings.reused is None:
             words += ", 'mean' or 'median'"
         raise InputError(
-            f"{len(incomplete):,} of {many_entities(len(retained))} lack static features, first"
-            f" {name}: {lacking[name]}; complete the static files, or give {words}"
+            f"{len(incomplete):,} of {many_entities(len(retained))} lack static features,"
+            f" first {name}: {lacking[name]}",
+            remedy=f"complete the static files, or give {words}",
         )
     return _Retained(retained, spools, copies, left_out)
 

@@ -85,8 +85,8 @@ def fitted_by(manifest: Manifest) -> dict[str, Any]:
     metadata = manifest.metadata
     if not isinstance(metadata.get(FACT), dict):
         raise InputError(
-            f"run {manifest.run_id} of {manifest.recipe} has no fitted pipelines; name a run of"
-            " series"
+            f"run {manifest.run_id} of {manifest.recipe} has no fitted pipelines",
+            remedy="name a run of series",
         )
     return {
         "run": metadata.get(REUSED, {}).get("run", manifest.run_id),
@@ -119,8 +119,8 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
     if cuts:
         words = ", ".join(cuts)
         raise SettingsError(
-            f"{words} with pipelines_from, where nothing trains and all rows test; leave out"
-            f" {words}"
+            f"{words} with pipelines_from, where nothing trains and all rows test",
+            remedy=f"leave out {words}",
         )
     not_inherited = set(_NEVER_INHERITED)
     if not names.isdisjoint(_STATIC_FILES):

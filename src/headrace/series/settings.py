@@ -656,7 +656,8 @@ class Series(RecipeSettings):
         message = contradiction(self.model_dump(mode="json"), named)
         if message is not None:
             raise SettingsError(
-                f"pipelines_from {str(self.pipelines_from)!r}: {message}; leave the setting out"
+                f"pipelines_from {str(self.pipelines_from)!r}: {message}",
+                remedy="leave the setting out",
             )
         return named
 

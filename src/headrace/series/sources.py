@@ -109,7 +109,9 @@ class EntitySource:
             if error.errno in _MACHINE_ERRORS:
                 raise
             name = self.file_name(number)
-            raise InputError(f"{name}: cannot be read ({error}); check the file") from error
+            raise InputError(
+                f"{name}: cannot be read ({error})", remedy="check the file"
+            ) from error
         except (pa.ArrowException, pl.exceptions.PolarsError, UnicodeError) as error:
             raise InputError(str(error)) from error
 
@@ -169,9 +171,13 @@ def _listed_files(source: Sequence[Path]) -> NamedFiles:
         listing = list_files(source)
     except InputError as error:
         if any(map(grids.is_grid, [*source, *inside])):
-            raise InputError(f"{source[0]}: is NetCDF or Zarr; give reader 'xarray'") from error
+            raise InputError(
+                "is NetCDF or Zarr", path=source[0], remedy="give reader 'xarray'"
+            ) from error
         if any(text.GRDC_NAME.fullmatch(path.name) for path in inside):
-            raise InputError(f"{source[0]}: has files of the GRDC; give reader 'grdc'") from error
+            raise InputError(
+                "has files of the GRDC", path=source[0], remedy="give reader 'grdc'"
+            ) from error
         raise
     return [(listing.path(number), name) for number, name in enumerate(listing.names)]
 
@@ -191,7 +197,8 @@ def _tables(source: Iterable[Path]) -> list[Path]:
             matches = place_of(path).matches()
         if not matches:
             raise InputError(
-                f"{entry}: no such file, directory or match with tables; check the path of static"
+                f"{entry}: no such file, directory or match with tables",
+                remedy="check the path of static",
             )
         tables.update(matches)
     return sorted(tables)
@@ -221,7 +228,9 @@ def _grid_files(source: Iterable[Path]) -> NamedFiles:
     files: dict[Path, str] = {}
     for path in map(_absolute, source):
         if place_of(path).reads == "requests":
-            raise InputError(f"{path}: reader 'xarray' reads local files; copy it to a disk")
+            raise InputError(
+                "reader 'xarray' reads local files", path=path, remedy="copy it to a disk"
+            )
         if grids.is_grid(path) and path.exists():
             candidates = [path]
         elif path.is_dir():
@@ -231,8 +240,9 @@ def _grid_files(source: Iterable[Path]) -> NamedFiles:
         matches = sorted(filter(grids.is_grid, candidates))
         if not matches:
             raise InputError(
-                f"{path}: no NetCDF file ({', '.join(grids.NETCDF_NAMES)}) or .zarr store; check"
-                " the path"
+                f"no NetCDF file ({', '.join(grids.NETCDF_NAMES)}) or .zarr store",
+                path=path,
+                remedy="check the path",
             )
         for grid in matches:
             inner = [grid]
@@ -326,8 +336,8 @@ def entity_source(settings: Series, files: Sequence[tuple[Path, str]]) -> Entity
         problems.pop(entity, None)
         if others and not is_camels:
             raise InputError(
-                f"{path} and {others[0][0]} are both entity {entity!r}; rename one, or give one of"
-                " them"
+                f"{path} and {others[0][0]} are both entity {entity!r}",
+                remedy="rename one, or give one of them",
             )
         may_lack_flow = settings.optional_columns and camels.FORCING_NAME.fullmatch(path.name)
         if is_camels and len(others) != 1 and (others or not may_lack_flow):
@@ -360,7 +370,7 @@ def entity_source(settings: Series, files: Sequence[tuple[Path, str]]) -> Entity
         for table in tables(settings, path, name, [settings.time, *columns], types):
             parsed = parse(settings, columns, table, first_row, str(path))
             if parsed.bad:
-                raise InputError(f"{path}: {parsed.bad[min(parsed.bad)]}")
+                raise InputError(f"{parsed.bad[min(parsed.bad)]}", path=path)
             if bad_time is None:
                 bad_time = first_unread(settings, path, table, parsed.times, first_row)
             times.append(parsed.times)
@@ -460,7 +470,7 @@ def _present(
             note = hint(list(names))
             if names and names[0].startswith("#"):
                 note = "; if that is a comment, give comment='#'"
-            raise InputError(f"{path}: has no column {column!r}; it has {words}{note}")
+            raise InputError(f"has no column {column!r}; it has {words}{note}", path=path)
     return [column for column in columns if column in known]
 
 
@@ -484,7 +494,7 @@ def parse(
         values, bad = parse_values(settings, columns, table, first_row)
         return ParsedRows(times_of(settings, table, first_row), values, bad)
     except InputError as error:
-        raise InputError(f"{where}: {error}") from error
+        raise InputError(f"{error}", path=where) from error
 
 
 def parse_values(
@@ -507,8 +517,8 @@ def parse_values(
                 rows = _read_categories(table[name], settings, column, categories)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, TypeError):
             raise InputError(
-                f"column {name!r} is {table[name].type}, which is not a number; name a column of"
-                " numbers"
+                f"column {name!r} is {table[name].type}, which is not a number",
+                remedy="name a column of numbers",
             ) from None
         unread += [(row, name) for row in rows]
         if categories is None:
@@ -586,8 +596,9 @@ def times_of(settings: Series, table: pa.Table, first_row: int) -> I64:
             if len(instants):
                 row = int(instants[0])
                 raise InputError(
-                    f"row {first_row + row + 1}: {settings.time} is {str(column[row])!r}, which"
-                    " has a zone of its own; leave time_zone out, which is for times without one"
+                    f"row {first_row + row + 1}: {settings.time} is {str(column[row])!r}, which has"
+                    " a zone of its own",
+                    remedy="leave time_zone out, which is for times without one",
                 )
     return parse_in_turn(column, formats)
 

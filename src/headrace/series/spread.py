@@ -115,8 +115,8 @@ class _SpreadShard:
             if settings.null_entity == "error" and not keep.all():
                 row = read + int(np.argmin(keep)) + 1
                 raise InputError(
-                    f"{self.path}: row {row}: {key} is missing: correct it, or give"
-                    " null_entity='drop'"
+                    f"row {row}: {key} is missing: correct it, or give null_entity='drop'",
+                    path=self.path,
                 )
             dropped = {NULL_ENTITY.word: int((~keep).sum())}
             if requested is not None:
@@ -156,7 +156,9 @@ class _SpreadShard:
             if settings.time not in names:
                 words = ", ".join(names[:12])
                 raise InputError(
-                    f"{path}: has no column {settings.time!r}; it has {words}; correct time"
+                    f"has no column {settings.time!r}; it has {words}",
+                    path=path,
+                    remedy="correct time",
                 )
             names = [name for name in names if name != settings.time]
             if settings.requested_entities is not None:
@@ -293,8 +295,9 @@ def wide_column(settings: Series, path: Path) -> int:
         return 0
     if name not in columns:
         raise InputError(
-            f"{path}: a wide table is named as the column that it holds, one of"
-            f" {', '.join(columns)}; rename it, or leave it out of source"
+            f"a wide table is named as the column that it holds, one of {', '.join(columns)}",
+            path=path,
+            remedy="rename it, or leave it out of source",
         )
     return columns.index(name)
 

@@ -92,8 +92,8 @@ def read_statics(
             paths = ", ".join(str(path) for path, _ in files[:3])
             more = ", …" if len(files) > 3 else ""
             raise InputError(
-                f"{paths}{more}: no file has the static feature {feature!r}; correct"
-                " static_features"
+                f"{paths}{more}: no file has the static feature {feature!r}",
+                remedy="correct static_features",
             )
         known = pl.concat(parts).join(names, on="entity", how="semi", maintain_order="left")
         _refuse_contradictions(feature, known)
@@ -112,7 +112,8 @@ def _refuse_contradictions(feature: str, known: pl.DataFrame) -> None:
     for clash in clashes.iter_rows(named=True):
         raise InputError(
             f"{clash['file']}: {feature} of {clash['entity']} is {clash['value']!r},"
-            f" {clash['other_file']} has {clash['other_value']!r} for it; correct one of them"
+            f" {clash['other_file']} has {clash['other_value']!r} for it",
+            remedy="correct one of them",
         )
 
 
@@ -140,16 +141,19 @@ def _read_numbers(settings: Series, path: Path, name: str, column: pa.ChunkedArr
         values = np.asarray(parsed.to_numpy(), np.float64)
     except (InputError, pa.ArrowNotImplementedError) as error:
         raise InputError(
-            f"{path}: {error}; static features are numbers, or texts with an encoder: leave"
-            f" {name!r} out, or encode it by a pipeline of its own in"
-            " preprocessing_configs.static_features, {strategy: unified, columns:"
-            f" [{name}], pipeline: [OneHotEncoder]}} or [OrdinalEncoder], and name the columns of"
-            " the others"
+            f"{error}",
+            path=path,
+            remedy=(
+                f"static features are numbers, or texts with an encoder: leave {name!r} out, or"
+                " encode it by a pipeline of its own in preprocessing_configs.static_features,"
+                f" {{strategy: unified, columns: [{name}], pipeline: [OneHotEncoder]}} or"
+                " [OrdinalEncoder], and name the columns of the others"
+            ),
         ) from None
     infinite = np.isinf(values)
     if infinite.any():
         row = int(np.argmax(infinite)) + 1
-        raise InputError(f"{path}: row {row}: {name} is infinite; correct it")
+        raise InputError(f"row {row}: {name} is infinite", path=path, remedy="correct it")
     values = np.where(np.isin(values, settings.missing_numbers), np.nan, values)
     return pl.Series(values).fill_nan(None)
 
@@ -196,8 +200,9 @@ def static_table(
     if key is not None:
         if key not in names:
             raise InputError(
-                f"{path}: has no column {key!r} to join on; it has {', '.join(names[:12])}; correct"
-                " static_entity"
+                f"has no column {key!r} to join on; it has {', '.join(names[:12])}",
+                path=path,
+                remedy="correct static_entity",
             )
         names = [name for name in names if name == key or name in columns]
     if shard is None:
@@ -266,8 +271,8 @@ def process_statics(
             if None in column:
                 raise InputError(
                     f"entity {entities[column.index(None)]!r} has no static {name}, and a text has"
-                    f" no {settings.missing_static}; complete the static files, or give"
-                    " missing_static='drop_entity'"
+                    f" no {settings.missing_static}",
+                    remedy="complete the static files, or give missing_static='drop_entity'",
                 )
         encoder = _encoder(settings, pipeline, texts, trains)
         codes = encoder.transform(texts).astype(np.float32)
@@ -286,8 +291,8 @@ def process_statics(
     if repeated:
         raise InputError(
             f"{len(repeated)} columns of static features would have the same name, first"
-            f" {repeated[0]!r}: that of a category is COLUMN_CATEGORY; rename the other column in"
-            " the static files"
+            f" {repeated[0]!r}: that of a category is COLUMN_CATEGORY",
+            remedy="rename the other column in the static files",
         )
     imputed = {name: count for name, count in zip(numeric, lacked, strict=True) if count}
     processed = pa.Table.from_arrays(arrays, schema=pa.schema(fields))
@@ -301,8 +306,8 @@ def _impute(settings: Series, names: Sequence[str], values: F64, trains: Bools) 
         return values
     for column in np.flatnonzero(missing[trains].all(axis=0)).tolist():
         raise InputError(
-            f"static feature {names[column]!r} is missing for every entity; take it out of"
-            " static_features"
+            f"static feature {names[column]!r} is missing for every entity",
+            remedy="take it out of static_features",
         )
     average = np.nanmean if settings.missing_static == "mean" else np.nanmedian
     return np.where(missing, average(values[trains], axis=0), values)

@@ -105,9 +105,9 @@ def _localize(settings: Series, zone: str, observed: Observed) -> Observed:
     rule = settings.ambiguous_times
     if rule == "error" and twice.any():
         raise InputError(
-            f"{pluralise(twice.sum(), 'time comes', 'times come')} twice in {zone}, whose clocks"
-            f" repeat them, first {moment(int(wall[twice].min()))}; give"
-            " ambiguous_times='in_order', 'earlier' or 'later'"
+            f"{pluralise(twice.sum(), 'time comes', 'times come')} twice in {zone}, whose"
+            f" clocks repeat them, first {moment(int(wall[twice].min()))}",
+            remedy="give ambiguous_times='in_order', 'earlier' or 'later'",
         )
     if rule == "later":
         instants = later
@@ -124,9 +124,11 @@ def _localize(settings: Series, zone: str, observed: Observed) -> Observed:
         if settings.nonexistent_times == "error":
             raise InputError(
                 f"{pluralise(count, 'time does', 'times do')} not exist in {zone}, whose clocks"
-                f" skip them, first {moment(int(wall[skipped].min()))}; give"
-                " nonexistent_times='drop' or 'forward', or leave time_zone out if times are"
-                " in UTC"
+                f" skip them, first {moment(int(wall[skipped].min()))}",
+                remedy=(
+                    "give nonexistent_times='drop' or 'forward', or leave time_zone out if times"
+                    " are in UTC"
+                ),
             )
         if settings.nonexistent_times == "forward":
             instants[skipped] = instants_of(wall[skipped] - DAY_US, zone, "latest") + DAY_US

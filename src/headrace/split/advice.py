@@ -40,9 +40,11 @@ def check_units(settings: TemporalSplit, scans: Scans) -> None:
     ]
     if dated and all(result["hours"] for result, _ in dated):
         raise InputError(
-            f"{dated[0][1].path}: {name} is written in ten digits, an hour as YYYYMMDDHH and also"
-            f" seconds since 1970; give {setting('time_format', '%Y%m%d%H')} or"
-            f" {setting('time_format', 'epoch_s')}"
+            f"{name} is written in ten digits, an hour as YYYYMMDDHH and also seconds since 1970",
+            path=dated[0][1].path,
+            remedy=(
+                f"give {setting('time_format', '%Y%m%d%H')} or {setting('time_format', 'epoch_s')}"
+            ),
         )
     first: dict[str, Shard] = {}
     for units, shard in zip(scans.results("units"), scans.shards, strict=True):
@@ -53,8 +55,9 @@ def check_units(settings: TemporalSplit, scans: Scans) -> None:
     if len(first) > 1:
         listed = ", ".join(f"those of {unit} in {first[unit].path}" for unit in sorted(first))
         raise InputError(
-            f"{next(iter(first.values())).path}: {name} holds numbers in two units: {listed}; write"
-            " one unit throughout, or split the files of each separately"
+            f"{name} holds numbers in two units: {listed}",
+            path=next(iter(first.values())).path,
+            remedy="write one unit throughout, or split the files of each separately",
         )
     if first and settings.time_format not in first and dated:
         unit, shard = next(iter(first.items()))
@@ -62,9 +65,10 @@ def check_units(settings: TemporalSplit, scans: Scans) -> None:
         last_us = max(result["last_us"] for result, _ in dated)
         if not first_us <= settings.cutoff().instant_us <= last_us:
             raise InputError(
-                f"{shard.path}: {name} holds numbers of the size of {unit}, which as"
-                f" {settings.time_format} run from {moment(first_us)} to {moment(last_us)}; give"
-                f" {setting('time_format', unit)}"
+                f"{name} holds numbers of the size of {unit}, which as {settings.time_format}"
+                f" run from {moment(first_us)} to {moment(last_us)}",
+                path=shard.path,
+                remedy=f"give {setting('time_format', unit)}",
             )
 
 

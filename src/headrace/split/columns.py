@@ -87,8 +87,11 @@ def label_map(distinct: Sequence[str]) -> dict[str, int]:
         for text, match in zip(distinct, matches, strict=True):
             if match is None:
                 raise InputError(
-                    f"label {text!r} appears among numbers and is not a class; name it in"
-                    " null_values if it means missing, or leave label= out for regression targets"
+                    f"label {text!r} appears among numbers and is not a class",
+                    remedy=(
+                        "name it in null_values if it means missing, or leave label= out for"
+                        " regression targets"
+                    ),
                 )
     return {text: index for index, text in enumerate(sorted(distinct))}
 

@@ -85,15 +85,16 @@ def split(
         if from_env:
             variables_too = f" or set {', '.join(_REQUIRED[name] for name in missing)}"
         raise SettingsError(
-            f"not given: {', '.join(flags)}; add"
-            f" {'them' if len(flags) > 1 else 'it'}{variables_too}"
+            f"not given: {', '.join(flags)}",
+            remedy=f"add {('them' if len(flags) > 1 else 'it')}{variables_too}",
         )
 
     from headrace.storage.places import is_address
 
     if from_env and is_address(str(out)):
         raise SettingsError(
-            f"--from-env lays links and copies beside the run, and {out} has none; leave it out"
+            f"--from-env lays links and copies beside the run, and {out} has none",
+            remedy="leave it out",
         )
     run = execute(flag_values.model(source=source, **settings), out, about)
     if from_env:
@@ -129,13 +130,15 @@ def settings_from_environment(environment: Mapping[str, str]) -> tuple[dict[str,
                 return None
             return parse(value)
         except ValueError:
-            raise SettingsError(f"{name} is {value!r}; give a number, or unset it") from None
+            raise SettingsError(
+                f"{name} is {value!r}", remedy="give a number, or unset it"
+            ) from None
 
     for name in ("SHARD_SIZE", "STREAMING_BATCH_SIZE", "BATCH_SIZE"):
         number(name, int)
     format_ = text("OUTPUT_FORMAT") or "csv"
     if format_.lower() not in ("csv", "tsv", "parquet"):
-        raise SettingsError(f"OUTPUT_FORMAT is {format_!r}; give CSV, TSV or Parquet")
+        raise SettingsError(f"OUTPUT_FORMAT is {format_!r}", remedy="give CSV, TSV or Parquet")
     targets = _targets(text("TARGETS"))
     index = number("MAIN_TASK_INDEX", int)
     if (targets is None) != (index is None):
@@ -146,8 +149,9 @@ def settings_from_environment(environment: Mapping[str, str]) -> tuple[dict[str,
             present_name = "MAIN_TASK_INDEX"
             missing = "TARGETS"
         raise SettingsError(
-            f"{present_name} is {text(present_name)!r} and {missing} is not set, so no main target"
-            f" would be made; set {missing}, or unset {present_name}"
+            f"{present_name} is {text(present_name)!r} and {missing} is not set, so no main"
+            " target would be made",
+            remedy=f"set {missing}, or unset {present_name}",
         )
     settings = {
         **{name: text(variable) for name, variable in _REQUIRED.items()},
@@ -175,6 +179,6 @@ def _targets(text: str | None) -> tuple[str, ...] | None:
             return tuple(str(name) for name in ast.literal_eval(text))
         except (ValueError, SyntaxError):
             raise SettingsError(
-                f"TARGETS is {text!r}; give a comma-separated list of columns"
+                f"TARGETS is {text!r}", remedy="give a comma-separated list of columns"
             ) from None
     return tuple(name.strip().strip("'\"") for name in text.split(",") if name.strip())

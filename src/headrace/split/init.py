@@ -86,7 +86,7 @@ def split_sections(options: AskedSplit) -> tuple[list[Section], str]:
     rows = sum(table.num_rows for _, table in sample.tables)
     if not rows:
         raise SettingsError(
-            f"{options.source[0]}: has no rows to look at; give a source that has some"
+            "has no rows to look at", path=options.source[0], remedy="give a source that has some"
         )
     time, time_section = _time(sample, options)
     entity, entity_section = _entity(sample, options, time.name)
@@ -149,8 +149,9 @@ def _time(sample: Look, options: AskedSplit) -> tuple[Column, Section]:
         )
     elif not times:
         raise SettingsError(
-            f"{options.source[0]}: no column that all files have holds dates; give --time, one of "
-            f"{', '.join(list(sample.columns)[:20])}"
+            "no column that all files have holds dates",
+            path=options.source[0],
+            remedy=f"give --time, one of {', '.join(list(sample.columns)[:20])}",
         )
     else:
         one_day = {
@@ -217,8 +218,9 @@ def _entity(sample: Look, options: AskedSplit, time: str) -> tuple[str, Section]
         ]
         if not usable:
             raise SettingsError(
-                f"{options.source[0]}: no column repeats as an entity's would; give --entity, one"
-                f" of {', '.join(list(sample.columns)[:20])}"
+                "no column repeats as an entity's would",
+                path=options.source[0],
+                remedy=f"give --entity, one of {', '.join(list(sample.columns)[:20])}",
             )
         usable.sort(
             key=lambda candidate: (
@@ -279,7 +281,9 @@ def _cutoff(sample: Look, options: AskedSplit, time: Column) -> tuple[str, str]:
     dates = np.sort(_instants(sample, time))
     if not len(dates):
         raise SettingsError(
-            f"{options.source[0]}: the time column holds no time in the rows sampled; give --time"
+            "the time column holds no time in the rows sampled",
+            path=options.source[0],
+            remedy="give --time",
         )
     first, last = (
         str(np.datetime64(int(date), "us").astype("datetime64[D]"))

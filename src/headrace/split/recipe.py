@@ -324,13 +324,15 @@ def _survey(
             )
             path = with_content(shards)[0].path
             raise InputError(
-                f"{path}: has no column {name!r} ({role}); its columns are"
-                f" {shorten_list(schema.names)}{advice_on_header}"
+                f"has no column {name!r} ({role}); its columns are"
+                f" {shorten_list(schema.names)}{advice_on_header}",
+                path=path,
             )
     if settings.lineage == "columns" and {"source_shard", "source_row"} & set(schema.names):
         raise InputError(
-            f"{shards[0].path}: has a column source_shard or source_row already; leave lineage off"
-            " or rename it"
+            "has a column source_shard or source_row already",
+            path=shards[0].path,
+            remedy="leave lineage off or rename it",
         )
     return SurveyedSource(
         shards, number_shards([name for _, name in files], settings.shard_numbers), schema
@@ -380,14 +382,15 @@ def number_shards(names: Sequence[str], how: Literal["keep", "dense"]) -> list[i
     for name, match in zip(names, matches, strict=True):
         if match is None:
             raise InputError(
-                f"{name}: has no number, but other shards are called part-N; rename it, or number"
-                f" all with {dense}"
+                f"{name}: has no number, but other shards are called part-N",
+                remedy=f"rename it, or number all with {dense}",
             )
         first = numbered.setdefault(int(match[1]), name)
         if first != name:
             raise InputError(
                 f"{name} and {first}: are both shard {int(match[1])}, one would overwrite the"
-                f" other; rename one, or number all with {dense}"
+                " other",
+                remedy=f"rename one, or number all with {dense}",
             )
     return list(numbered)
 
@@ -405,7 +408,8 @@ def _output(settings: TemporalSplit, source: SurveyedSource) -> Output:
         if len(formats) > 1:
             listed = " and ".join(sorted(formats))
             raise SettingsError(
-                f"the source holds {listed}; choose one output format with {setting('format')}"
+                f"the source holds {listed}",
+                remedy=f"choose one output format with {setting('format')}",
             )
         format_name = next(iter(formats))
     problem = compression_problem(format_name, settings.compression)
@@ -459,9 +463,10 @@ def _refuse_types(output: Output, shards: Sequence[Shard]) -> None:
         ):
             shard = next((shard for shard in shards if field.name in shard.schema.names), shards[0])
             raise InputError(
-                f"{shard.path}: column {field.name} is {data_type}, which"
-                f" {output.file_type.format.name} cannot hold; choose"
-                f" {setting('format', 'parquet')} or remove the column"
+                f"column {field.name} is {data_type}, which {output.file_type.format.name}"
+                " cannot hold",
+                path=shard.path,
+                remedy=f"choose {setting('format', 'parquet')} or remove the column",
             )
 
 

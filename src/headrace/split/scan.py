@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
@@ -163,14 +164,14 @@ def read_entities(run: Path, number: int) -> tuple[Hashes, U16]:
 
 
 @contextmanager
-def located(path: object, first_row: int) -> Iterator[None]:
+def located(path: str | PathLike[str], first_row: int) -> Iterator[None]:
     """Within the block, add the file and the row to input errors that do not name the file."""
     try:
         yield
     except InputError as error:
         if str(path) in str(error):
             raise
-        raise InputError(f"{path}: from row {first_row + 1}: {error.marked}") from error
+        raise InputError(f"from row {first_row + 1}: {error.marked}", path=path) from error
 
 
 class _ShardScan:
@@ -300,9 +301,13 @@ class _ShardScan:
             if encoded.null_count and self.settings.null_entity == "error":
                 row = int(np.flatnonzero(pc.is_null(encoded).to_numpy(zero_copy_only=False))[0])
                 raise InputError(
-                    f"{self.shard.path}: row {chunk.first_row + row + 1}: {name} is empty; choose"
-                    f" what becomes of such rows with {setting('null_entity', 'drop')}, which"
-                    f" counts them, or {setting('null_entity', 'own')}, one entity together"
+                    f"row {chunk.first_row + row + 1}: {name} is empty",
+                    path=self.shard.path,
+                    remedy=(
+                        f"choose what becomes of such rows with {setting('null_entity', 'drop')},"
+                        f" which counts them, or {setting('null_entity', 'own')}, one entity"
+                        " together"
+                    ),
                 )
             codes = pc.fill_null(encoded.indices.cast(pa.int64()), NULL_ENTITY).to_numpy()
             names = encoded.dictionary
@@ -442,17 +447,19 @@ def encode(texts: pa.ChunkedArray) -> pa.DictionaryArray:
     return encoded
 
 
-def check_forms(forms: Collection[str], time_format: str, path: object, name: str) -> None:
+def check_forms(
+    forms: Collection[str], time_format: str, path: str | PathLike[str], name: str
+) -> None:
     """Raise `InputError` if the times of a file have several forms that may not be mixed."""
     if _may_not_mix(forms, time_format):
         first, second = sorted(forms)[:2]
         raise InputError(
-            f"{path}: {name} is written as {first} and as {second}; {_one_form_advice(forms)}"
+            f"{name} is written as {first} and as {second}; {_one_form_advice(forms)}", path=path
         )
 
 
 def one_form(
-    files: Iterable[tuple[object, Iterable[str]]], time_format: str, name: str
+    files: Iterable[tuple[str | PathLike[str], Iterable[str]]], time_format: str, name: str
 ) -> set[str]:
     """Return the form of all times, or two forms if they may be mixed.
 
@@ -460,15 +467,15 @@ def one_form(
 
     files: each with the forms of its times.
     """
-    first: dict[str, object] = {}
+    first: dict[str, str | PathLike[str]] = {}
     for path, forms in files:
         for form in forms:
             first.setdefault(form, path)
     if _may_not_mix(first, time_format):
         (form, path), (other_form, other_path) = list(first.items())[:2]
         raise InputError(
-            f"{other_path}: {name} is of form {other_form}, in {path} of form {form};"
-            f" {_one_form_advice(first)}"
+            f"{name} is of form {other_form}, in {path} of form {form}; {_one_form_advice(first)}",
+            path=other_path,
         )
     return set(first)
 

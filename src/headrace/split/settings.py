@@ -492,8 +492,9 @@ class TemporalSplit(RecipeSettings):
             files = [(path, name) for path, name in files if place_of(path).real() != signature]
         if not files:
             raise InputError(
-                f"{self.source[0]}: holds no data file besides the signature; give the directory of"
-                " the shards"
+                "holds no data file besides the signature",
+                path=self.source[0],
+                remedy="give the directory of the shards",
             )
         return files
 

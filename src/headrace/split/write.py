@@ -116,14 +116,17 @@ def split_shard(
             rows = slice(row, row + len(batch))
             if rows.stop > len(codes):
                 raise InputError(
-                    f"{shard.path}: changed while it was being read; run again once it is complete"
+                    "changed while it was being read",
+                    path=shard.path,
+                    remedy="run again once it is complete",
                 )
             writers.append(batch, codes[rows], keys[rows])
             row = rows.stop
         if row != len(codes):
             raise InputError(
-                f"{shard.path}: has {row} rows now and had {len(codes)} before; run again once it"
-                " is complete"
+                f"has {row} rows now and had {len(codes)} before",
+                path=shard.path,
+                remedy="run again once it is complete",
             )
         written = writers.finish()
     if plan.content is not None and plan.settings.folds is None:

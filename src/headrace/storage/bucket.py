@@ -188,8 +188,11 @@ class Bucket:
             )
         except Exception as error:  # noqa: BLE001 - obstore's, of many classes; their texts may quote a setting's value
             raise StoreError(
-                f"{self.address}: cannot be set up ({type(error).__name__}); check the bucket's"
-                f" name and the environment's settings ({_VARIABLES[scheme]})"
+                f"cannot be set up ({type(error).__name__})",
+                path=self.address,
+                remedy=(
+                    f"check the bucket's name and the environment's settings ({_VARIABLES[scheme]})"
+                ),
             ) from None
 
     def do(self, key: str, act: Callable[[], Result]) -> Result:
@@ -227,11 +230,12 @@ class Bucket:
                 if reason[:3] in ("401", "403"):
                     remedy = _REFUSED
                 if remedy is not None:
-                    raise StoreError(f"{address}: {reason}; {remedy}") from None
+                    raise StoreError(f"{reason}; {remedy}", path=address) from None
             if not again or attempt == _ATTEMPTS - 1:
                 raise StoreError(
-                    f"{address}: the store does not answer as it should ({reason}); see that it is"
-                    " well, then run again: what was finished is kept"
+                    f"the store does not answer as it should ({reason})",
+                    path=address,
+                    remedy="see that it is well, then run again: what was finished is kept",
                 ) from None
             time.sleep(random.uniform(0, min(_FIRST_PAUSE_S * 2**attempt, _LONGEST_PAUSE_S)))
             attempt += 1
@@ -264,9 +268,11 @@ def _refuse_forked() -> None:
         _used_by = os.getpid()
     if _used_by != os.getpid():
         raise StoreError(
-            "this process was forked from one that used an object store, and cannot use it itself;"
-            ' start workers with multiprocessing_context="forkserver" or "spawn", or stream without'
-            " workers"
+            "this process was forked from one that used an object store, and cannot use it itself",
+            remedy=(
+                'start workers with multiprocessing_context="forkserver" or "spawn", or stream'
+                " without workers"
+            ),
         )
 
 

@@ -38,8 +38,8 @@ def cache_directory(directory: str | Path | None, setting: str = "cache_dir") ->
         return Path.home() / ".cache" / "headrace"
     except RuntimeError:
         raise SettingsError(
-            "the cache of indexes has no place: this user has no home directory; set HOME, or give"
-            " cache_dir (--cache-dir)"
+            "the cache of indexes has no place: this user has no home directory",
+            remedy="set HOME, or give cache_dir (--cache-dir)",
         ) from None
 
 

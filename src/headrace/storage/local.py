@@ -92,8 +92,10 @@ def failed(path: Path, error: Exception) -> StoreError:
         number = next((code for code in _ADVICE if os.strerror(code) in str(error)), 0)
     advice = _ADVICE.get(number)
     if advice is None:
-        return StoreError(f"{path}: cannot write ({error}); check the disk and run again")
-    return StoreError(f"{path}: {advice}")
+        return StoreError(
+            f"cannot write ({error})", path=path, remedy="check the disk and run again"
+        )
+    return StoreError(f"{advice}", path=path)
 
 
 def make_directory(path: Path) -> Path:
@@ -103,7 +105,9 @@ def make_directory(path: Path) -> Path:
         for directory in missing:
             if _LIKE_A_SCHEME.fullmatch(directory.name):
                 raise StoreError(
-                    f"{directory}: is an address, not a local directory; give a local path here"
+                    "is an address, not a local directory",
+                    path=directory,
+                    remedy="give a local path here",
                 )
         path.mkdir(parents=True, exist_ok=True)
     for directory in missing:
@@ -157,9 +161,12 @@ def publish(
                 os.replace(temporary, target)
             elif sha256_file(temporary) != sha256_file(target):
                 raise CorruptShard(
-                    f"{target}: exists with other bytes than this run makes; it is damaged or was"
-                    f" made by other library versions; delete {target.name} (or run `headrace gc"
-                    " --incomplete`) and run again"
+                    "exists with other bytes than this run makes; it is damaged or was made by"
+                    " other library versions",
+                    path=target,
+                    remedy=(
+                        f"delete {target.name} (or run `headrace gc --incomplete`) and run again"
+                    ),
                 ) from None
             else:
                 how = "kept"
@@ -229,7 +236,9 @@ def link_to(link: Path, text: str) -> None:
         if os.readlink(link) == text:
             return
     elif link.exists():
-        raise StoreError(f"{link}: is not a link made by headrace; move it away and run again")
+        raise StoreError(
+            "is not a link made by headrace", path=link, remedy="move it away and run again"
+        )
     temporary = temporary_for(link)
     with storing(link):
         os.symlink(text, temporary)
@@ -388,7 +397,7 @@ class LocalPlace:
 
     def read(self) -> bytes:
         if self.path.exists() and not self.path.is_file():
-            raise CorruptShard(f"{self.path}: is not a regular file; delete it")
+            raise CorruptShard("is not a regular file", path=self.path, remedy="delete it")
         return self.path.read_bytes()
 
     def read_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
@@ -415,7 +424,9 @@ class LocalPlace:
         if now != fact:
             file.close()
             raise CorruptShard(
-                f"{self.path}: was replaced while it was read; restore it or open the dataset again"
+                "was replaced while it was read",
+                path=self.path,
+                remedy="restore it or open the dataset again",
             )
         return file
 

@@ -62,8 +62,8 @@ class ObjectPath(PurePosixPath):
 
     def __fspath__(self) -> str:
         raise StoreError(
-            f"{self}: is in an object store, and this step needs a local file; copy it to a disk"
-            " first"
+            f"{self}: is in an object store, and this step needs a local file",
+            remedy="copy it to a disk first",
         )
 
     def __getattr__(self, name: str) -> Any:
@@ -133,7 +133,8 @@ class ObjectPath(PurePosixPath):
         """
         if mode not in ("r", "rb", "rt"):
             raise StoreError(
-                f"{self}: objects are not opened for writing (mode {mode!r}); publish whole files"
+                f"{self}: objects are not opened for writing (mode {mode!r})",
+                remedy="publish whole files",
             )
         location = ObjectPlace(self)
         raw = location.open(location.stat())
@@ -230,8 +231,9 @@ class ObjectPlace:
                 answer = self._verbs.get(self._store, self._key, options={"range": (start, stop)})
                 if etag is not None and (answer.meta["e_tag"] or "") != etag:
                     raise CorruptShard(
-                        f"{self.path}: was replaced while it was read; restore it or open the"
-                        " dataset again"
+                        "was replaced while it was read",
+                        path=self.path,
+                        remedy="restore it or open the dataset again",
                     )
                 return _whole(answer, stop - start)
 
@@ -411,9 +413,10 @@ class ObjectPlace:
             there = self.checksum()
         if there != checksum:
             raise CorruptShard(
-                f"{self.path}: holds other bytes than this run makes; it is damaged or was made by"
-                " other library versions; delete it (or run `headrace gc --incomplete`) and run"
-                " again"
+                "holds other bytes than this run makes; it is damaged or was made by other"
+                " library versions",
+                path=self.path,
+                remedy="delete it (or run `headrace gc --incomplete`) and run again",
             )
         return how
 

@@ -45,7 +45,7 @@ def path_of(address: str | PurePath) -> Path:
     if isinstance(address, ObjectPath):
         return cast("Path", address)
     if not isinstance(address, str | os.PathLike):
-        raise SettingsError(f"{address!r} is not a path; give a text or a pathlib.Path")
+        raise SettingsError(f"{address!r} is not a path", remedy="give a text or a pathlib.Path")
     refuse_credentials(address)
     text = str(address)
     match = _ADDRESS.match(text)
@@ -60,7 +60,7 @@ def path_of(address: str | PurePath) -> Path:
         if text[5:7] == "//" and host == "localhost":
             return Path("/" + unquote(below))
         raise SettingsError(
-            "file:// address: may name a host; give the path as it is on this machine"
+            "file:// address: may name a host", remedy="give the path as it is on this machine"
         )
     if scheme not in SCHEMES:
         if len(scheme) == 1:
@@ -68,8 +68,8 @@ def path_of(address: str | PurePath) -> Path:
         else:
             what = f"{scheme}://"
         raise SettingsError(
-            f"{what} is not a place headrace reads or writes; give a local path, or"
-            f" {', '.join(SCHEMES)}://"
+            f"{what} is not a place headrace reads or writes",
+            remedy=f"give a local path, or {', '.join(SCHEMES)}://",
         )
     name, _, key = remainder.partition("/")
     if (
@@ -82,11 +82,13 @@ def path_of(address: str | PurePath) -> Path:
     ):
         raise SettingsError(
             f"{scheme}:// address: has"
-            f" {'no bucket' if not name else 'credentials or a query in it'}; give"
-            f" {scheme}://BUCKET/KEY and leave credentials to the environment"
+            f" {('no bucket' if not name else 'credentials or a query in it')}",
+            remedy=f"give {scheme}://BUCKET/KEY and leave credentials to the environment",
         )
     if any(part in (".", "..") for part in key.split("/")):
-        raise SettingsError(f"{scheme}://{remainder}: has . or .. in it; give the key as it is")
+        raise SettingsError(
+            f"{scheme}://{remainder}: has . or .. in it", remedy="give the key as it is"
+        )
     return cast("Path", ObjectPath(f"{scheme}:", name, key))
 
 
@@ -97,7 +99,7 @@ def local_path_of(address: str | PurePath, what: str) -> Path:
     """
     path: PurePath = path_of(address)
     if isinstance(path, ObjectPath):
-        raise SettingsError(f"{what} is {path}, in an object store; give a local path")
+        raise SettingsError(f"{what} is {path}, in an object store", remedy="give a local path")
     return Path(path)
 
 

@@ -152,8 +152,11 @@ class PipelineIterableDataset(StreamingDataset):
         # of batches the stream refuses it
         if self._row_remainder == "exact" and self.topology.world_size > 1:
             raise SettingsError(
-                'remainder="exact" gives ranks unequal numbers of rows; here are'
-                f' {self.topology.world_size}: use "pad" (nothing lost, see row["valid"]) or "drop"'
+                'remainder="exact" gives ranks unequal numbers of rows',
+                remedy=(
+                    f'here are {self.topology.world_size}: use "pad" (nothing lost, see'
+                    ' row["valid"]) or "drop"'
+                ),
             )
         self._processors: dict[str, Processor] = {}
         for name, processor in (processor_pipelines or {}).items():
@@ -218,7 +221,7 @@ class PipelineIterableDataset(StreamingDataset):
         names = [text_name] if isinstance(text_name, str) else list(text_name)
         if not 1 <= len(names) <= 2:
             raise SettingsError(
-                f"set_text_field_name: got {len(names)} names, {names}; give one or two"
+                f"set_text_field_name: got {len(names)} names, {names}", remedy="give one or two"
             )
         if len(names) == 1:
             self._declare(text_name=names[0], primary_text_name=None, secondary_text_name=None)
@@ -244,8 +247,8 @@ class PipelineIterableDataset(StreamingDataset):
     def _known(self, name: str, where: str) -> None:
         if name not in self.index.schema.names:
             raise SettingsError(
-                f"{where}: column {name!r} is not in the data; it has"
-                f" {list(self.index.schema.names)}"
+                f"column {name!r} is not in the data; it has {list(self.index.schema.names)}",
+                path=where,
             )
 
     def _declare(self, **values: Any) -> None:
@@ -372,8 +375,8 @@ class PipelineIterableDataset(StreamingDataset):
         """
         if self.batch_size is None:
             raise SettingsError(
-                "data_loader: the dataset gives rows; build it with batch_size=, or wrap it"
-                " yourself"
+                "data_loader: the dataset gives rows",
+                remedy="build it with batch_size=, or wrap it yourself",
             )
         return WatchedLoader(
             self,
@@ -393,9 +396,12 @@ class PipelineIterableDataset(StreamingDataset):
         if self.batch_size is not None:
             return super().state_dict()
         raise StreamError(
-            "state: a DataLoader batches these rows, and only the loop knows how many batches it"
-            " received; call state_after(batches, batch_size=…, num_workers=…), or build the"
-            " dataset with batch_size="
+            "state: a DataLoader batches these rows, and only the loop knows how many"
+            " batches it received",
+            remedy=(
+                "call state_after(batches, batch_size=…, num_workers=…), or build the dataset"
+                " with batch_size="
+            ),
         )
 
     def state_after(
@@ -447,13 +453,16 @@ class PipelineIterableDataset(StreamingDataset):
 def _refuse_options_of_streams(options: StreamArguments) -> None:
     if options.get("cache", "none") != "none":
         raise SettingsError(
-            f"PipelineIterableDataset: cache is {options['cache']!r}; decoded blocks are kept for"
-            " headrace.open(...).stream and .torch_dataset, leave it out here"
+            f"PipelineIterableDataset: cache is {options['cache']!r}",
+            remedy=(
+                "decoded blocks are kept for headrace.open(...).stream and .torch_dataset,"
+                " leave it out here"
+            ),
         )
     for name in ("transform", "memory", "device", "mask_entities"):
         if name in options:
             raise SettingsError(
                 f"PipelineIterableDataset: {name}= is of headrace.open(...).stream and"
-                " .torch_dataset; here add_pipeline changes columns, and"
-                " DataLoader(pin_memory=True) pins"
+                " .torch_dataset",
+                remedy="here add_pipeline changes columns, and DataLoader(pin_memory=True) pins",
             )

@@ -117,8 +117,11 @@ def _about_to_read(dataloader: Any, num_ranks: int, num_workers: int) -> tuple[i
     dataset = dataloader.dataset
     if not hasattr(dataset, "plan") or not hasattr(dataset, "topology"):
         raise StreamError(
-            f"dataset is a {type(dataset).__name__}, which has no plan; pass a DataLoader over a"
-            " headrace dataset, or count what is delivered with headrace.audit"
+            f"dataset is a {type(dataset).__name__}, which has no plan",
+            remedy=(
+                "pass a DataLoader over a headrace dataset, or count what is delivered with"
+                " headrace.audit"
+            ),
         )
     if dataset.topology.world_size != num_ranks:
         raise StreamError(

@@ -67,16 +67,19 @@ class Fields:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not value):
                 raise SettingsError(
-                    f"config: {name} is {value!r}; give the name of a column, or leave it out"
+                    f"config: {name} is {value!r}",
+                    remedy="give the name of a column, or leave it out",
                 )
         for name in _LISTS:
             setting = getattr(self, name)
             is_list = isinstance(setting, Sequence) and not isinstance(setting, str)
             if not is_list or not all(isinstance(column, str) for column in setting):
-                raise SettingsError(f"config: {name} is {setting!r}; give a list of column names")
+                raise SettingsError(
+                    f"config: {name} is {setting!r}", remedy="give a list of column names"
+                )
             if len(set(setting)) < len(setting):
                 raise SettingsError(
-                    f"config: {name} names a column twice: {list(setting)}; name each once"
+                    f"config: {name} names a column twice: {list(setting)}", remedy="name each once"
                 )
             object.__setattr__(self, name, tuple(setting))
         check_word("config: label_type", self.label_type, get_args(LabelType))
@@ -84,7 +87,8 @@ class Fields:
         if both:
             raise SettingsError(
                 f"config: column {both[0]!r} is declared a number (tab_field_list) and a text or"
-                " category too; declare it once"
+                " category too",
+                remedy="declare it once",
             )
 
     @classmethod
@@ -95,7 +99,8 @@ class Fields:
         """
         if not isinstance(config, Mapping):
             raise SettingsError(
-                f"config is a {type(config).__name__}; give a dict, e.g. config.model_dump()"
+                f"config is a {type(config).__name__}",
+                remedy="give a dict, e.g. config.model_dump()",
             )
         if config.get("header", 0) not in (0, "infer"):
             raise SettingsError(
@@ -148,8 +153,8 @@ class Fields:
         if name in self.tab_field_list:
             if not is_number(column.type) and not is_text(dtype):
                 raise SettingsError(
-                    f"config: column {name!r} is {column.type}, which is not a number; take it out"
-                    " of tab_field_list"
+                    f"config: column {name!r} is {column.type}, which is not a number",
+                    remedy="take it out of tab_field_list",
                 )
             if number_type == "float32":
                 return pa.float32()
@@ -157,8 +162,8 @@ class Fields:
         if name in (*self.cat_field_list, *self.texts):
             if pa.types.is_nested(dtype):
                 raise SettingsError(
-                    f"config: column {name!r} is {column.type}, which is not text or a category;"
-                    " leave it undeclared"
+                    f"config: column {name!r} is {column.type}, which is not text or a category",
+                    remedy="leave it undeclared",
                 )
             return pa.string()
         if name == self.label_name and self.label_type == "number" and is_text(dtype):
@@ -194,7 +199,7 @@ class DeclaredBlocks:
         check_word("bad_numbers", self.bad_numbers, get_args(BadNumbers))
         if isinstance(self.null_values, str):
             raise SettingsError(
-                f'null_values is the text {self.null_values!r}; give a list, e.g. ["NA"]'
+                f"null_values is the text {self.null_values!r}", remedy='give a list, e.g. ["NA"]'
             )
         self.null_values = tuple(self.null_values)
         self.fills = dict.fromkeys(self.fields.cat_field_list, "") | self.fills
@@ -275,8 +280,8 @@ class DeclaredBlocks:
             return values.cast(dtype, safe=not is_number(dtype))
         except pa.ArrowException as error:
             raise InputError(
-                f"column {name}: {values.type} cannot be read as {dtype} ({error}); declare it as"
-                " what it is"
+                f"column {name}: {values.type} cannot be read as {dtype} ({error})",
+                remedy="declare it as what it is",
             ) from error
 
 
@@ -286,7 +291,8 @@ def _scalar(name: str, value: Any, dtype: pa.DataType) -> pa.Scalar:
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise SettingsError(
             f"fill_missing_value: {value!r} does not convert to {dtype}, the type of column"
-            f" {name!r} ({error}); give a value of that type"
+            f" {name!r} ({error})",
+            remedy="give a value of that type",
         ) from error
 
 
@@ -320,10 +326,13 @@ def open_files(
     """
     root = path_of(file_dir)
     if not root.is_dir():
-        raise InputError(f"{root}: no such directory; give the directory of the shards as file_dir")
+        raise InputError(
+            "no such directory", path=root, remedy="give the directory of the shards as file_dir"
+        )
     if filename is not None and shard_pattern is not None:
         raise SettingsError(
-            f"filename is {filename!r} and shard_pattern {shard_pattern!r}; give one of them"
+            f"filename is {filename!r} and shard_pattern {shard_pattern!r}",
+            remedy="give one of them",
         )
     if filename is None and shard_pattern is None and is_prepared(root):
         data = open_dataset(root)
@@ -332,8 +341,8 @@ def open_files(
         return TabularSource(index=index, read_block=data.block_reader(split), files=files)
     if split is not None:
         raise SettingsError(
-            f"split is {split!r}, but {root} is not a prepared dataset; give the directory of its"
-            " shards"
+            f"split is {split!r}, but {root} is not a prepared dataset",
+            remedy="give the directory of its shards",
         )
     if filename is not None:
         paths = [root / filename]
@@ -364,16 +373,18 @@ def _matching(root: Path, shard_pattern: str | Sequence[str] | None) -> list[Pat
         if shard_pattern is not None:
             wanted_names = ", ".join(patterns)
         raise InputError(
-            f"{root}: holds no shard that matches {wanted_names}; check the directory, or pass"
-            " shard_pattern="
+            f"holds no shard that matches {wanted_names}",
+            path=root,
+            remedy="check the directory, or pass shard_pattern=",
         )
     file_types = map(file_type_of_name, [path.name for path in matches])
     formats = sorted({file_type.format.name for file_type in file_types if file_type})
     if len(formats) > 1:
         raise InputError(
-            f"{root}: holds shards of several formats, {', '.join(formats)}, which may be the same"
-            " rows twice;"
-            f' name one, e.g. shard_pattern="part-*.{formats[0]}*"'
+            f"holds shards of several formats, {', '.join(formats)}, which may be the same"
+            " rows twice",
+            path=root,
+            remedy=f'name one, e.g. shard_pattern="part-*.{formats[0]}*"',
         )
     return sorted(matches)
 
@@ -394,8 +405,8 @@ def of_frame(frame: Any) -> TabularSource:
         table = _of_pandas(frame)
     else:
         raise SettingsError(
-            f"dataframe is a {type(frame).__module__}.{type(frame).__name__}; give a pandas or"
-            " polars DataFrame, or a pyarrow Table"
+            f"dataframe is a {type(frame).__module__}.{type(frame).__name__}",
+            remedy="give a pandas or polars DataFrame, or a pyarrow Table",
         )
     kinds = [
         (field.name, pa.string() if pa.types.is_null(field.type) else plain(field.type))
@@ -428,7 +439,7 @@ def _block_of(table: pa.Table, number: int, columns: Sequence[str] | None) -> pa
 def _of_pandas(frame: Any) -> pa.Table:
     names = [str(name) for name in frame.columns]
     if len(set(names)) < len(names):
-        raise InputError(f"dataframe: column names repeat in {names}; rename one of them")
+        raise InputError(f"dataframe: column names repeat in {names}", remedy="rename one of them")
     arrays = []
     for number, name in enumerate(names):
         series = frame.iloc[:, number]
@@ -437,7 +448,7 @@ def _of_pandas(frame: Any) -> pa.Table:
             arrays.append(pa.array(series.to_numpy() if floats else series, from_pandas=not floats))
         except pa.ArrowException as error:
             raise InputError(
-                f"dataframe: column {name!r} holds values of several types ({error}); make them one"
-                " type"
+                f"dataframe: column {name!r} holds values of several types ({error})",
+                remedy="make them one type",
             ) from error
     return pa.table(dict(zip(names, arrays, strict=True)))

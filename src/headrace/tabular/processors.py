@@ -52,7 +52,8 @@ class Processor(ABC):
         except Exception as error:
             raise StreamError(
                 f"{self.name}: fails on {_shown(values[len(done)])}: {type(error).__name__}:"
-                f" {error}; fix the processor, or fill missing values with fill_missing_value()"
+                f" {error}",
+                remedy="fix the processor, or fill missing values with fill_missing_value()",
             ) from error
         return done
 
@@ -77,8 +78,8 @@ class FunctionProcessor(Processor):
     def __init__(self, function: Callable[[Any], Any]) -> None:
         if not callable(function):
             raise SettingsError(
-                f"processor: {_shown(function)} is a {type(function).__name__}; give a Processor or"
-                " function"
+                f"processor: {_shown(function)} is a {type(function).__name__}",
+                remedy="give a Processor or function",
             )
         self.function = function
 
@@ -113,19 +114,20 @@ class ColumnProcessor(FunctionProcessor):
         except Exception as error:
             raise StreamError(
                 f"{self.name}: fails on a column of {len(column)} values that begins with"
-                f" {_shown(values_of(column[:1]))}: {type(error).__name__}: {error}; fix the"
-                " processor"
+                f" {_shown(values_of(column[:1]))}: {type(error).__name__}: {error}",
+                remedy="fix the processor",
             ) from error
         if isinstance(done, pa.ChunkedArray):
             done = done.combine_chunks()
         if not isinstance(done, Sequence | np.ndarray | pa.Array) and not hasattr(done, "detach"):
             raise StreamError(
-                f"{self.name}: gave a {type(done).__name__} for a column; give an array, a tensor"
-                " or a list"
+                f"{self.name}: gave a {type(done).__name__} for a column",
+                remedy="give an array, a tensor or a list",
             )
         if len(done) != len(column):
             raise StreamError(
-                f"{self.name}: gave {len(done)} values for {len(column)}; give one for each"
+                f"{self.name}: gave {len(done)} values for {len(column)}",
+                remedy="give one for each",
             )
         return done
 
@@ -223,9 +225,11 @@ def batch_of(columns: Mapping[str, Any], batch_format: BatchFormat) -> Batch:
         if column.null_count and is_number(dtype) and not pa.types.is_floating(dtype):
             raise InputError(
                 f"column {name}: {column.null_count} of {len(column)} values of a batch are"
-                f" missing, which {dtype} cannot hold; fill them with"
-                f" fill_missing_value(columns={{{name!r}: …}}), or declare the column in"
-                " tab_field_list"
+                f" missing, which {dtype} cannot hold",
+                remedy=(
+                    f"fill them with fill_missing_value(columns={{{name!r}: …}}), or declare the"
+                    " column in tab_field_list"
+                ),
             )
     batch: Any = {}
     if arrow:
@@ -278,8 +282,8 @@ def _in_arrow(name: str, column: Any) -> pa.Array:
         return pa.array(values)
     except pa.ArrowException as error:
         raise InputError(
-            f"column {name}: what its processor gave is not an Arrow column ({error}); use another"
-            " batch_format"
+            f"column {name}: what its processor gave is not an Arrow column ({error})",
+            remedy="use another batch_format",
         ) from error
 
 

@@ -209,26 +209,28 @@ class HeadraceTrainerMixin(_Trainer):  # type: ignore[misc]
         arguments = self.args
         if stream.options.batch_size != batch_size:
             raise SettingsError(
-                f"{name}: the Trainer counts batches of {batch_size}, and the stream has batches of"
-                f" {stream.options.batch_size}; give both the same number"
+                f"{name}: the Trainer counts batches of {batch_size}, and the stream has batches"
+                f" of {stream.options.batch_size}",
+                remedy="give both the same number",
             )
         workers = getattr(stream, "num_workers", 0)
         if arguments.dataloader_num_workers not in (0, workers):
             raise SettingsError(
-                f"dataloader_num_workers is {arguments.dataloader_num_workers}, and the stream has"
-                f" {workers} workers of its own; leave it 0, and ask for workers where the stream"
-                " is made"
+                f"dataloader_num_workers is {arguments.dataloader_num_workers}, and the stream"
+                f" has {workers} workers of its own",
+                remedy="leave it 0, and ask for workers where the stream is made",
             )
         if arguments.auto_find_batch_size:
             raise SettingsError(
-                "auto_find_batch_size cannot change the batches of a stream; leave it out"
+                "auto_find_batch_size cannot change the batches of a stream", remedy="leave it out"
             )
         if arguments.world_size > 1 and not getattr(
             arguments, "average_tokens_across_devices", True
         ):
             raise SettingsError(
-                "average_tokens_across_devices is False: a rank whose last batch holds no row would"
-                " divide by 0 labels; leave it True"
+                "average_tokens_across_devices is False: a rank whose last batch holds no row"
+                " would divide by 0 labels",
+                remedy="leave it True",
             )
 
     def _loader(self, stream: StreamLoader) -> SplitLoader:
@@ -270,9 +272,12 @@ class HeadraceTrainerMixin(_Trainer):  # type: ignore[misc]
                 saved = saved_callback.get("attributes", {}).get("saved")
             if saved is None:
                 raise StreamError(
-                    f"{path}: holds no position of a stream; resume from a checkpoint that a"
-                    " trainer with HeadraceTrainerMixin wrote, or load only the weights and start"
-                    " again"
+                    "holds no position of a stream",
+                    path=path,
+                    remedy=(
+                        "resume from a checkpoint that a trainer with HeadraceTrainerMixin wrote,"
+                        " or load only the weights and start again"
+                    ),
                 )
             self._resumed = {"stream": saved, "global_step": int(values["global_step"])}
         try:
@@ -484,7 +489,8 @@ class HeadraceTrainerMixin(_Trainer):  # type: ignore[misc]
             if len(value) != rows:
                 raise StreamError(
                     f"predictions: {len(value)} for {rows} rows, and ranks may have unequal numbers"
-                    " of rows in a step; evaluate without compute_metrics"
+                    " of rows in a step",
+                    remedy="evaluate without compute_metrics",
                 )
             return torch.cat([value, value[:1].expand(batch - rows, *value.shape[1:])])
 

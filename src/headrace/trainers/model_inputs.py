@@ -72,10 +72,11 @@ class ModelInputs:
         form: Any = getattr(stream.passes, "form", None) or stream.options.form
         if form is not None and (form.ignore_index != IGNORED or form.last_token != "keep"):
             raise SettingsError(
-                f"packed: ignore_index is {form.ignore_index} and last_token {form.last_token!r};"
-                " models of"
-                f" transformers shift labels themselves and ignore {IGNORED}: use"
-                ' PackedBatches(labels="same")'
+                f"packed: ignore_index is {form.ignore_index} and last_token {form.last_token!r}",
+                remedy=(
+                    f"models of transformers shift labels themselves and ignore {IGNORED}: use"
+                    ' PackedBatches(labels="same")'
+                ),
             )
         self._labels_lie_left = form is not None and form.labels == "next"
 
@@ -85,8 +86,8 @@ class ModelInputs:
         """
         if isinstance(batch, dict) and not isinstance(batch.get(VALID), torch.Tensor):
             raise SettingsError(
-                f'batch without "{VALID}": the Trainer has to know which rows are real; let the'
-                " transform keep it"
+                f'batch without "{VALID}": the Trainer has to know which rows are real',
+                remedy="let the transform keep it",
             )
         if isinstance(batch, dict) and "cu_seqlens" in batch:
             inputs = Inputs(self._packed(batch))
@@ -149,7 +150,8 @@ class ModelInputs:
                 raise SettingsError(
                     f"column {name}: the model would get {type(value).__name__}; for lists open the"
                     ' stream with lists="padded", with pack=, or with batch_format="rows" and a'
-                    " data collator; leave texts out with columns="
+                    " data collator",
+                    remedy="leave texts out with columns=",
                 )
         if len(rows) == len(valid):
             return inputs
@@ -249,7 +251,7 @@ def first_rows(stream: StreamLoader) -> list[dict[str, Any]]:
     names = stream.options.columns or stream.index.schema.names
     if "input_ids" not in names and stream.options.source is None:
         raise SettingsError(
-            f"{stream}: has no column input_ids, but {list(names)}; for texts that the trainer"
-            ' tokenises open it with batch_format="rows"'
+            f"{stream}: has no column input_ids, but {list(names)}",
+            remedy='for texts that the trainer tokenises open it with batch_format="rows"',
         )
     return [{"input_ids": [0, 0], "labels": [0, 0]}]

@@ -46,7 +46,7 @@ try:
         _types = None
 except ImportError as error:
     raise SettingsError(
-        f"torchtitan cannot be imported: {error}; install it, or what it lacks, with pip"
+        f"torchtitan cannot be imported: {error}", remedy="install it, or what it lacks, with pip"
     ) from error
 
 __all__ = ["HeadraceDataLoader"]
@@ -118,16 +118,19 @@ class HeadraceDataLoader(_BaseDataLoader):  # type: ignore[misc]  # torchtitan n
         check_word("torchtitan: positions", config.positions, get_args(Positions))
         if config.dataset_path is None:
             raise SettingsError(
-                "torchtitan: dataset_path is not set; give the directory that headrace.open opens"
+                "torchtitan: dataset_path is not set",
+                remedy="give the directory that headrace.open opens",
             )
         if seq_len is None or local_batch_size is None:  # after 0.3 torchtitan counts tokens
             seq_len = max_context_length
             tokens = num_tokens_per_microbatch
             if seq_len is None or tokens is None or tokens % seq_len:
                 raise SettingsError(
-                    f"torchtitan: a microbatch has {tokens} tokens and rows have {seq_len}; set"
-                    " training.num_tokens_per_microbatch_per_dp_rank to a multiple of"
-                    " training.max_context_length"
+                    f"torchtitan: a microbatch has {tokens} tokens and rows have {seq_len}",
+                    remedy=(
+                        "set training.num_tokens_per_microbatch_per_dp_rank to a multiple of"
+                        " training.max_context_length"
+                    ),
                 )
             local_batch_size = tokens // seq_len
         self.config = config
@@ -144,7 +147,8 @@ class HeadraceDataLoader(_BaseDataLoader):  # type: ignore[misc]  # torchtitan n
                 raise SettingsError(
                     f"torchtitan: global_batch_size is {config.global_batch_size}, and"
                     f" {dp_world_size} ranks with local_batch_size {local_batch_size} share a"
-                    f" multiple of {drawn}; set that, as in training, or -1"
+                    f" multiple of {drawn}",
+                    remedy="set that, as in training, or -1",
                 )
             self._step_batches = config.global_batch_size // drawn
         options = {"shuffle": config.shuffle, "seed": config.seed, **config.options}
@@ -183,9 +187,9 @@ class HeadraceDataLoader(_BaseDataLoader):  # type: ignore[misc]  # torchtitan n
                     f" {self.stream.options.batch_size} a step"
                 )
                 raise StreamError(
-                    f"torchtitan: {self.config.dataset_path}: an epoch of"
-                    f" {self.config.dataset!r} has no batch: {rows}; choose another split, smaller"
-                    " batches, or another remainder="
+                    f"torchtitan: {self.config.dataset_path}: an epoch of {self.config.dataset!r}"
+                    f" has no batch: {rows}",
+                    remedy="choose another split, smaller batches, or another remainder=",
                 )
 
     def _batches(self, step: Any) -> Iterator[Any]:
@@ -235,8 +239,8 @@ class HeadraceDataLoader(_BaseDataLoader):  # type: ignore[misc]  # torchtitan n
         if _STATE not in state_dict:
             raise StreamError(
                 f"torchtitan: the checkpoint's dataloader has {sorted(state_dict)}, and not"
-                f" {_STATE!r}: another loader wrote it; begin an epoch with"
-                " checkpoint.exclude_from_loading = ['dataloader']"
+                f" {_STATE!r}: another loader wrote it",
+                remedy="begin an epoch with checkpoint.exclude_from_loading = ['dataloader']",
             )
         self.stream.load_state_dict(json.loads(state_dict[_STATE]))
         self._inside_step = False

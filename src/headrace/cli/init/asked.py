@@ -213,7 +213,9 @@ def _command_for(recipe: Recipe) -> Callable[..., None]:
 
         check_apart(path_of(request.out), request.source, ())  # the run would refuse it later
         config = local_path_of(config, "--config")
-        there = SettingsError(f"{config}: already exists; give another --config, or --overwrite")
+        there = SettingsError(
+            f"{config}: already exists", remedy="give another --config, or --overwrite"
+        )
         if config.exists() and not overwrite:
             raise there
         sections, about = recipe.init(request)
@@ -224,7 +226,7 @@ def _command_for(recipe: Recipe) -> Callable[..., None]:
             raise there from None
         except OSError as error:
             raise SettingsError(
-                f"{config}: cannot be written ({error.strerror}); give another --config"
+                f"{config}: cannot be written ({error.strerror})", remedy="give another --config"
             ) from error
         proposed = [
             (name, value) for section in sections for name, value in section.settings.items()

@@ -250,7 +250,8 @@ def build(index: ContextIndex, rows: HistoryRows, positions: I64) -> Built:
     if lost.any():
         row = int(segments.row[lost.argmax()])
         raise CorruptShard(
-            f"row {row} of the split is longer than it was when it was indexed; open the run again"
+            f"row {row} of the split is longer than it was when it was indexed",
+            remedy="open the run again",
         )
     return Built(segments, tokens)
 
@@ -350,6 +351,7 @@ def open_contexts(
     if rows.values and longest > checked.context_tokens:
         raise SettingsError(
             f"contexts: context_tokens is {checked.context_tokens}, and a measurement of"
-            f" {len(rows.values)} value columns takes up to {longest} tokens; give at least as many"
+            f" {len(rows.values)} value columns takes up to {longest} tokens",
+            remedy="give at least as many",
         )
     return Contexts(rows, checked)

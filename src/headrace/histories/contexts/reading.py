@@ -161,8 +161,8 @@ class HistoryRows:
     def _check(self, number: int, n: int) -> None:
         if n != self.n[number]:
             raise CorruptShard(
-                f"{self._name(number)} has {n} measurements, {ROWS} says {self.n[number]}; "
-                "restore the file or prepare the run again"
+                f"{self._name(number)} has {n} measurements, {ROWS} says {self.n[number]}",
+                remedy="restore the file or prepare the run again",
             )
 
     def _close(self) -> None:
@@ -180,13 +180,14 @@ def find_histories(path: str | Path, split: str, run: str | None) -> tuple[Finis
     root, manifest = find_run(path, run)
     if not (root / ROWS).is_file() or "rows_digest" not in manifest.metadata:
         raise InputError(
-            f"{root}: was made by {manifest.recipe!r} and holds no histories; prepare some with"
-            " `headrace histories`"
+            f"was made by {manifest.recipe!r} and holds no histories",
+            path=root,
+            remedy="prepare some with `headrace histories`",
         )
     finished = FinishedRun(root, manifest)
     name = finished.split_named(split)
     if name is None:
-        raise InputError(f"{root}: has no split {split!r}; it has {', '.join(manifest.splits)}")
+        raise InputError(f"has no split {split!r}; it has {', '.join(manifest.splits)}", path=root)
     return finished, name
 
 

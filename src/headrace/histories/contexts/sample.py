@@ -123,8 +123,8 @@ def find_candidates(
     if short.any():
         changed = int(segments.row[short.argmax()])
         raise CorruptShard(
-            f"row {changed} of the split is shorter than it was when it was indexed; open the run"
-            " again"
+            f"row {changed} of the split is shorter than it was when it was indexed",
+            remedy="open the run again",
         )
     # Tokens that any measurement of a row has at least, without a timestamp.
     shortest = np.ones(len(opened), np.int64)

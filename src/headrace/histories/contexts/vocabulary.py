@@ -169,8 +169,8 @@ def decode_context(
     for name in ("inputs", segment_name, "targets"):
         if name not in context:
             raise InputError(
-                f"context: has no {name}, only {', '.join(context)}; give a context as it was"
-                " delivered"
+                f"context: has no {name}, only {', '.join(context)}",
+                remedy="give a context as it was delivered",
             )
     tokens = np.asarray(context["inputs"], np.int64)
     segments = np.asarray(context[segment_name], np.int64)
@@ -205,7 +205,8 @@ def _decode_segment(
             if not name or len(body) != size or not all(BYTE <= token < VALUE for token in body):
                 raise InputError(
                     f"tokens: position {start + at} has id {role} with {body} after it, which is"
-                    " not a field; give complete measurements of one segment"
+                    " not a field",
+                    remedy="give complete measurements of one segment",
                 )
             if name in fields:
                 raise InputError(

@@ -130,4 +130,6 @@ def backend_of(
 
 
 def _unusable(why: str) -> SettingsError:
-    return SettingsError(f"tokenizer_backend 'fastokens': {why}; give tokenizer_backend='auto'")
+    return SettingsError(
+        f"tokenizer_backend 'fastokens': {why}", remedy="give tokenizer_backend='auto'"
+    )

@@ -51,7 +51,8 @@ def parts_of(name: str) -> tuple[str, str]:
     match = _NAME.fullmatch(name)
     if match is None:
         raise SettingsError(
-            f"tokenizer {name!r}: is not a name on the hub; give ORG/NAME or ORG/NAME@REVISION"
+            f"tokenizer {name!r}: is not a name on the hub",
+            remedy="give ORG/NAME or ORG/NAME@REVISION",
         )
     return match[1], match[2] or "main"
 
@@ -99,18 +100,23 @@ def directory_of(name: str) -> Path:
         raise SettingsError(
             f"tokenizer {name}: is not a path on this machine, is not in the cache"
             f" {hub.constants.HF_HUB_CACHE}, and the hub did not give it ({type(cause).__name__}:"
-            f" {why}); check the name, or fetch it where the hub is within reach, `hf download"
-            f" {repository} --revision {revision} --exclude '*.safetensors'`, and bring the cache"
-            " here or give the directory"
+            f" {why})",
+            remedy=(
+                "check the name, or fetch it where the hub is within reach, `hf download"
+                f" {repository} --revision {revision} --exclude '*.safetensors'`, and bring the"
+                " cache here or give the directory"
+            ),
         ) from error
     directory = Path(fetched)
     if not (directory / FILES[0]).is_file():
         raise SettingsError(
-            f"tokenizer {name}: no tokenizer.json in {directory}; if the hub has one, fetch it, `hf"
-            f" download {repository} --revision {revision} tokenizer.json`; if not, it is a slow"
-            " tokenizer: convert it with transformers,"
-            f" `AutoTokenizer.from_pretrained({repository!r}).save_pretrained(DIRECTORY)`, and give"
-            " the directory"
+            f"tokenizer {name}: no tokenizer.json in {directory}; if the hub has one, fetch"
+            f" it, `hf download {repository} --revision {revision} tokenizer.json`",
+            remedy=(
+                "if not, it is a slow tokenizer: convert it with transformers,"
+                f" `AutoTokenizer.from_pretrained({repository!r}).save_pretrained(DIRECTORY)`,"
+                " and give the directory"
+            ),
         )
     return directory
 

@@ -101,8 +101,9 @@ def read_rows(
     else:
         *others, last = (f".{entry.extensions[0]}" for entry in FORMATS if entry.separator is None)
         raise InputError(
-            f"{path}: is {file_type.format.name}; chats are read from {', '.join(others)} and"
-            f" {last}, also .gz and .zst"
+            f"is {file_type.format.name}",
+            path=path,
+            remedy=f"chats are read from {', '.join(others)} and {last}, also .gz and .zst",
         )
     unit = "row"
     if is_lines:
@@ -145,8 +146,12 @@ def _sequences_of_bins(
     """Read the sequences of pickled bins as rows of tokens. Memory: O(file)."""
     if alignment is None:
         raise InputError(
-            f"{path}: a pickled .npy does not say where its loss masks stand; say it with"
-            " alignment=, which is legacy_roll_right for most older files, or shift_left"
+            "a pickled .npy does not say where its loss masks stand",
+            path=path,
+            remedy=(
+                "say it with alignment=, which is legacy_roll_right for most older files, or"
+                " shift_left"
+            ),
         )
     remainder, modulus = part
     first = 0
@@ -206,7 +211,9 @@ def _chunks(path: Path, file_type: FileType) -> Iterator[bytes]:
             while block := stream.read(_READ_BYTES):
                 yield bytes(block)
     except OSError as error:
-        raise InputError(f"{path}: {error}; the file is cut or damaged, fetch it again") from error
+        raise InputError(
+            f"{error}; the file is cut or damaged, fetch it again", path=path
+        ) from error
 
 
 def _lines(
@@ -261,8 +268,9 @@ def _whole_value(
         if more:
             return None
         raise InputError(
-            f"{path}: row {index + 1}: is not valid JSON ({error}); the rows after it cannot be"
-            " separated, correct the file"
+            f"row {index + 1}: is not valid JSON ({error}); the rows after it cannot be"
+            " separated, correct the file",
+            path=path,
         ) from error
     if end < len(text) or not more or isinstance(value, dict | BrokenRow):
         return value, end
@@ -291,7 +299,9 @@ def _values(
         if at < len(text):
             if ended:
                 raise InputError(
-                    f"{path}: text after the array: {preview(text[at : at + 40])}; correct the file"
+                    f"text after the array: {preview(text[at : at + 40])}",
+                    path=path,
+                    remedy="correct the file",
                 )
             decoded = _whole_value(text, at, path, index, more=more)
             if decoded is not None:
@@ -304,7 +314,9 @@ def _values(
                 continue
         if not more:
             if inside:
-                raise InputError(f"{path}: the array does not end; the file is cut, fetch it again")
+                raise InputError(
+                    "the array does not end; the file is cut, fetch it again", path=path
+                )
             return
         text = text[at:]
         at = 0

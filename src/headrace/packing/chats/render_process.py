@@ -127,8 +127,11 @@ class ProcessRenderer:
                 elif killed == len(outcomes):
                     raise EngineError(
                         "the process that renders the chat template died twice on one conversation"
-                        f" ({died}); if the machine ran out of memory, use fewer workers, else give"
-                        " another template with chat_template="
+                        f" ({died})",
+                        remedy=(
+                            "if the machine ran out of memory, use fewer workers, else give another"
+                            " template with chat_template="
+                        ),
                     ) from None
                 else:
                     killed = len(outcomes)
@@ -158,7 +161,8 @@ class ProcessRenderer:
         if self._overruns >= _MOST_OVERRUNS:
             raise SettingsError(
                 f"the chat template took {limit} on each of {self._overruns} conversations in a"
-                " row; give another with chat_template="
+                " row",
+                remedy="give another with chat_template=",
             ) from None
         return RowRejected("template_limit", f"the template took {limit}")
 
@@ -264,8 +268,8 @@ class _Process:
         code = self._popen.wait()
         if not self._compiled and code == -signal.SIGXCPU:
             raise SettingsError(
-                f"the chat template takes more than {self._seconds} s of processor time to compile;"
-                " give another with chat_template="
+                f"the chat template takes more than {self._seconds} s of processor time to compile",
+                remedy="give another with chat_template=",
             )
         raise _Died(struct.unpack("<q", self._finished[:8])[0] - done, code)
 

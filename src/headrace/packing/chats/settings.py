@@ -199,8 +199,11 @@ def read_tokenizer(tokenizer: Path | str) -> TokenizerFiles:
         if path.is_dir():
             what = "holds no tokenizer.json"
         raise SettingsError(
-            f"tokenizer {path}: {what}; give a tokenizer.json (or .json.gz) or the directory that"
-            " holds it, as `save_pretrained` of a fast tokenizer writes it"
+            f"tokenizer {path}: {what}",
+            remedy=(
+                "give a tokenizer.json (or .json.gz) or the directory that holds it, as"
+                " `save_pretrained` of a fast tokenizer writes it"
+            ),
         )
     config = _read_json_beside(main, "tokenizer_config.json")
     named = {**_read_json_beside(main, "special_tokens_map.json"), **config}
@@ -222,7 +225,7 @@ def _read_text(path: Path) -> str:
         return (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
     except (OSError, EOFError, UnicodeDecodeError) as error:
         raise InputError(
-            f"{path}: cannot be read as text ({error}); fetch the file again"
+            f"cannot be read as text ({error})", path=path, remedy="fetch the file again"
         ) from error
 
 
@@ -233,9 +236,11 @@ def _read_json_beside(main: Path, name: str) -> dict[str, Any]:
     try:
         record = json.loads(_read_text(path))
     except ValueError as error:
-        raise InputError(f"{path}: is not valid JSON ({error}); fetch the file again") from error
+        raise InputError(
+            f"is not valid JSON ({error})", path=path, remedy="fetch the file again"
+        ) from error
     if not isinstance(record, dict):
-        raise InputError(f"{path}: is a {type(record).__name__}; it must be a JSON object")
+        raise InputError(f"is a {type(record).__name__}; it must be a JSON object", path=path)
     return record
 
 
@@ -255,8 +260,8 @@ def _read_templates(main: Path, config: Mapping[str, Any]) -> dict[str, str]:
             named[entry["name"]] = entry["template"]
     if named and "default" not in named:
         raise InputError(
-            f"{main.parent}: has the templates {', '.join(named)} but none named default; give one"
-            " of them"
+            f"{main.parent}: has the templates {', '.join(named)} but none named default",
+            remedy="give one of them",
         )
     if named:
         return {"default": named.pop("default"), **named}
@@ -282,7 +287,7 @@ def load_tokenizer(
         tokenizer = Tokenizer.from_str(text)
     except Exception as error:
         raise InputError(
-            f"{files.path}: is not a tokenizer ({error}); fetch the file again"
+            f"is not a tokenizer ({error})", path=files.path, remedy="fetch the file again"
         ) from error
     tokenizer.no_truncation()
     tokenizer.no_padding()

@@ -143,7 +143,8 @@ class _Sandbox(ImmutableSandboxedEnvironment):
             if day is None:
                 raise SettingsError(
                     "the chat template asks for today's date, which would change the data from day"
-                    " to day; give date="
+                    " to day",
+                    remedy="give date=",
                 )
             return day.strftime(form)
 
@@ -270,7 +271,7 @@ class Template:
             else:
                 where = f", line {line}"
             raise SettingsError(
-                f"the chat template{where}: {error}; give another with chat_template="
+                f"the chat template{where}: {error}", remedy="give another with chat_template="
             ) from error
 
     def render(

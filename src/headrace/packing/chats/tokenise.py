@@ -147,8 +147,9 @@ class ChatEncoder:
             self.eos_id = self.tokenizer.token_to_id(eos)
             if self.eos_id is None and settings.eos == "append":
                 raise SettingsError(
-                    f"{self.files.path}: the end token {eos!r} is not in the vocabulary; correct"
-                    " tokenizer_config.json"
+                    f"the end token {eos!r} is not in the vocabulary",
+                    path=self.files.path,
+                    remedy="correct tokenizer_config.json",
                 )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -297,8 +298,8 @@ class ChatEncoder:
         sample = sample_of(row, form.layout, form.mapping, form.filters)
         if self.settings.tokenizer is None and not isinstance(sample, TokenSample):
             raise SettingsError(
-                f"rows with {', '.join(sorted(row))} are not tokens yet; give tokenizer= with a "
-                "tokenizer.json, its directory or ORG/NAME"
+                f"rows with {', '.join(sorted(row))} are not tokens yet",
+                remedy="give tokenizer= with a tokenizer.json, its directory or ORG/NAME",
             )
         return sample
 
@@ -349,8 +350,9 @@ class ChatEncoder:
         append = self.settings.eos == "append"
         if append and self.eos_id is None:
             raise SettingsError(
-                f"{self.files.path}: has no end token to append to texts; give eos='none' or a"
-                " tokenizer_config.json"
+                "has no end token to append to texts",
+                path=self.files.path,
+                remedy="give eos='none' or a tokenizer_config.json",
             )
         spans = []
         if sample.trained_from < len(sample.text):
@@ -540,7 +542,7 @@ class ChatEncoder:
             sources = {"default": template_text(self.settings.chat_template)}
         if not sources:
             raise SettingsError(
-                f"{self.files.path}: has no chat template; give one with chat_template="
+                "has no chat template", path=self.files.path, remedy="give one with chat_template="
             )
         return ProcessRenderer(
             RenderSettings(
@@ -565,7 +567,7 @@ def _in_this_process(
     if encoder.fingerprint != fingerprint:
         raise InputError(
             f"{settings.tokenizer}: tokenizer or template on {platform.node()} is not the one that"
-            f" the run began with (digest {encoder.fingerprint[:12]}, not {fingerprint[:12]}); give"
-            " all machines the same files"
+            f" the run began with (digest {encoder.fingerprint[:12]}, not {fingerprint[:12]})",
+            remedy="give all machines the same files",
         )
     return encoder

@@ -82,7 +82,8 @@ class PackingPasses:
         clashing = [name for name in self.others if name in (*MADE, VALID)]
         if clashing:
             raise SettingsError(
-                f"pack: columns {clashing} clash with those of packed batches; leave them out"
+                f"pack: columns {clashing} clash with those of packed batches",
+                remedy="leave them out",
             )
         rows = replace(
             options,
@@ -107,8 +108,8 @@ class PackingPasses:
         if self.pack.too_long == "error" and len(long):
             raise InputError(
                 f"pack: {len(long)} rows have more than {self.longest} tokens, the first of them"
-                f" row {long[0]} with"
-                f' {lengths[long[0]]}; choose a larger capacity, or too_long="truncate" or "drop"'
+                f" row {long[0]} with {lengths[long[0]]}",
+                remedy='choose a larger capacity, or too_long="truncate" or "drop"',
             )
 
     @property
@@ -134,15 +135,15 @@ class PackingPasses:
         state = CountedState.from_dict(values)
         if state.identity != self.identity:
             raise StreamError(
-                "packing state: it was saved with other settings of pack= or packed=; bins would"
-                " hold other rows: pass the saved ones, or start the epoch again"
+                "packing state: it was saved with other settings of pack= or packed=",
+                remedy="bins would hold other rows: pass the saved ones, or start the epoch again",
             )
         rows = self.rows.at(self.rows.checked(state.start.to_dict()))
         saved = PackingPass(self, rows, state.world_size, state.batch_size)
         if state.batches > saved.steps:
             raise StreamError(
-                f"packing state: it counts {state.batches} batches of a pass of {saved.steps}; pass"
-                " it on unchanged"
+                f"packing state: it counts {state.batches} batches of a pass of {saved.steps}",
+                remedy="pass it on unchanged",
             )
         if (state.world_size, state.batch_size) == (
             self.topology.world_size,
@@ -477,7 +478,7 @@ def _read_tokens(
         column_type = table.schema.field(name).type
         if not holds_whole_numbers(column_type, or_truth=name != names[0]):
             raise InputError(
-                f"column {name} is {column_type}; packing needs lists of whole numbers"
+                f"column {name} is {column_type}", remedy="packing needs lists of whole numbers"
             )
         if not holds_whole_numbers(column_type):
             index = table.schema.get_field_index(name)

@@ -74,7 +74,8 @@ class PackRows:
             columns
         ):
             raise SettingsError(
-                f"pack: columns are {columns}; give tokens=, mask= and lengths= names, each once"
+                f"pack: columns are {columns}",
+                remedy="give tokens=, mask= and lengths= names, each once",
             )
 
     @property
@@ -106,10 +107,11 @@ class PackRows:
             judged = preference_field(index.schema, but=(self.tokens,))
         if judged is not None:
             raise SettingsError(
-                f"pack: column {judged} judges answers, so rows that were rejected would be packed;"
-                " say what to read "
-                f'with columns=["{self.tokens}"] if all rows are good, else prepare a dataset of'
-                " the good ones"
+                f"pack: column {judged} judges answers, so rows that were rejected would be packed",
+                remedy=(
+                    f'say what to read with columns=["{self.tokens}"] if all rows are good, else'
+                    " prepare a dataset of the good ones"
+                ),
             )
         column = self.lengths or self.tokens
         column_type = pa.null()
@@ -123,8 +125,11 @@ class PackRows:
             or pa.types.is_integer(column_type)
         ):
             raise SettingsError(
-                f"pack: column {column} is {described}; packing needs lists of token ids, or their"
-                f" lengths, and the dataset has {index.schema.names}"
+                f"pack: column {column} is {described}",
+                remedy=(
+                    "packing needs lists of token ids, or their lengths, and the dataset has"
+                    f" {index.schema.names}"
+                ),
             )
         counted = count_rows(
             index,
@@ -146,7 +151,9 @@ def pack_setting(value: Any) -> PackRows:
     if isinstance(value, int) and not isinstance(value, bool):
         return PackRows(capacity=value)
     raise SettingsError(
-        f"pack is {value!r}; expected tokens of a bin, headrace.PackRows(...), or None"
+        setting="pack",
+        value=value,
+        remedy="expected tokens of a bin, headrace.PackRows(...), or None",
     )
 
 
@@ -178,10 +185,10 @@ def check_packing(options: StreamOptions) -> PackedBatches:
     Raises `SettingsError` for options that packing does not support.
     """
     if options.packed == "off":
-        raise SettingsError('pack= makes packed batches; leave packed="off" out')
+        raise SettingsError("pack= makes packed batches", remedy='leave packed="off" out')
     if options.remainder == "drop":
         raise SettingsError(
-            'pack= puts every row into a bin; use remainder="pad", or "exact" on one rank'
+            "pack= puts every row into a bin", remedy='use remainder="pad", or "exact" on one rank'
         )
     if options.distribution != "balanced" or options.on_bad_block != "raise":
         raise SettingsError(
@@ -191,13 +198,13 @@ def check_packing(options: StreamOptions) -> PackedBatches:
         )
     if options.batch_format not in ("torch", "numpy"):
         raise SettingsError(
-            'pack= makes tensors or arrays; use batch_format="torch" or "numpy", not'
-            f' "{options.batch_format}"'
+            "pack= makes tensors or arrays",
+            remedy=f'use batch_format="torch" or "numpy", not "{options.batch_format}"',
         )
     if options.lists != "ragged":
         raise SettingsError(
-            'pack= makes its own rows; leave lists="padded" out, see'
-            " headrace.PackedBatches(pad_to=)"
+            "pack= makes its own rows",
+            remedy='leave lists="padded" out, see headrace.PackedBatches(pad_to=)',
         )
     if options.form is not None:
         return cast(PackedBatches, options.form)

@@ -68,8 +68,8 @@ class _Questions(Encoding):
             except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
                 raise InputError(
                     f"dataset {self.task.dataset.source.name}: column {name} holds values of"
-                    f" several types ({error}); write them as text, or leave the column out with"
-                    " columns="
+                    f" several types ({error})",
+                    remedy="write them as text, or leave the column out with columns=",
                 ) from None
         files.write_arrow(self.task.file(COLUMNS), pa.table(columns))
         return super().written(files)

@@ -176,14 +176,15 @@ def _schema(settings: Preferences, handed_on: Sequence[pa.Schema]) -> pa.Schema:
         beside = pa.unify_schemas(handed_on, promote_options="permissive")
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise InputError(
-            f"copied columns differ between files ({error}); write them as text, or leave them out"
-            " with columns="
+            f"copied columns differ between files ({error})",
+            remedy="write them as text, or leave them out with columns=",
         ) from None
     ids = id_columns(settings.kind)
     clashing = sorted({*ids} & {*beside.names})
     if clashing:
         raise InputError(
-            f"column {clashing[0]} is one that this recipe makes; name those to copy with columns="
+            f"column {clashing[0]} is one that this recipe makes",
+            remedy="name those to copy with columns=",
         )
     return pa.schema([*(pa.field(name, IDS, nullable=False) for name in ids), *beside])
 

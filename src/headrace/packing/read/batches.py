@@ -134,12 +134,14 @@ class PackedBatches:
         if self.pad_to is not None and self.pad_to % self.pad_to_multiple_of:
             raise SettingsError(
                 f"packed: pad_to {self.pad_to} is not a multiple of pad_to_multiple_of"
-                f" {self.pad_to_multiple_of}; give one of them, or numbers that fit"
+                f" {self.pad_to_multiple_of}",
+                remedy="give one of them, or numbers that fit",
             )
         if self.labels == "same" and self.last_token == "drop":
             raise SettingsError(
                 'packed: labels="same" needs the last token of each sequence, which'
-                ' last_token="drop" leaves out; use labels="next"'
+                ' last_token="drop" leaves out',
+                remedy='use labels="next"',
             )
 
     @property
@@ -151,8 +153,10 @@ class PackedBatches:
         """Raise `SettingsError` if the columns of a split do not have the types of packed rows."""
         for name in columns_of_other_types(index.schema):
             raise SettingsError(
-                f"{root}: column {name} is {index.schema.field(name).type}, and packed rows have"
-                ' lists of whole numbers there; use packed="off" for rows as they are'
+                f"column {name} is {index.schema.field(name).type}, and packed rows have lists"
+                " of whole numbers there",
+                path=root,
+                remedy='use packed="off" for rows as they are',
             )
 
     def default_columns(self, available: Sequence[str]) -> list[str]:
@@ -245,8 +249,9 @@ def packed_setting(value: Any) -> PackedBatches:
     if isinstance(value, PackedBatches):
         return value
     raise SettingsError(
-        f"packed is {value!r}; expected one of {', '.join(get_args(PackedWord))}, or"
-        " headrace.PackedBatches(...)"
+        setting="packed",
+        value=value,
+        remedy=f"expected one of {', '.join(get_args(PackedWord))}, or headrace.PackedBatches(...)",
     )
 
 
@@ -367,8 +372,9 @@ def make_packed_batch(bins: PackedRows, settings: PackedBatches) -> dict[str, An
         most = settings.most_sequences
     if len(lengths) > most:
         raise StreamError(
-            f"packed: a batch has {len(lengths)} sequences, filling among them, and most_sequences"
-            f" is {most}; set a larger one, or prepare bins with max_sequences_per_bin"
+            f"packed: a batch has {len(lengths)} sequences, filling among them, and"
+            f" most_sequences is {most}",
+            remedy="set a larger one, or prepare bins with max_sequences_per_bin",
         )
     positions = np.arange(width * len(tokens)) - np.repeat(offsets[:-1], lengths)
     batch: dict[str, Any] = {
@@ -407,8 +413,8 @@ def _width(tokens: I64, settings: PackedBatches) -> int:
         if settings.last_token == "drop":
             less = ""
         raise StreamError(
-            f"packed: a row has {longest} tokens and pad_to is {settings.pad_to}{hint}; set a"
-            f" larger pad_to{less}"
+            f"packed: a row has {longest} tokens and pad_to is {settings.pad_to}{hint}",
+            remedy=f"set a larger pad_to{less}",
         )
     return settings.pad_to
 

@@ -83,7 +83,8 @@ def normal_rows(table: pa.Table, alignment: MaskAlignment) -> pa.Table:
         and not 0 <= int(values.min()) <= int(values.max()) <= 255
     ):
         raise InputError(
-            f"loss_mask holds {values.min()}..{values.max()}; expected 0 and 1: write the file anew"
+            f"loss_mask holds {values.min()}..{values.max()}",
+            remedy="expected 0 and 1: write the file anew",
         )
     mask: U8 = values.astype(np.uint8)
     if alignment == "legacy_roll_right":
@@ -133,7 +134,7 @@ class PackedBlocks:
                 self._found[shard] = self._alignment_of(path, self._index.formats[shard])
             return normal_rows(table, self._found[shard])
         except InputError as error:
-            raise InputError(f"{path}: {error}") from error
+            raise InputError(f"{error}", path=path) from error
 
     def _alignment_of(self, path: Path, word: str) -> MaskAlignment:
         declared = stored_alignment(path, word)
@@ -141,14 +142,20 @@ class PackedBlocks:
             declared = None
         if declared is None and self._alignment is None:
             raise SettingsError(
-                f"{path}: its metadata has no {ALIGNMENT_KEYS[1]}; say where its masks stand, e.g."
-                ' packed=headrace.PackedBatches(loss_mask_alignment="shift_left"), or "unshifted"'
+                f"its metadata has no {ALIGNMENT_KEYS[1]}",
+                path=path,
+                remedy=(
+                    "say where its masks stand, e.g."
+                    ' packed=headrace.PackedBatches(loss_mask_alignment="shift_left"), or'
+                    ' "unshifted"'
+                ),
             )
         if declared is not None and self._alignment not in (None, declared):
             raise SettingsError(
-                f'{path}: its metadata says {ALIGNMENT_KEYS[1]} "{declared}", and'
-                f' "{self._alignment}" was asked for; leave loss_mask_alignment out, or open files'
-                " of one kind at a time"
+                f'its metadata says {ALIGNMENT_KEYS[1]} "{declared}", and "{self._alignment}"'
+                " was asked for",
+                path=path,
+                remedy="leave loss_mask_alignment out, or open files of one kind at a time",
             )
         return cast(MaskAlignment, declared or self._alignment)
 
@@ -218,19 +225,22 @@ def count_rows(
         table = read_block(block, columns)
         if len(table) != index.rows[block]:
             raise CorruptShard(
-                f"{where}: has {len(table)} rows, the index says {index.rows[block]}; the shard"
-                " changed after it was indexed: restore it or index the dataset again"
+                f"has {len(table)} rows, the index says {index.rows[block]}; the shard changed"
+                " after it was indexed: restore it or index the dataset again",
+                path=where,
             )
         for name in columns:
             if table[name].null_count:
                 raise InputError(
-                    f"{where}: column {name} holds {table[name].null_count} nulls; a sequence"
-                    " without tokens is an empty list"
+                    f"column {name} holds {table[name].null_count} nulls; a sequence without tokens"
+                    " is an empty list",
+                    path=where,
                 )
         counted = count(table)
         if counted.size and not 0 <= int(counted.min()) <= int(counted.max()) < 1 << 62:
             raise InputError(
-                f"{where}: columns {list(columns)} give counts of {counted.min()}..{counted.max()}"
+                f"columns {list(columns)} give counts of {counted.min()}..{counted.max()}",
+                path=where,
             )
         return counted
 

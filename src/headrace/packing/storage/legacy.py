@@ -114,12 +114,12 @@ def read_legacy(path: Path | str, *, bins_at_once: int = 1000) -> Iterator[Packe
                 ValueError,
                 RecursionError,
             ) as error:  # RecursionError: nested too deep to print
-                raise InputError(f"{where}: bin {number}{error}; {_ADVICE}") from error
+                raise InputError(f"bin {number}{error}; {_ADVICE}", path=where) from error
             bins[number] = None  # free each bin once it is converted
         rows = PackedRows.concatenate(parts)
         fault = first_fault(rows)
         if fault is not None:
-            raise InputError(f"{where}: bin {first + fault[0]}: {fault[1]}")
+            raise InputError(f"bin {first + fault[0]}: {fault[1]}", path=where)
         yield rows
 
 
@@ -169,25 +169,28 @@ def _loaded(path: Path) -> list[Any]:
     except InputError:
         raise
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); check the path") from error
+        raise InputError(
+            f"cannot be read ({error.strerror})", path=path, remedy="check the path"
+        ) from error
     except _Forbidden as error:
         raise InputError(
-            f"{path}: {error}, which packed data does not need; it was not run. The file may be"
-            " hostile: ask where it comes from"
+            f"{error}, which packed data does not need; it was not run. The file may be"
+            " hostile: ask where it comes from",
+            path=path,
         ) from error
     except Exception as error:  # damaged bytes make the unpickler raise almost anything
         raise InputError(
-            f"{path}: is cut or damaged ({type(error).__name__}: {error}); {_ADVICE}"
+            f"is cut or damaged ({type(error).__name__}: {error}); {_ADVICE}", path=path
         ) from error
     if not isinstance(loaded, list):
-        raise InputError(f"{path}: holds {type(loaded).__name__}, not a list of bins; {_ADVICE}")
+        raise InputError(f"holds {type(loaded).__name__}, not a list of bins; {_ADVICE}", path=path)
     if len(loaded) != counted:
         raise InputError(
-            f"{path}: the header counts {counted:,} bins, the pickle holds {len(loaded):,};"
-            f" {_ADVICE}"
+            f"the header counts {counted:,} bins, the pickle holds {len(loaded):,}; {_ADVICE}",
+            path=path,
         )
     if not loaded:
-        raise InputError(f"{path}: holds no bins; {_ADVICE}")
+        raise InputError(f"holds no bins; {_ADVICE}", path=path)
     return loaded
 
 
@@ -200,9 +203,9 @@ def _check_header(file: BinaryIO, path: Path) -> int:
     except OSError:
         raise
     except Exception as error:  # numpy's parser of headers raises almost anything
-        raise InputError(f"{path}: is not a .npy file ({error}); {_ADVICE}") from error
+        raise InputError(f"is not a .npy file ({error}); {_ADVICE}", path=path) from error
     if dtype != np.dtype(object) or len(shape) != 1:
-        raise InputError(f"{path}: is an array of {dtype} with shape {shape}; {_ADVICE}")
+        raise InputError(f"is an array of {dtype} with shape {shape}; {_ADVICE}", path=path)
     return int(shape[0])
 
 

@@ -98,14 +98,17 @@ class ParquetShardWriter:
             is_address(str(location)) or self.output_path.lower().startswith("file:")
         ):
             raise SettingsError(
-                f"{self.output_path}: is an address, and filesystem= is given too; give the path"
-                " inside that file system"
+                "is an address, and filesystem= is given too",
+                path=self.output_path,
+                remedy="give the path inside that file system",
             )
         if filesystem is None and is_address(str(location)):
             raise SettingsError(
-                f"{location}: is in an object store; give filesystem=, e.g."
-                f" pyarrow.fs.S3FileSystem(), and the path {'/'.join(location.parts[1:])} inside"
-                " it, or write a local file"
+                f"{location}: is in an object store",
+                remedy=(
+                    "give filesystem=, e.g. pyarrow.fs.S3FileSystem(), and the path"
+                    f" {'/'.join(location.parts[1:])} inside it, or write a local file"
+                ),
             )
         if row_group_size < 1:
             raise ValueError(
@@ -309,7 +312,9 @@ def _telling(path: str) -> Iterator[None]:
         yield
     except (OSError, pa.ArrowException) as error:
         raise StoreError(
-            f"{path}: cannot write ({error}); check the file system and the rights, run again"
+            f"cannot write ({error})",
+            path=path,
+            remedy="check the file system and the rights, run again",
         ) from error
 
 
@@ -396,7 +401,7 @@ def read_parquet(path: Path) -> Iterator[PackedRows]:
                 yield rows_of(file.read_row_group(group, columns=SCHEMA.names, use_threads=False))
     except (OSError, pa.ArrowException, InputError) as error:
         raise CorruptShard(
-            f"{where}: cannot be read ({error}); restore it or prepare the run again"
+            f"cannot be read ({error})", path=where, remedy="restore it or prepare the run again"
         ) from error
 
 

@@ -157,16 +157,17 @@ class SequenceSpool:
             version = manifest["version"]
         except FileNotFoundError:
             raise InputError(
-                f"{root}: has no {MANIFEST}; the spool was not finished, write it again"
+                f"has no {MANIFEST}; the spool was not finished, write it again", path=root
             ) from None
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptShard(
-                f"{root / MANIFEST}: cannot be read ({error!r}); write the spool again"
+                f"cannot be read ({error!r})", path=root / MANIFEST, remedy="write the spool again"
             ) from error
         if version != VERSION:
             raise CorruptShard(
-                f"{root / MANIFEST}: version is {version!r}, this is {VERSION!r}; write the spool"
-                " again"
+                f"version is {version!r}, this is {VERSION!r}",
+                path=root / MANIFEST,
+                remedy="write the spool again",
             )
         arrays = []
         for (name, dtype), count in zip(
@@ -179,8 +180,10 @@ class SequenceSpool:
                 size = path.stat().st_size
             if size is None or size != count * dtype.itemsize or size != record.get("bytes"):
                 raise CorruptShard(
-                    f"{path}: has {'no' if size is None else size} bytes, the manifest says"
-                    f" {record.get('bytes')} for {count} of {dtype.name}; write the spool again"
+                    f"has {('no' if size is None else size)} bytes, the manifest says"
+                    f" {record.get('bytes')} for {count} of {dtype.name}",
+                    path=path,
+                    remedy="write the spool again",
                 )
             mapped: npt.NDArray[Any] = np.empty(0, dtype)
             if count:
@@ -189,8 +192,9 @@ class SequenceSpool:
         spool = cls(*arrays)
         if int(spool.offsets[0]) != 0 or int(spool.offsets[-1]) != tokens:
             raise CorruptShard(
-                f"{root / 'offsets.bin'}: goes from {spool.offsets[0]} to {spool.offsets[-1]},"
-                f" tokens are {tokens}; write the spool again"
+                f"goes from {spool.offsets[0]} to {spool.offsets[-1]}, tokens are {tokens}",
+                path=root / "offsets.bin",
+                remedy="write the spool again",
             )
         return spool
 
@@ -220,7 +224,8 @@ class SequenceSpool:
         if len(starts) and int((starts + lengths).max()) > len(self.tokens):
             raise CorruptShard(
                 f"spool: a sequence ends at token {int((starts + lengths).max())} of"
-                f" {len(self.tokens)}; offsets or lengths are damaged, write the spool again"
+                f" {len(self.tokens)}",
+                remedy="offsets or lengths are damaged, write the spool again",
             )
         return _runs(self.tokens, starts, lengths), _runs(self.mask, starts, lengths), lengths
 

@@ -63,12 +63,14 @@ class Encoder:
             )
             if (codes == -2).any():
                 row = int(np.argmax(codes == -2)) + 1
-                raise InputError(f"static feature {column!r} is missing at row {row}; name it")
+                raise InputError(
+                    f"static feature {column!r} is missing at row {row}", remedy="name it"
+                )
             if (codes < 0).any() and self.step["handle_unknown"] == "error":
                 raise InputError(
                     f"static feature {column!r} is {column_texts[int(np.argmax(codes < 0))]!r},"
-                    f" which is none of the {len(every)} categories that were fitted; give one of"
-                    " them, or the encoder handle_unknown"
+                    f" which is none of the {len(every)} categories that were fitted",
+                    remedy="give one of them, or the encoder handle_unknown",
                 )
             if self.step["step"] == "OrdinalEncoder":
                 blocks.append(
@@ -142,7 +144,8 @@ def fit_encoder(step: StepData, columns: Sequence[str], texts: Texts) -> Encoder
     if listed != "auto" and len(listed) != len(columns):
         raise SettingsError(
             f"{step['step']}: categories are of {len(listed)} columns, and there are"
-            f" {len(columns)}: {', '.join(columns)}; give one list each"
+            f" {len(columns)}: {', '.join(columns)}",
+            remedy="give one list each",
         )
     categories = listed
     if listed == "auto":

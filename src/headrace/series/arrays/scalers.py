@@ -119,11 +119,13 @@ class BaseScalers(ABC):
             stranger = texts.filter(indices.is_null())[0].as_py()
             near = difflib.get_close_matches(str(stranger), self.entities[:10_000], n=1)
             raise InputError(
-                f"entity {stranger!r}: no pipeline was fitted for it"
-                f" ({len(self.entities):,} entities have"
-                f" one{f', near: {near[0]!r}' if near else ''}), and unscaled values are never"
-                " returned; give entities of this run, or prepare with strategy: unified, which"
-                " fits one pipeline for all"
+                f"entity {stranger!r}: no pipeline was fitted for it ({len(self.entities):,}"
+                f" entities have one{(f', near: {near[0]!r}' if near else '')}), and unscaled"
+                " values are never returned",
+                remedy=(
+                    "give entities of this run, or prepare with strategy: unified, which fits one"
+                    " pipeline for all"
+                ),
             )
         return np.asarray(indices.to_numpy(), np.int64)
 
@@ -149,8 +151,8 @@ class BaseScalers(ABC):
             raise InputError(
                 f"entity {entities[int(groups[row])]!r}, column {self.columns[column]!r}:"
                 f" {float(before[row, column])!r} has no finite value after {self._words()} as"
-                f" {scaled.dtype}; correct the data or name it in missing_numbers, or choose other"
-                " steps"
+                f" {scaled.dtype}",
+                remedy="correct the data or name it in missing_numbers, or choose other steps",
             )
 
 
@@ -320,7 +322,8 @@ class Scalers(BaseScalers):
             return cls(columns, entities, tuple(steps), tuple(measured))
         except (KeyError, TypeError, ValueError, AttributeError, SettingsError) as error:
             raise CorruptShard(
-                f"fitted pipelines: are damaged ({error}); restore them or prepare the run again"
+                f"fitted pipelines: are damaged ({error})",
+                remedy="restore them or prepare the run again",
             ) from error
 
 
@@ -364,7 +367,9 @@ def fit_scalers(
 
     short = np.flatnonzero(np.diff(offsets) < 1)
     if len(short):
-        raise InputError(f"{who(int(short[0]))}: has no rows to fit a scaler on; leave it out")
+        raise InputError(
+            f"{who(int(short[0]))}: has no rows to fit a scaler on", remedy="leave it out"
+        )
     if len(matrix):
         groups = row_groups(offsets, 0, len(matrix))
     else:
@@ -372,13 +377,13 @@ def fit_scalers(
     if (first_bad := _first(np.isinf(matrix))) is not None:
         row, column = first_bad
         raise InputError(
-            f"{who(int(groups[row]), column)}: holds {matrix[row, column]}, which cannot be scaled;"
-            " correct the data or leave the entity out"
+            f"{who(int(groups[row]), column)}: holds {matrix[row, column]}, which cannot be scaled",
+            remedy="correct the data or leave the entity out",
         )
     if steps and (first_bad := _first(counts(matrix, offsets) == 0)) is not None:
         raise InputError(
-            f"{who(*first_bad)}: has no value among the rows to fit a scaler on; leave the entity"
-            " or the column out"
+            f"{who(*first_bad)}: has no value among the rows to fit a scaler on",
+            remedy="leave the entity or the column out",
         )
     measured: list[Mapping[str, F64]] = []
     for step in steps:
@@ -392,8 +397,8 @@ def fit_scalers(
             row, column = first_bad
             raise InputError(
                 f"{who(int(groups[row]), column)}: {float(before[row, column])!r} has no finite"
-                f" value after {step.get('func') or step['step']}; correct the data, or choose a"
-                " step that is defined for it"
+                f" value after {step.get('func') or step['step']}",
+                remedy="correct the data, or choose a step that is defined for it",
             )
     if entities is None:
         return Scalers(tuple(columns), None, tuple(steps), tuple(measured))
@@ -430,7 +435,7 @@ def _measure(step: StepData, matrix: F64, offsets: I64) -> dict[str, F64]:
                 )
             except ValueError as error:
                 raise InputError(
-                    f"PowerTransformer({method}): {error}; choose another step"
+                    f"PowerTransformer({method}): {error}", remedy="choose another step"
                 ) from error
         transformed = power(method, matrix, exponents[row_groups(offsets, 0, len(matrix))])
         return {"lambda": exponents, **_moments(transformed, offsets)}

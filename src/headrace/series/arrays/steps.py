@@ -172,19 +172,21 @@ def complete(word: str, params: Mapping[str, Any]) -> StepData:
         try:
             full[name] = convert(value)
         except ValueError as error:
-            raise SettingsError(f"{word}: {name} is {value!r}; give {error}") from None
+            raise SettingsError(f"{word}: {name} is {value!r}", remedy=f"give {error}") from None
     if word == "Log" and not full["offset"] and not full["mean_share"]:
         raise SettingsError(
-            "Log: offset is 0 and mean_share is 0, so zeros have no logarithm; give offset, e.g."
-            " 0.01"
+            "Log: offset is 0 and mean_share is 0, so zeros have no logarithm",
+            remedy="give offset, e.g. 0.01",
         )
     if word == "OrdinalEncoder":
         value = full["unknown_value"]
         if (value is not None) != (full["handle_unknown"] == "use_encoded_value"):
             raise SettingsError(
-                f"{word}: unknown_value is {value!r} and handle_unknown {full['handle_unknown']!r};"
-                " give a number, e.g. -1, with handle_unknown: use_encoded_value, and none"
-                " otherwise"
+                f"{word}: unknown_value is {value!r} and handle_unknown {full['handle_unknown']!r}",
+                remedy=(
+                    "give a number, e.g. -1, with handle_unknown: use_encoded_value, and none"
+                    " otherwise"
+                ),
             )
     return {"step": word, **full}
 

@@ -75,7 +75,7 @@ class FramePipeline(ABC):
         """The fitted part. Raises `SettingsError` before `fit`."""
         if self._part is None:
             raise SettingsError(
-                "the pipeline is not fitted; call fit first, with the rows that train"
+                "the pipeline is not fitted", remedy="call fit first, with the rows that train"
             )
         return self._part
 
@@ -203,8 +203,8 @@ class GroupedPipeline(FramePipeline):
         if twice:
             raise InputError(
                 f"column {self.group_identifier!r}: entity {twice[0]!r} was fitted before, like"
-                f" {len(twice) - 1} others of this table; give all rows of an entity at once, or"
-                " fit again with fit"
+                f" {len(twice) - 1} others of this table",
+                remedy="give all rows of an entity at once, or fit again with fit",
             )
         self._part = merge([Fitted((self._part,)), more]).parts[0]
         return self
@@ -226,8 +226,8 @@ class GroupedPipeline(FramePipeline):
         names = frame[self.group_identifier].cast(pl.String)
         if names.null_count():
             raise InputError(
-                f"column {self.group_identifier!r}: {names.null_count()} rows have no entity; name"
-                " them"
+                f"column {self.group_identifier!r}: {names.null_count()} rows have no entity",
+                remedy="name them",
             )
         codes = names.rank("dense").to_numpy().astype(np.int64) - 1
         order = np.argsort(codes, kind="stable")
@@ -259,8 +259,8 @@ def as_polars(frame: Any) -> pl.DataFrame:
         return pl.DataFrame(frame)
     except (TypeError, ValueError, pl.exceptions.PolarsError) as error:
         raise InputError(
-            f"{type(frame).__name__}: is not a table ({error}); give a polars, pandas or Arrow"
-            " table"
+            f"{type(frame).__name__}: is not a table ({error})",
+            remedy="give a polars, pandas or Arrow table",
         ) from error
 
 
@@ -286,7 +286,7 @@ def matrix_of(frame: pl.DataFrame, columns: Sequence[str]) -> F64:
         ).to_numpy()
     except pl.exceptions.PolarsError as error:
         raise InputError(
-            f"columns {', '.join(columns)}: are not all numbers ({error}); give numbers"
+            f"columns {', '.join(columns)}: are not all numbers ({error})", remedy="give numbers"
         ) from error
 
 

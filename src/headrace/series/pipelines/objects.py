@@ -69,8 +69,8 @@ class ObjectScalers(BaseScalers):
                 goes_back(step, transformer) for step, transformer in fitted_steps
             ):
                 raise SettingsError(
-                    f"{_words(self.pipeline)} has no inverse_transform; values cannot be brought"
-                    " back"
+                    f"{_words(self.pipeline)} has no inverse_transform",
+                    remedy="values cannot be brought back",
                 )
             result = _call(
                 getattr(pipeline, verb), rows, entities[group], self.columns, self.pipeline
@@ -89,8 +89,8 @@ class ObjectScalers(BaseScalers):
         if tuple(columns) == self.columns:
             return self
         raise InputError(
-            f"columns {', '.join(self.columns)} are scaled together by scikit-learn; give all of"
-            " them at once"
+            f"columns {', '.join(self.columns)} are scaled together by scikit-learn",
+            remedy="give all of them at once",
         )
 
     @classmethod
@@ -128,8 +128,9 @@ def fit_objects(
     """
     if any(step["step"] == "Log" for step in steps):
         raise SettingsError(
-            f"step Log is headrace's and cannot be mixed with {_words(steps)}, which scikit-learn "
-            f"computes; give FunctionTransformer, or steps out of {', '.join(NATIVE)} only"
+            f"step Log is headrace's and cannot be mixed with {_words(steps)}, which"
+            " scikit-learn computes",
+            remedy=f"give FunctionTransformer, or steps out of {', '.join(NATIVE)} only",
         )
     if entities is None:
         names, edges = (["all"], [0, len(matrix)])
@@ -179,13 +180,14 @@ def _call(
         except ValueError as error:
             raise InputError(
                 f"entity {who!r}, columns {', '.join(columns)}: {_words(steps)} cannot take its"
-                f" values ({error}); leave the entity out, or choose other steps"
+                f" values ({error})",
+                remedy="leave the entity out, or choose other steps",
             ) from error
     result = np.asarray(result.toarray() if hasattr(result, "toarray") else result, np.float64)
     if result.shape != rows.shape:
         raise SettingsError(
-            f"{_words(steps)} makes {result.shape[-1]} columns of {rows.shape[1]}; choose steps"
-            " that keep the columns"
+            f"{_words(steps)} makes {result.shape[-1]} columns of {rows.shape[1]}",
+            remedy="choose steps that keep the columns",
         )
     return result
 
@@ -302,8 +304,9 @@ def from_skops(data: bytes, where: str) -> Any:
         strange = sorted(set(get_untrusted_types(data=data)) - set(_HARMLESS))
         if strange:
             raise CorruptShard(
-                f"{where}: names {', '.join(strange)}, which no pipeline needs; do not trust this"
-                " file"
+                f"names {', '.join(strange)}, which no pipeline needs",
+                path=where,
+                remedy="do not trust this file",
             )
         return loads(data, trusted=list(_HARMLESS))
     except CorruptShard:

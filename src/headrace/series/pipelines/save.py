@@ -99,8 +99,8 @@ class Pipelines:
             names = [str(name) for name in entity]
         if len(names) != len(values):
             raise SettingsError(
-                f"entity has {len(names)} names for {len(values)} values; give one name, or one a"
-                " value"
+                f"entity has {len(names)} names for {len(values)} values",
+                remedy="give one name, or one a value",
             )
         part = self.time_series.part(column).only([column])
         offsets = np.arange(len(values) + 1, dtype=np.int64) * (values.size // max(1, len(values)))
@@ -134,12 +134,14 @@ def load_pipelines(
     Raises `InputError` without a finished run of series, `CorruptShard` for other bytes.
     """
     if trust not in ("safe", "joblib"):
-        raise SettingsError(f"trust is {trust!r}; give 'safe' or 'joblib'")
+        raise SettingsError(setting="trust", value=trust, remedy="give 'safe' or 'joblib'")
     root, manifest = find_run(Path(path), run)
     digests = manifest.metadata.get(FACT)
     if not isinstance(digests, dict):
         raise InputError(
-            f"{root}: a run of {manifest.recipe} has no fitted pipelines; give a dataset of series"
+            f"a run of {manifest.recipe} has no fitted pipelines",
+            path=root,
+            remedy="give a dataset of series",
         )
     return load(root, digests, trust=trust)
 
@@ -209,8 +211,9 @@ def _one_or_list(values: list[Any]) -> Any:
 def _from_joblib(run: Path, digests: Mapping[str, str]) -> Pipelines:
     if TIME_SERIES_JOBLIB not in digests:
         raise InputError(
-            f"{run}: was prepared with joblib: never, it has no {TIME_SERIES_JOBLIB}; load the safe"
-            " form"
+            f"was prepared with joblib: never, it has no {TIME_SERIES_JOBLIB}",
+            path=run,
+            remedy="load the safe form",
         )
     bundle = pickle.loads(read_file(run, TIME_SERIES_JOBLIB, digests))
     loaded = []

@@ -70,9 +70,11 @@ def refuse_fitted(value: Any) -> None:
     """
     if isinstance(value, PurePath) or (isinstance(value, str) and value.lower().endswith(_FILES)):
         raise SettingsError(
-            f"pipeline {str(value)!r} is a file with fitted steps, which would be fitted again on"
-            " this run's train rows; give steps, e.g. [StandardScaler], or pipelines_from to reuse"
-            " a run's pipelines"
+            f"pipeline {str(value)!r} is a file with fitted steps, which would be fitted"
+            " again on this run's train rows",
+            remedy=(
+                "give steps, e.g. [StandardScaler], or pipelines_from to reuse a run's pipelines"
+            ),
         )
     if isinstance(value, list | tuple):
         for step in value:
@@ -82,9 +84,11 @@ def refuse_fitted(value: Any) -> None:
     name = _fitted_word(value)
     if name is not None:
         raise SettingsError(
-            f"{name} is fitted already, and would be fitted again on this run's train rows; give an"
-            " unfitted one: sklearn.base.clone(…) of scikit-learn's, the .steps of one of"
-            " headrace's"
+            f"{name} is fitted already, and would be fitted again on this run's train rows",
+            remedy=(
+                "give an unfitted one: sklearn.base.clone(…) of scikit-learn's, the .steps of"
+                " one of headrace's"
+            ),
         )
 
 
@@ -151,8 +155,8 @@ def _one(value: Any) -> list[StepData]:
         word, params = next(iter(value.items()), ("", None))
         if len(value) != 1 or not (params is None or isinstance(params, Mapping)):
             raise SettingsError(
-                f"a step is {dict(value)!r}; write it as {{step: StandardScaler}}, with its"
-                " parameters beside `step`"
+                f"a step is {dict(value)!r}",
+                remedy="write it as {step: StandardScaler}, with its parameters beside `step`",
             )
         return _from_word(str(word), params or {})
     steps = getattr(value, "steps", None)
@@ -163,12 +167,17 @@ def _one(value: Any) -> list[StepData]:
     if word in _CONTAINERS:
         raise SettingsError(f"{word} is not a step here; {_CONTAINERS[word]}")
     if isinstance(value, type):
-        raise SettingsError(f"{value.__name__} is a class; give an object, {value.__name__}()")
+        raise SettingsError(
+            f"{value.__name__} is a class", remedy=f"give an object, {value.__name__}()"
+        )
     if not hasattr(value, "get_params") or cls.__module__.partition(".")[0] != "sklearn":
         raise SettingsError(
             f"{cls.__module__}.{word} cannot be written as data, so no run id could tell its"
-            f" versions apart; give scikit-learn's transformers or the steps {', '.join(NATIVE)},"
-            " or make the column beforehand"
+            " versions apart",
+            remedy=(
+                f"give scikit-learn's transformers or the steps {', '.join(NATIVE)}, or make the"
+                " column beforehand"
+            ),
         )
     params = _without(value.get_params(deep=False), _NO_EFFECT)
     return _from_word(word, _functions(params) if word == "FunctionTransformer" else params)
@@ -209,14 +218,18 @@ def _functions(params: Mapping[str, Any]) -> dict[str, Any]:
         )
         if function is not None and named[name] is None:
             raise SettingsError(
-                f"FunctionTransformer: {name} is {getattr(function, '__name__', function)!r}, which"
-                " cannot be written as data; give one of numpy's, e.g. func=numpy.log1p,"
-                " inverse_func=numpy.expm1, or make the column beforehand"
+                f"FunctionTransformer: {name} is {getattr(function, '__name__', function)!r},"
+                " which cannot be written as data",
+                remedy=(
+                    "give one of numpy's, e.g. func=numpy.log1p, inverse_func=numpy.expm1, or make"
+                    " the column beforehand"
+                ),
             )
     for name in ("kw_args", "inv_kw_args"):
         if params.get(name):
             raise SettingsError(
-                f"FunctionTransformer: {name} is {params[name]!r}; arguments are not passed on"
+                f"FunctionTransformer: {name} is {params[name]!r}",
+                remedy="arguments are not passed on",
             )
     return named
 
@@ -227,7 +240,7 @@ def _checked(word: str, params: Mapping[str, Any]) -> StepData:
         transformer = _class(word)(**params)
     except TypeError as error:
         raise SettingsError(
-            f"{word}: {error}; see its page in scikit-learn's documentation"
+            f"{word}: {error}", remedy="see its page in scikit-learn's documentation"
         ) from error
     full = _without(transformer.get_params(deep=False), _NO_EFFECT)
     if "random_state" in full and full["random_state"] is None:
@@ -239,8 +252,8 @@ def _checked(word: str, params: Mapping[str, Any]) -> StepData:
             json.dumps(value)
         except TypeError:
             raise SettingsError(
-                f"{word}: {name} is {value!r}, which cannot be written as data; give numbers, texts"
-                " or lists"
+                f"{word}: {name} is {value!r}, which cannot be written as data",
+                remedy="give numbers, texts or lists",
             ) from None
         if isinstance(value, float) and value != value:
             full[name] = _NAN
@@ -258,8 +271,9 @@ def _class(word: str) -> Any:
     except ImportError:
         raise MissingExtra("scikit-learn", "series") from None
     raise SettingsError(
-        f"step is {word!r}; known: {', '.join(NATIVE)} and the transformers of"
-        f" {' and '.join(_ELSEWHERE)}"
+        f"; known: {', '.join(NATIVE)} and the transformers of {' and '.join(_ELSEWHERE)}",
+        setting="step",
+        value=word,
     )
 
 
@@ -383,32 +397,41 @@ class Preprocessing(Settings):
         """
         for target in set(targets).intersection(features):
             raise SettingsError(
-                f"target {target!r} is among the features, which hands the answer to the model;"
-                " take it out (earlier values of the target are an input by is_autoregressive)"
+                f"target {target!r} is among the features, which hands the answer to the model",
+                remedy=(
+                    "take it out (earlier values of the target are an input by is_autoregressive)"
+                ),
             )
         for role, pipelines in (("features", self.features), ("target", (self.target,))):
             for pipeline in pipelines:
                 where = f"preprocessing_configs.{role}"
                 if pipeline.encoder is not None:
                     raise SettingsError(
-                        f"{where}: {pipeline.encoder['step']} makes numbers of texts, and"
-                        f" {role} are numbers; use it in static_features"
+                        f"{pipeline.encoder['step']} makes numbers of texts, and {role} are"
+                        " numbers",
+                        path=where,
+                        remedy="use it in static_features",
                     )
                 if role == "features" and not set(targets).isdisjoint(pipeline.columns or ()):
                     raise SettingsError(
-                        f"{where}: target {targets[0]!r} is among the columns; take it out, the"
-                        " target has a pipeline of its own"
+                        f"target {targets[0]!r} is among the columns",
+                        path=where,
+                        remedy="take it out, the target has a pipeline of its own",
                     )
                 if pipeline.strategy == "unified" and pipeline.fit_on_n_basins is None:
                     raise SettingsError(
-                        f"{where}: strategy is unified without fit_on_n_basins; give how many"
-                        " entities it is fitted on, e.g. fit_on_n_basins: 100 (their train rows"
-                        " are held in memory)"
+                        "strategy is unified without fit_on_n_basins",
+                        path=where,
+                        remedy=(
+                            "give how many entities it is fitted on, e.g. fit_on_n_basins: 100"
+                            " (their train rows are held in memory)"
+                        ),
                     )
         if tuple(self.target.columns or targets) != tuple(targets):
             raise SettingsError(
                 f"preprocessing_configs.target: columns are {', '.join(self.target.columns or ())},"
-                f" the target is {', '.join(targets)}; leave columns out"
+                f" the target is {', '.join(targets)}",
+                remedy="leave columns out",
             )
         for step in self.target.pipeline:
             reason = None
@@ -425,9 +448,9 @@ class Preprocessing(Settings):
             pipeline.strategy == "per_group" for pipeline in self.static_features
         ):
             raise SettingsError(
-                "preprocessing_configs.static_features: strategy is per_group, but an entity has"
-                " one row of static features, and on its own it would be scaled to nothing; give"
-                " strategy: unified"
+                "preprocessing_configs.static_features: strategy is per_group, but an entity"
+                " has one row of static features, and on its own it would be scaled to nothing",
+                remedy="give strategy: unified",
             )
         return Resolved(
             features=(

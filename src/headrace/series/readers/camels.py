@@ -58,8 +58,9 @@ def basin_files(root: Path, forcing: str, *, may_lack_flow: bool) -> list[tuple[
                 files.append(path)
         if not files and (directory != "usgs_streamflow" or not may_lack_flow):
             raise InputError(
-                f"{root / directory}: holds no files of CAMELS-US; give the data set's root as"
-                " source"
+                "holds no files of CAMELS-US",
+                path=root / directory,
+                remedy="give the data set's root as source",
             )
         named += [(path, path.relative_to(root).as_posix()) for path in files]
     return named
@@ -90,7 +91,7 @@ def read_basin(settings: Series, paths: Sequence[Path], columns: Sequence[str]) 
     for name in columns:
         if name not in (*FORCING, *FLOW):
             known = ", ".join(column for column in days.columns if column != "time")
-            raise InputError(f"{forcing_path}: has no column {name!r}; CAMELS-US has {known}")
+            raise InputError(f"has no column {name!r}; CAMELS-US has {known}", path=forcing_path)
     values = np.array(days.select(columns).to_numpy(), np.float64).reshape(len(days), len(columns))
     for number in settings.missing_numbers:
         values[values == number] = np.nan
@@ -102,20 +103,22 @@ def _forcing(path: Path) -> tuple[float, pl.DataFrame]:
     lines = _text(path).split(b"\n", _HEADER_LINES)
     if not lines[_HEADER_LINES:] or not lines[-1]:
         raise InputError(
-            f"{path}: has no rows after its {_HEADER_LINES} header lines; fetch it again"
+            f"has no rows after its {_HEADER_LINES} header lines",
+            path=path,
+            remedy="fetch it again",
         )
     header = lines[_HEADER_LINES - 1].decode("latin-1").split()
     names = [word.partition("(")[0].lower() for word in header]  # without units
     if names[:4] != [*_DATE, "hr"] or set(names[4:]) != set(FORCING):
         raise InputError(
-            f"{path}: line {_HEADER_LINES} names {', '.join(names)}; this is not a CAMELS-US"
-            " forcing"
+            f"line {_HEADER_LINES} names {', '.join(names)}; this is not a CAMELS-US forcing",
+            path=path,
         )
     try:
         area = float(lines[2])
     except ValueError:
         raise InputError(
-            f"{path}: line 3 is {lines[2]!r}, the basin's area in m² was expected"
+            f"line 3 is {lines[2]!r}, the basin's area in m² was expected", path=path
         ) from None
     return area, _table(path, lines[-1], names, names, _HEADER_LINES + 1).select("time", *names[4:])
 
@@ -128,7 +131,9 @@ def _text(path: Path) -> bytes:
     if b"\r" in data:
         line = 1 + data.count(b"\n", 0, data.index(b"\r"))
         raise InputError(
-            f"{path}: line {line}: a carriage return without a newline; end lines with LF or CRLF"
+            f"line {line}: a carriage return without a newline",
+            path=path,
+            remedy="end lines with LF or CRLF",
         )
     return re.sub(rb"(?m)^ +| +$", b"", re.sub(rb" {2,}", b" ", data)).rstrip(b"\n") + b"\n"
 
@@ -146,12 +151,15 @@ def _table(
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         reason = str(error).partition("\n")[0]
         raise InputError(
-            f"{path}: cannot be read from line {first_line} on ({reason}); fetch it again"
+            f"cannot be read from line {first_line} on ({reason})",
+            path=path,
+            remedy="fetch it again",
         ) from error
     if text.width != len(names):
         raise InputError(
-            f"{path}: line {first_line} has {text.width} fields, {len(names)} were expected; fetch"
-            " it again"
+            f"line {first_line} has {text.width} fields, {len(names)} were expected",
+            path=path,
+            remedy="fetch it again",
         )
     text.columns = list(names)
     table = text.with_columns(pl.col(numbers).cast(pl.Float64, strict=False))
@@ -161,7 +169,9 @@ def _table(
         .head(1)
     ):
         raise InputError(
-            f"{path}: line {first_line + row}: {text.row(row)!r} are not all numbers; correct it"
+            f"line {first_line + row}: {text.row(row)!r} are not all numbers",
+            path=path,
+            remedy="correct it",
         )
     date = pl.concat_str(pl.col(_DATE).cast(pl.Int64), separator="-")
     table = table.with_columns(
@@ -170,7 +180,8 @@ def _table(
     wrong = table["time"].is_null() | (table["time"].diff().dt.total_days() <= 0)
     for row in wrong.fill_null(False).arg_true().head(1):
         raise InputError(
-            f"{path}: line {first_line + row}: {table['date'][row]} is not a day after the one"
-            " before; correct it"
+            f"line {first_line + row}: {table['date'][row]} is not a day after the one before",
+            path=path,
+            remedy="correct it",
         )
     return table

@@ -157,21 +157,22 @@ def aligned(windows: Any, **finer: Any) -> Any:
     }
     if not inner:
         raise SettingsError(
-            "aligned: no finer windows are given; give some by a name, such as hourly=windows"
+            "aligned: no finer windows are given",
+            remedy="give some by a name, such as hourly=windows",
         )
     numbers = {}
     for name, finer_windows in inner.items():
         if finer_windows.split != coarse.split:
             raise SettingsError(
-                f"aligned: {name}: is of split {finer_windows.split!r}, and not {coarse.split!r};"
-                " open the same"
+                f"aligned: {name}: is of split {finer_windows.split!r}, and not {coarse.split!r}",
+                remedy="open the same",
             )
         fine = finer_windows.store.columns.frequency
         coarse_step = coarse.store.columns.frequency
         if not divides(fine, coarse_step):
             raise SettingsError(
-                f"aligned: {name}: steps of {fine.word} do not divide those of {coarse_step.word};"
-                " give finer ones"
+                f"aligned: {name}: steps of {fine.word} do not divide those of {coarse_step.word}",
+                remedy="give finer ones",
             )
         indices = pc.index_in(
             coarse.store.entities.names, value_set=finer_windows.store.entities.names
@@ -179,17 +180,19 @@ def aligned(windows: Any, **finer: Any) -> Any:
         numbers[name] = np.asarray(indices.fill_null(-1).to_numpy(), np.int64)
         if (numbers[name] < 0).all():
             raise InputError(
-                f"aligned: {name}: {finer_windows.store.root} has no entity of {coarse.store.root};"
-                " name them alike"
+                f"aligned: {name}: {finer_windows.store.root} has no entity of {coarse.store.root}",
+                remedy="name them alike",
             )
     fields = {name: getattr(coarse, name) for name in Windows.__dataclass_fields__}
     result = AlignedWindows(**fields, finer=inner, numbers=numbers).having_all()
     if not len(result):
         counts = ", ".join(f"{len(windows):,} of {name}" for name, windows in inner.items())
         raise InputError(
-            f"aligned: of {len(coarse):,} windows of {coarse.store.root} none ends with one of each"
-            f" finer run ({counts}); cut all runs by the same train_end and val_end, and check that"
-            " their times overlap"
+            f"aligned: of {len(coarse):,} windows of {coarse.store.root} none ends with one"
+            f" of each finer run ({counts})",
+            remedy=(
+                "cut all runs by the same train_end and val_end, and check that their times overlap"
+            ),
         )
     if windows is coarse:
         return result

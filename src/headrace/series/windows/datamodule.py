@@ -176,8 +176,8 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
         for name, finer_run in (finer or {}).items():
             if not isinstance(finer_run, Mapping) or "source" not in finer_run:
                 raise SettingsError(
-                    f"windows: finer[{name!r}] is {finer_run!r}; give a mapping with source,"
-                    " input_length and output_length"
+                    f"windows: finer[{name!r}] is {finer_run!r}",
+                    remedy="give a mapping with source, input_length and output_length",
                 )
             shape = {
                 word: value
@@ -442,8 +442,8 @@ def choose_pool(
     if not trains.any():
         raise SettingsError(
             f"{int((train > 0).sum())} entities have windows to train on, and"
-            f" validation={validation!r} with validation_chunk_size={size} leaves none of them;"
-            ' choose a smaller validation_chunk_size, or validation="time"'
+            f" validation={validation!r} with validation_chunk_size={size} leaves none of them",
+            remedy='choose a smaller validation_chunk_size, or validation="time"',
         )
     return trains, pool
 
@@ -476,7 +476,9 @@ class _Source:
                 record = dict(load_yaml(path.read_text("utf-8")))
             except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError, ValueError) as error:
                 raise SettingsError(
-                    f"{path}: cannot be read as settings of series ({error}); correct it"
+                    f"cannot be read as settings of series ({error})",
+                    path=path,
+                    remedy="correct it",
                 ) from error
             for name in ("recipe", "workers"):
                 record.pop(name, None)
@@ -485,7 +487,9 @@ class _Source:
             if out is None:
                 out = written
         if out is None:
-            raise SettingsError("out is missing; give the output directory with out=DIRECTORY")
+            raise SettingsError(
+                "out is missing", remedy="give the output directory with out=DIRECTORY"
+            )
         return cls(source, Path(out), run)
 
     def open(self, files: LocalFiles) -> SeriesStore:

@@ -60,7 +60,7 @@ def write_forecasts(
     store = opened.store
     target = Path(local_path_of(path, "write_forecasts"))
     if target.exists():
-        raise SettingsError(f"{target}: exists; give another path, or remove it")
+        raise SettingsError("exists", path=target, remedy="give another path, or remove it")
     steps = np.array(options.horizons or range(1, options.output_length + 1), np.int32)
     pipelines = load(store.root, store.pipeline_digests)
     metadata = canonical_json(
@@ -83,7 +83,8 @@ def write_forecasts(
                 of = f" and {len(targets)} targets"
             raise SettingsError(
                 f"write_forecasts: a forecast has the shape {scaled.shape}, and its batch"
-                f" {len(entity)} windows of {len(steps)} horizons{of}; give {shape}"
+                f" {len(entity)} windows of {len(steps)} horizons{of}",
+                remedy=f"give {shape}",
             )
         if "valid" in batch:
             valid = as_array(batch["valid"]).astype(bool)
@@ -123,7 +124,9 @@ def write_forecasts(
                     written += _flush(writer, pending)
             written += _flush(writer, pending)
         if not written:
-            raise InputError(f"{target}: there is no forecast to write; give batches of windows")
+            raise InputError(
+                "there is no forecast to write", path=target, remedy="give batches of windows"
+            )
         publish(temporary, target)
     return written
 

@@ -69,8 +69,8 @@ class ChunkPlan:
     def __init__(self, entities: int, seed: int, *, chunk_size: int) -> None:
         if not entities:
             raise SettingsError(
-                "chunks: there is no entity with a window to train on; prepare more, or ask for"
-                " less"
+                "chunks: there is no entity with a window to train on",
+                remedy="prepare more, or ask for less",
             )
         self.seed = seed
         self.chunk_size = chunk_size
@@ -323,8 +323,8 @@ class WindowLoader(StreamLoader):
             raise SettingsError(
                 f'windows: remainder="drop" leaves no step: the first epoch has {count} windows,'
                 f" and a step of {self.topology.world_size} ranks takes"
-                f" {self.topology.world_size * batch_size}; give a smaller batch_size or larger"
-                ' chunks, or pass remainder="pad"'
+                f" {self.topology.world_size * batch_size}",
+                remedy='give a smaller batch_size or larger chunks, or pass remainder="pad"',
             )
 
     def __len__(self) -> int:

@@ -278,18 +278,21 @@ class SeriesStore:
         """
         if self.folds and fold is None and split != "all":
             raise SettingsError(
-                f"{self.root}: is prepared in {self.folds} folds; choose one, such as fold=0"
+                f"is prepared in {self.folds} folds",
+                path=self.root,
+                remedy="choose one, such as fold=0",
             )
         if fold is not None and fold >= self.folds:
             has = "no folds"
             if self.folds:
                 has = f"folds 0 to {self.folds - 1}"
-            raise SettingsError(f"{self.root}: fold is {fold}, and it has {has}")
+            raise SettingsError(f"fold is {fold}, and it has {has}", path=self.root)
         if split != "all" and split not in self.entities.ranges[fold or 0]:
             known = ", ".join(self.entities.ranges[0])
             raise InputError(
-                f"{self.root}: its folds have no {split!r}, only {known}; prepare with val_end to"
-                " have val"
+                f"its folds have no {split!r}, only {known}",
+                path=self.root,
+                remedy="prepare with val_end to have val",
             )
 
 
@@ -303,8 +306,9 @@ def open_store(path: str | Path, *, run: str | None, files: LocalFiles) -> Serie
     root, manifest = find_run(path, run)
     if not (root / ENTITIES).is_file():
         raise InputError(
-            f"{root}: was made by {manifest.recipe!r} and holds no series; prepare some with"
-            " `headrace series CONFIG`"
+            f"was made by {manifest.recipe!r} and holds no series",
+            path=root,
+            remedy="prepare some with `headrace series CONFIG`",
         )
     return SeriesStore(root, manifest, files)
 

@@ -248,8 +248,8 @@ def check_some(windows: Windows, *, remedy: str = "") -> None:
     blockers = blockers_of(store, options)
     if len(segments_of(store, split, options, blockers)):
         raise InputError(
-            f"{where} of the entities that were chosen, 0 of {int(np.sum(rows > 0)):,}; choose"
-            " others"
+            f"{where} of the entities that were chosen, 0 of {int(np.sum(rows > 0)):,}",
+            remedy="choose others",
         )
     remedies = _remedies(store, split, options, blockers)
     if longest < options.window_rows:
@@ -288,7 +288,7 @@ def check_some(windows: Windows, *, remedy: str = "") -> None:
         takes += f" and output_length {options.output_length:,})"
     else:
         takes += ")"
-    raise InputError(f"{where}: {takes}, {why}; {'; or '.join(remedies)}")
+    raise InputError(f"{takes}, {why}; {'; or '.join(remedies)}", path=where)
 
 
 def _remedies(
@@ -551,7 +551,9 @@ def windows_of(store: SeriesStore, split: str, options: WindowOptions) -> Window
     else:
         name = ALIASES.get(split, split)
     if name not in SPLITS:
-        raise InputError(f"{store.root}: has no split {split!r}; choose one of {', '.join(SPLITS)}")
+        raise InputError(
+            f"has no split {split!r}", path=store.root, remedy=f"choose one of {', '.join(SPLITS)}"
+        )
     entities = store.entities
     columns = store.columns
     store.check_fold(name, options.fold)
@@ -560,14 +562,16 @@ def windows_of(store: SeriesStore, split: str, options: WindowOptions) -> Window
     if options.static != "none" and holes.any():  # never fill in values silently
         which = store.entities.names[int(np.argmax(holes))].as_py()
         raise InputError(
-            f"{store.root}: static features of entity {which!r} are missing, and of"
-            f" {int(holes.sum()) - 1} others; prepare with another missing_static=, or pass"
-            ' static="none"'
+            f"static features of entity {which!r} are missing, and of {int(holes.sum()) - 1}"
+            " others",
+            path=store.root,
+            remedy='prepare with another missing_static=, or pass static="none"',
         )
     if options.masks != "none" and not columns.masks:
         raise InputError(
-            f'{store.root}: has no masks of filled values; prepare with filled_mask="columns", or'
-            ' pass masks="none"'
+            "has no masks of filled values",
+            path=store.root,
+            remedy='prepare with filled_mask="columns", or pass masks="none"',
         )
     segments = segments_of(store, name, options, blockers_of(store, options))
     return Windows(store, name, options, segments, entities.first_row, starts, ends)

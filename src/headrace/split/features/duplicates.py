@@ -179,9 +179,9 @@ def choose_content(output: Output, shards: Sequence[Shard]) -> Content | None:
         else:
             near = f" and near {settings.near:g}"
         raise SettingsError(
-            f"duplicates is {settings.duplicates!r}{near}, but all columns are time, entity, label"
-            " or targets; name "
-            f'those to compare with {setting("content")}, or leave it at "count"'
+            f"duplicates is {settings.duplicates!r}{near}, but all columns are time, entity,"
+            " label or targets",
+            remedy=f'name those to compare with {setting("content")}, or leave it at "count"',
         )
     types = {name: data_type for name, data_type in output.types.items() if name in names}
     content = Content(

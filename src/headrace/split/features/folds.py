@@ -133,7 +133,8 @@ class GroupPlacement(Placement):
                 joined = f", which content joins to {len(unit_rows):,} units"
             raise InputError(
                 f"{settings.entity}: has {len(entities):,} entities with rows that count{joined},"
-                f" and folds are {folds}; choose fewer folds"
+                f" and folds are {folds}",
+                remedy="choose fewer folds",
             )
         if settings.folds.stratify is None:
             fold = deal(unit_rows[:, 0], folds)
@@ -212,8 +213,10 @@ class StrataScanner(Scanner):
             ]
         if len(texts) > MAX_STRATA:
             raise InputError(
-                f"{self.shard.path}: {self.stratify} has {len(texts):,} values, and folds are"
-                f" stratified by at most {MAX_STRATA}; name a column of classes"
+                f"{self.stratify} has {len(texts):,} values, and folds are stratified by at most"
+                f" {MAX_STRATA}",
+                path=self.shard.path,
+                remedy="name a column of classes",
             )
         pairs = entity[counted].astype(np.int64) * len(texts) + codes[counted]
         pair, count = np.unique(pairs, return_counts=True)
@@ -277,8 +280,11 @@ class Folds(Feature):
                 words += f" (cut at {moment(cuts[number].wall_us)})"
             if not cells["train"]:
                 raise InputError(
-                    f"{words} has no rows to train; choose a later split_date, or a"
-                    " longer window, or a smaller gap or label_horizon"
+                    f"{words} has no rows to train",
+                    remedy=(
+                        "choose a later split_date, or a longer window, or a smaller gap or"
+                        " label_horizon"
+                    ),
                 )
             empty = [split for split, names in cells.items() if not names]
             scans.context.warn(f"{words} has no rows in {split}" for split in empty)

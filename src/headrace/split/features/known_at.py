@@ -11,6 +11,7 @@ is missing or unreadable was not known before.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from os import PathLike
 
 import numpy as np
 import pyarrow as pa
@@ -58,7 +59,7 @@ def times_in_utc(times: Dates, time_zone: str) -> I64:
 
 
 def known_late(
-    table: pa.Table, time_us: I64, settings: TemporalSplit, path: object
+    table: pa.Table, time_us: I64, settings: TemporalSplit, path: str | PathLike[str]
 ) -> tuple[Bools, LateValue | None]:
     """Mask the rows with a value that was not known before their time [N], and describe the first
     one.

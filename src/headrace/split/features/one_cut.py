@@ -46,7 +46,8 @@ class OneCutInTime(Feature):
                 listed = "".join(f", {name}={value}" for name, value in reaches.items() if value)
                 raise InputError(
                     "train has no rows: no row that counts is before"
-                    f" {settings.split_date}{listed}; choose a later {setting('split_date')}"
+                    f" {settings.split_date}{listed}",
+                    remedy=f"choose a later {setting('split_date')}",
                 )
             return
         entities = len(allocation.entities)
@@ -64,7 +65,9 @@ class OneCutInTime(Feature):
                 raise InputError(
                     f"{split} has no rows:"
                     f" {pluralise(entities, 'entity has', 'entities have')} rows before"
-                    f" {settings.split_date}, {on_side:,} of them {verb}{joined}; choose a later"
-                    f" {setting('split_date')} or another {setting('train_ratio')} (now"
-                    f" {settings.train_ratio})"
+                    f" {settings.split_date}, {on_side:,} of them {verb}{joined}",
+                    remedy=(
+                        f"choose a later {setting('split_date')} or another"
+                        f" {setting('train_ratio')} (now {settings.train_ratio})"
+                    ),
                 )

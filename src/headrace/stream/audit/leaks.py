@@ -252,8 +252,9 @@ def find_leaks(
         check_near(near)
     if dataset.manifest is not None and dataset.manifest.folds:
         raise SettingsError(
-            f"{dataset.root}: its splits are those of folds; choose a fold, with --fold 0 or"
-            " .fold(0)"
+            "its splits are those of folds",
+            path=dataset.root,
+            remedy="choose a fold, with --fold 0 or .fold(0)",
         )
     content = tuple(dict.fromkeys(content))
     roles = _roles(
@@ -383,8 +384,8 @@ def _roles(
             raise SettingsError(f"{role}: the dataset has no column {name!r}; it has {names}")
     if roles.get("label_horizon") is not None and roles.get("time") is None:
         raise SettingsError(
-            "label_horizon: nothing says which column is the time of a row; name it with time=, of"
-            f" {names}"
+            "label_horizon: nothing says which column is the time of a row",
+            remedy=f"name it with time=, of {names}",
         )
     return roles
 
@@ -398,16 +399,20 @@ def _refuse_what_finds_nothing(
     names = schema.names
     if not compared:
         raise SettingsError(
-            f"content: all columns are time, entity or label; name what to compare, of {names}"
+            "content: all columns are time, entity or label",
+            remedy=f"name what to compare, of {names}",
         )
     if against and set(_PACKED) <= set(names):
         raise InputError(
-            "against: packed rows hold tokens, not texts; compare the chats that they were packed"
-            " from: headrace leaks CHATS --against FILE"
+            "against: packed rows hold tokens, not texts",
+            remedy=(
+                "compare the chats that they were packed from: headrace leaks CHATS --against FILE"
+            ),
         )
     if near and not holds_texts(pa.schema([schema.field(name) for name in compared])):
         raise SettingsError(
-            f"near: none of the compared columns holds texts: {', '.join(compared)}; leave near out"
+            f"near: none of the compared columns holds texts: {', '.join(compared)}",
+            remedy="leave near out",
         )
     if against and not holds_texts(schema):
         raise SettingsError(
@@ -660,8 +665,8 @@ def past_cut(
     *names, last = splits
     if not names:
         raise SettingsError(
-            f"label_horizon: the dataset has one split, {last}, and no cutoff; give one with a test"
-            " split"
+            f"label_horizon: the dataset has one split, {last}, and no cutoff",
+            remedy="give one with a test split",
         )
     tested = _read(splits[last])
     first_test = (

@@ -186,14 +186,17 @@ def find_benchmarks(paths: Sequence[str | Path]) -> dict[Path, str]:
     benchmarks: dict[Path, tuple[Path, str]] = {}
     for root in map(Path, paths):
         if not root.exists():
-            raise InputError(f"{root}: no such file or directory; give the files of a benchmark")
+            raise InputError(
+                "no such file or directory", path=root, remedy="give the files of a benchmark"
+            )
         if not root.is_dir():
             benchmarks.setdefault(root.absolute(), (root, root.name))
             continue
         if is_prepared(root):
             raise InputError(
-                f"{root}: is a prepared dataset; give the directory of a split, such as"
-                " splits/test in it"
+                "is a prepared dataset",
+                path=root,
+                remedy="give the directory of a split, such as splits/test in it",
             )
         inside = {file: file.relative_to(root) for file in sorted(root.rglob("*"))}
         files = {
@@ -205,8 +208,9 @@ def find_benchmarks(paths: Sequence[str | Path]) -> dict[Path, str]:
         }
         if not files:
             raise InputError(
-                f"{root}: holds no file of items; give files whose names end with"
-                f" {', '.join(_ITEMS)}"
+                "holds no file of items",
+                path=root,
+                remedy=f"give files whose names end with {', '.join(_ITEMS)}",
             )
         for file, name in files.items():
             benchmarks.setdefault(file.absolute(), (file, name))
@@ -214,7 +218,8 @@ def find_benchmarks(paths: Sequence[str | Path]) -> dict[Path, str]:
     for path, name in benchmarks.values():
         if owners.setdefault(name, path) != path:
             raise SettingsError(
-                f"{owners[name]} and {path}: two benchmarks are called {name}; rename one of them"
+                f"{owners[name]} and {path}: two benchmarks are called {name}",
+                remedy="rename one of them",
             )
     return dict(benchmarks.values())
 
@@ -232,7 +237,7 @@ def read_items(path: str | Path) -> RowTexts:
             lines = text.removesuffix("\n").split("\n")
         except UnicodeDecodeError as error:
             raise InputError(
-                f"{path}: is not UTF-8 (byte {error.start}); convert it to UTF-8"
+                f"is not UTF-8 (byte {error.start})", path=path, remedy="convert it to UTF-8"
             ) from error
         items = RowTexts(np.arange(len(lines)), pl.Series("text", lines, pl.String))
     else:
@@ -252,7 +257,9 @@ def read_items(path: str | Path) -> RowTexts:
     words = _Words.of(items.texts)
     if not len(words.runs(LEAST_WORDS)[0]):
         raise InputError(
-            f"{path}: no item has {LEAST_WORDS} words or more; give a file of questions or texts"
+            f"no item has {LEAST_WORDS} words or more",
+            path=path,
+            remedy="give a file of questions or texts",
         )
     return items
 

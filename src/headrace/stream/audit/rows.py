@@ -135,7 +135,9 @@ def audit(loader: Iterable[Any], *, key: str | int = "id", expected: Any = None)
     value.
     """
     if isinstance(expected, bool) or (isinstance(expected, int) and expected < 0):
-        raise SettingsError(f"expected is {expected!r}; give the number of rows, or their keys")
+        raise SettingsError(
+            setting="expected", value=expected, remedy="give the number of rows, or their keys"
+        )
     return Audit(loader, key, expected)
 
 
@@ -166,13 +168,13 @@ def _column(batch: Any, key: str | int) -> tuple[Any, npt.NDArray[np.bool_] | No
     if isinstance(batch, tuple | list) and isinstance(key, int):
         if not -len(batch) <= key < len(batch):
             raise InputError(
-                f"audit: a batch has {len(batch)} parts, key is {key}; pass the place of the key"
-                " column"
+                f"audit: a batch has {len(batch)} parts, key is {key}",
+                remedy="pass the place of the key column",
             )
         return batch[key], None
     raise InputError(
-        f"audit: a batch is a {type(batch).__name__} and key is {key!r}; give dicts or Arrow tables"
-        " and a column name, or tuples and the place of the key"
+        f"audit: a batch is a {type(batch).__name__} and key is {key!r}",
+        remedy=("give dicts or Arrow tables and a column name, or tuples and the place of the key"),
     )
 
 
@@ -194,7 +196,9 @@ def _as_int64(values: Any, where: str) -> tuple[I64, bool]:
         values = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
         if values.ndim != 1:
             raise InputError(
-                f"{where}: has {values.ndim} axes, a key is one value a row; pass another key="
+                f"has {values.ndim} axes, a key is one value a row",
+                path=where,
+                remedy="pass another key=",
             )
     try:
         if isinstance(values, pa.Array | pa.ChunkedArray):
@@ -203,7 +207,7 @@ def _as_int64(values: Any, where: str) -> tuple[I64, bool]:
             column = pa.array(values)
     except (pa.ArrowException, OverflowError) as error:
         raise InputError(
-            f"{where}: holds values that cannot be keys ({error}); pass another key="
+            f"holds values that cannot be keys ({error})", path=where, remedy="pass another key="
         ) from error
     dtype = column.type
     if pa.types.is_dictionary(dtype):
@@ -214,7 +218,9 @@ def _as_int64(values: Any, where: str) -> tuple[I64, bool]:
         nulls = column.null_count
     if nulls:
         raise InputError(
-            f"{where}: holds {nulls} nulls, which do not identify rows; pass another key="
+            f"holds {nulls} nulls, which do not identify rows",
+            path=where,
+            remedy="pass another key=",
         )
     if pa.types.is_null(dtype):
         return np.empty(0, np.int64), True
@@ -227,12 +233,14 @@ def _as_int64(values: Any, where: str) -> tuple[I64, bool]:
         return array.view(np.int64), False
     if array.dtype.kind != "f":
         raise InputError(
-            f"{where}: is of type {dtype}, but a key is a number, a time or a text; pass another"
-            " key="
+            f"is of type {dtype}, but a key is a number, a time or a text",
+            path=where,
+            remedy="pass another key=",
         )
     if np.isnan(array).any():
         raise InputError(
-            f"{where}: holds {int(np.isnan(array).sum())} NaN, which do not identify rows; pass"
-            " another key="
+            f"holds {int(np.isnan(array).sum())} NaN, which do not identify rows",
+            path=where,
+            remedy="pass another key=",
         )
     return (array.astype(np.float64) + 0.0).view(np.int64), False

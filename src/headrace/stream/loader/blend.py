@@ -93,13 +93,15 @@ class Blend:
         if options.cost_model is not None:
             raise SettingsError(
                 "balance orders the rows of one dataset, and a blend of datasets takes them by"
-                " turns; prepare the datasets as one blend with PackedSequences, or leave"
-                " balance= out"
+                " turns",
+                remedy=(
+                    "prepare the datasets as one blend with PackedSequences, or leave balance= out"
+                ),
             )
         if options.mask_entities:
             raise SettingsError(
-                "mask_entities is for one dataset, and a blend has several; mask or erase entities"
-                " in each, or leave mask_entities= out"
+                "mask_entities is for one dataset, and a blend has several",
+                remedy="mask or erase entities in each, or leave mask_entities= out",
             )
         options = options.for_splits(
             [(dataset.root, dataset.split_index(chosen)) for dataset, chosen in self._splits(split)]
@@ -147,7 +149,7 @@ def blend(
         names = tuple(str(number) for number in range(len(datasets)))
         sources = list(datasets)
     if not sources:
-        raise SettingsError("blend of no datasets; give at least one")
+        raise SettingsError("blend of no datasets", remedy="give at least one")
     parts = []
     for name, source in zip(names, sources, strict=True):
         if isinstance(source, tuple) and len(source) == 2:
@@ -157,8 +159,8 @@ def blend(
             split = None
         if not isinstance(dataset, Dataset) or not isinstance(split, str | None):
             raise SettingsError(
-                f"blend: {name} is {source!r}; give what headrace.open returned, or that and a"
-                " split's name"
+                f"blend: {name} is {source!r}",
+                remedy="give what headrace.open returned, or that and a split's name",
             )
         parts.append((dataset, split))
     if weights is None:
@@ -173,17 +175,20 @@ def _checked_weights(
     if isinstance(weights, Mapping):
         if set(weights) != set(names):
             raise SettingsError(
-                f"weights are of {sorted(weights)}, datasets are {sorted(names)}; give one of each"
+                f"weights are of {sorted(weights)}, datasets are {sorted(names)}",
+                remedy="give one of each",
             )
         weights = [weights[name] for name in names]
     if len(weights) != len(names):
-        raise SettingsError(f"{len(weights)} weights for {len(names)} datasets; give one of each")
+        raise SettingsError(
+            f"{len(weights)} weights for {len(names)} datasets", remedy="give one of each"
+        )
     for name, weight in zip(names, weights, strict=True):
         number = isinstance(weight, int | float) and not isinstance(weight, bool)
         if not number or not math.isfinite(weight) or weight <= 0:
             raise SettingsError(
-                f"weight of {name} is {weight!r}; expected a positive number: leave out a dataset"
-                " that has no weight"
+                f"weight of {name} is {weight!r}",
+                remedy="expected a positive number: leave out a dataset that has no weight",
             )
     return tuple(map(float, weights))
 
@@ -251,16 +256,18 @@ def _shared_schema(
         ]
         if missing or more:
             raise InputError(
-                f"blend: {name} has columns {part.schema.names}, {names[0]} has {first.names}; name"
-                " those to read that all have with columns="
+                f"blend: {name} has columns {part.schema.names}, {names[0]} has {first.names}",
+                remedy="name those to read that all have with columns=",
             )
         for column in columns_to_read:
             dtype = part.schema.field(column).type
             expected = first.field(column).type
             if dtype != expected:
                 raise InputError(
-                    f"blend: column {column} is {dtype} in {name} and {expected} in {names[0]};"
-                    " prepare or open them with the same types=, or leave it out with columns="
+                    f"blend: column {column} is {dtype} in {name} and {expected} in {names[0]}",
+                    remedy=(
+                        "prepare or open them with the same types=, or leave it out with columns="
+                    ),
                 )
     return pa.schema(
         [

@@ -49,9 +49,11 @@ def refuse_batches_of_batches(caller: FrameType | None, batch_size: int, name: s
     if getattr(fetcher, "auto_collation", False) is True and unaware:
         raise SettingsError(
             f"DataLoader: has a batch_size of its own, and {name} gives whole batches of"
-            f" {batch_size} rows, which it would stack to batches of batches; pass"
-            " DataLoader(dataset, batch_size=None, …), or for Hugging Face's Trainer override"
-            " get_train_dataloader() to return dataset.data_loader()"
+            f" {batch_size} rows, which it would stack to batches of batches",
+            remedy=(
+                "pass DataLoader(dataset, batch_size=None, …), or for Hugging Face's Trainer"
+                " override get_train_dataloader() to return dataset.data_loader()"
+            ),
         )
 
 

@@ -141,8 +141,8 @@ class Dataset(IndexedDataset):
         """
         if not isinstance(self._source, FinishedRun):
             raise SettingsError(
-                f"fold: {self!r} is not a complete prepared run; choose the fold first, and filter"
-                " its rows"
+                f"fold: {self!r} is not a complete prepared run",
+                remedy="choose the fold first, and filter its rows",
             )
         return Dataset(Fold(self._source, number), cache_dir=self._cache_dir)
 
@@ -159,7 +159,8 @@ class Dataset(IndexedDataset):
             return self
         if isinstance(self._source, FilteredRows):
             raise SettingsError(
-                f"filter: {self} is filtered already; pass both conditions together to one filter"
+                f"filter: {self} is filtered already",
+                remedy="pass both conditions together to one filter",
             )
         filtered = Dataset(
             FilteredRows(self._source, condition, cache_dir=self._cache_dir),
@@ -258,9 +259,12 @@ class Dataset(IndexedDataset):
         options = (options or StreamOptions(batch_size=1)).for_splits([(self.root, index)])
         if options.form is None:
             raise SettingsError(
-                "balance orders packed rows by the cost of their sequences, and these rows are not"
-                " packed; prepare them with PackedSequences, or leave balance= out. If they are"
-                ' packed, read them with packed="varlen" or "padded"'
+                "balance orders packed rows by the cost of their sequences, and these rows are"
+                " not packed",
+                remedy=(
+                    "prepare them with PackedSequences, or leave balance= out. If they are packed,"
+                    ' read them with packed="varlen" or "padded"'
+                ),
             )
         contents = self._contents_if_any()
         return options.form.count(
@@ -303,8 +307,9 @@ class Dataset(IndexedDataset):
         if options.cache == "files":
             if place_of(self.root).reads == "calls":
                 raise SettingsError(
-                    f'{self.root}: cache="files" keeps shards of an object store on a disk, and'
-                    ' these are on one; leave it out, or keep decoded blocks with cache="decoded"'
+                    'cache="files" keeps shards of an object store on a disk, and these are on one',
+                    path=self.root,
+                    remedy='leave it out, or keep decoded blocks with cache="decoded"',
                 )
             needed = stored_bytes(self.root, self.split_index(split).shards)
             if needed > options.cache_bytes:  # otherwise only a slow epoch would show it
@@ -409,22 +414,27 @@ def open_dataset(
         if run is not None or is_prepared(root) or empty:
             if types or null_values:
                 raise SettingsError(
-                    f"{root}: types= and null_values= are for plain text shards; this is a prepared"
-                    " dataset, declare them when preparing"
+                    "types= and null_values= are for plain text shards; this is a prepared dataset,"
+                    " declare them when preparing",
+                    path=root,
                 )
             if run is None and empty and not is_prepared(root) and any(root.iterdir()):
-                raise InputError(f"{root}: holds no finished run, and {no_data(str(root))}")
+                raise InputError(f"holds no finished run, and {no_data(str(root))}", path=root)
             return Dataset(FinishedRun(*find_run(root, run)), cache_dir=cache_path)
         if local and not root.exists() and not any(sign in str(path) for sign in "*?["):
             raise InputError(
-                f"{root}: no such file or directory; give a prepared dataset, or a file, directory"
-                " or glob of shards"
+                "no such file or directory",
+                path=root,
+                remedy="give a prepared dataset, or a file, directory or glob of shards",
             )
     elif not hasattr(path, "__iter__"):
-        raise SettingsError(f"path is {path!r}; give a path, a list of paths, or a table")
+        raise SettingsError(
+            setting="path", value=path, remedy="give a path, a list of paths, or a table"
+        )
     elif run is not None:
         raise SettingsError(
-            f"run={run!r} names a run of one dataset directory; leave it out with a list of files"
+            f"run={run!r} names a run of one dataset directory",
+            remedy="leave it out with a list of files",
         )
     plain = open_plain(
         path, types=types, null_values=null_values, cache_dir=cache_dir, on_progress=on_progress

@@ -203,9 +203,11 @@ class Claims:
         if (processes := int(self.store.add(f"{self.prefix}/here/{self.topology.rank}", 1))) > 1:
             raise StreamError(
                 f"{self.topology}: {processes} processes of this job are that rank, and with"
-                ' distribution="dynamic" each of them would get other rows; use'
-                ' distribution="balanced", which gives all processes of a rank the same batches,'
-                " or give each process a rank of its own"
+                ' distribution="dynamic" each of them would get other rows',
+                remedy=(
+                    'use distribution="balanced", which gives all processes of a rank the same'
+                    " batches, or give each process a rank of its own"
+                ),
             )
         agreed = text_of(self.store.compare_set(f"{self.prefix}/start", "", start))
         if agreed != start:
@@ -247,9 +249,12 @@ class Claims:
             if start:
                 raise self._starts_elsewhere(text_of(self.store.get(f"{self.prefix}/start")), start)
             raise StreamError(
-                f"{self.topology}: rank {rank} left epoch {self.epoch} before its end, with blocks"
-                " that only it has; end a pass on all ranks after the same number of batches, and"
-                " resume all from one state"
+                f"{self.topology}: rank {rank} left epoch {self.epoch} before its end, with"
+                " blocks that only it has",
+                remedy=(
+                    "end a pass on all ranks after the same number of batches, and resume all from"
+                    " one state"
+                ),
             )
         rows = [
             int(self.store.add(f"{self.prefix}/rows/{rank}", 0))
@@ -299,8 +304,8 @@ class Claims:
 
     def _starts_elsewhere(self, start: str, other: str) -> StreamError:
         return StreamError(
-            f"{self.topology}: this pass starts at {start}, another rank's at {other}; load the"
-            " same state and set the same epoch on every rank"
+            f"{self.topology}: this pass starts at {start}, another rank's at {other}",
+            remedy="load the same state and set the same epoch on every rank",
         )
 
     def _all_entered(self) -> bool:
@@ -313,8 +318,8 @@ class Claims:
             waited_s = time.monotonic() - began
             if waited_s > _TIMEOUT_S:
                 raise StreamError(
-                    f"{self.topology}: waited {waited_s:.0f} s for {what}; start the same passes"
-                    " and call state_dict on every rank"
+                    f"{self.topology}: waited {waited_s:.0f} s for {what}",
+                    remedy="start the same passes and call state_dict on every rank",
                 )
             time.sleep(_LOOK_S)
 
@@ -337,20 +342,20 @@ class DynamicPasses(RowPasses):
     ) -> None:
         if isinstance(index, BlendIndex):
             raise SettingsError(
-                'distribution="dynamic" is for one dataset; use "balanced" with blends'
+                'distribution="dynamic" is for one dataset', remedy='use "balanced" with blends'
             )
         for name in ("lanes", "shuffle_rows", "samples_per_epoch"):
             if getattr(options, name) is not None:
                 raise SettingsError(
                     f'{name} is {getattr(options, name)}, and distribution="dynamic" gives every'
-                    f" row once, blocks and the rows inside them shuffled; leave {name} out, or use"
-                    ' distribution="balanced"'
+                    " row once, blocks and the rows inside them shuffled",
+                    remedy=f'leave {name} out, or use distribution="balanced"',
                 )
         if options.remainder not in (None, "pad"):
             raise SettingsError(
                 f'remainder="{options.remainder}" and distribution="dynamic" do not go together:'
-                " ranks that run out of rows fill their batches; leave remainder out, and see"
-                ' batch["valid"]'
+                " ranks that run out of rows fill their batches",
+                remedy='leave remainder out, and see batch["valid"]',
             )
         # States, seeds and columns work as in any stream of rows; only the assignment to ranks
         # differs.
@@ -365,14 +370,18 @@ class DynamicPasses(RowPasses):
         elif group is None:
             raise SettingsError(
                 f'distribution="dynamic" on {topology.world_size} ranks needs a store that they'
-                " share; initialise torch.distributed first, or pass store="
+                " share",
+                remedy="initialise torch.distributed first, or pass store=",
             )
         elif group.processes != topology.world_size:
             raise SettingsError(
                 f'distribution="dynamic": topology says {topology}, the process group has'
-                f" {group.processes} processes; where several of them are one rank, each would get"
-                ' other rows: use distribution="balanced" there. Where some read nothing, pass'
-                " store= of those that do"
+                f" {group.processes} processes",
+                remedy=(
+                    "where several of them are one rank, each would get other rows: use"
+                    ' distribution="balanced" there. Where some read nothing, pass store= of those'
+                    " that do"
+                ),
             )
         else:
             self.store = group.store
@@ -428,8 +437,9 @@ class DynamicPass(RowPass):
     def plan(self) -> Plan:
         """Raise `StreamError`: there is no plan."""
         raise StreamError(
-            f'split "{self.passes.index.split}": distribution="dynamic" decides who reads what'
-            ' while it reads; plan with distribution="balanced"'
+            f'split "{self.passes.index.split}": distribution="dynamic" decides who reads'
+            " what while it reads",
+            remedy='plan with distribution="balanced"',
         )
 
     def state_after(self, batches: int) -> dict[str, Any]:

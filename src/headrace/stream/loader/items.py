@@ -217,8 +217,8 @@ class ItemPasses(RowPasses):
             raise StreamError(
                 f"stream state: epoch {state.epoch} of {state.split!r} is not one that this stream"
                 f" gives: chunk {state.chunk} of pass {state.pass_number}, here chunk"
-                f" {here.chunk} of pass {here.pass_number}; pass what state_dict() gave, unchanged,"
-                " or start the epoch again"
+                f" {here.chunk} of pass {here.pass_number}",
+                remedy="pass what state_dict() gave, unchanged, or start the epoch again",
             )
         return state
 

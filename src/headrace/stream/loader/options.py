@@ -358,14 +358,14 @@ class StreamOptions:
         names = self.mask_entities
         if isinstance(names, str) or not all(isinstance(name, str) and name for name in names):
             raise SettingsError(
-                "mask_entities: expected a list of texts, as they name entities in their column;"
-                ' write numbers as text, e.g. ["17"]'
+                "mask_entities: expected a list of texts, as they name entities in their column",
+                remedy='write numbers as text, e.g. ["17"]',
             )
         object.__setattr__(self, "mask_entities", tuple(sorted(set(names))))
         if self.entity_column is not None and not self.mask_entities:
             raise SettingsError(
-                f"entity_column is {self.entity_column!r}, for mask_entities; set it, or leave"
-                " it out"
+                f"entity_column is {self.entity_column!r}, for mask_entities",
+                remedy="set it, or leave it out",
             )
         if self.mask_entities and (self.pack is not None or self.form is not None):
             raise SettingsError(
@@ -395,53 +395,67 @@ class StreamOptions:
         check_integer("seed", self.seed)
         if not all(isinstance(value, int | float) for value in dict(self.pad_values).values()):
             raise SettingsError(
-                f"pad_values is {self.pad_values!r}; expected a number for each column named"
+                setting="pad_values",
+                value=self.pad_values,
+                remedy="expected a number for each column named",
             )
         if not 0 <= _number("quarantine_limit", self.quarantine_limit) <= 1:
             raise SettingsError(
-                f"quarantine_limit is {self.quarantine_limit!r}; expected a part of the rows, 0"
-                " to 1"
+                setting="quarantine_limit",
+                value=self.quarantine_limit,
+                remedy="expected a part of the rows, 0 to 1",
             )
         if self.stall_seconds is not None and not _number("stall_seconds", self.stall_seconds) > 0:
             raise SettingsError(
-                f"stall_seconds is {self.stall_seconds!r}; expected seconds above 0, or None"
+                setting="stall_seconds",
+                value=self.stall_seconds,
+                remedy="expected seconds above 0, or None",
             )
 
     def _check_batches(self) -> None:
         """Check that the options of batches are compatible."""
         if self.lists == "padded" and self.batch_format in IN_ARROW:
             raise SettingsError(
-                f'lists="padded" makes tensors or arrays; with batch_format="{self.batch_format}"'
-                ' leave lists "ragged"'
+                'lists="padded" makes tensors or arrays',
+                remedy=f'with batch_format="{self.batch_format}" leave lists "ragged"',
             )
         if self.lists == "ragged" and (self.pad_values or self.pad_to_multiple_of != 1):
             raise SettingsError(
-                'pad_values and pad_to_multiple_of are for lists="padded"; set it, or leave'
-                " them out"
+                'pad_values and pad_to_multiple_of are for lists="padded"',
+                remedy="set it, or leave them out",
             )
         if self.form is not None and (self.batch_format in IN_ARROW or self.lists == "padded"):
             raise SettingsError(
-                'packed batches are tensors or arrays of their own form; use batch_format="torch"'
-                ' or "numpy" and leave lists= out, or packed="off" for rows as they are'
+                "packed batches are tensors or arrays of their own form",
+                remedy=(
+                    'use batch_format="torch" or "numpy" and leave lists= out, or packed="off" for'
+                    " rows as they are"
+                ),
             )
         if self.transform is not None and not callable(self.transform):
             raise SettingsError(
-                f"transform is {self.transform!r}; expected a function of the batch, or None"
+                setting="transform",
+                value=self.transform,
+                remedy="expected a function of the batch, or None",
             )
         if self.device is not None and not re.fullmatch(r"cpu|cuda(:\d{1,4})?", str(self.device)):
             raise SettingsError(
-                f'device is {self.device!r}; expected "cpu", "cuda", "cuda:N" or None'
+                setting="device",
+                value=self.device,
+                remedy='expected "cpu", "cuda", "cuda:N" or None',
             )
         if self.device is not None and not isinstance(self.device, str):
-            raise SettingsError(f'device is {self.device!r}; pass the text "{self.device}"')
+            raise SettingsError(
+                setting="device", value=self.device, remedy=f'pass the text "{self.device}"'
+            )
         option = 'memory="pinned"'
         if self.device is not None:
             option = f'device="{self.device}"'
         has_tensors = self.batch_format == "torch" or self.transform is not None
         if (self.memory == "pinned" or self.device is not None) and not has_tensors:
             raise SettingsError(
-                f'{option} is for tensors, and batch_format="{self.batch_format}" has none; use'
-                ' batch_format="torch", or a transform that makes tensors'
+                f'{option} is for tensors, and batch_format="{self.batch_format}" has none',
+                remedy='use batch_format="torch", or a transform that makes tensors',
             )
 
     def check_columns(self, available: list[str]) -> tuple[str, ...]:
@@ -465,13 +479,14 @@ class StreamOptions:
             strange = [name for name in self.pad_values if name not in columns]
             if clashing or strange:
                 raise SettingsError(
-                    f'lists="padded": columns {clashing} clash with lengths, pad_values'
-                    f" {strange} are not columns; leave them out with columns="
+                    f'lists="padded": columns {clashing} clash with lengths, pad_values {strange}'
+                    " are not columns",
+                    remedy="leave them out with columns=",
                 )
         if VALID in columns:
             raise SettingsError(
-                f'a column is named "{VALID}", where every batch has its mask of real rows;'
-                " leave it out with columns=, or rename it when preparing"
+                f'a column is named "{VALID}", where every batch has its mask of real rows',
+                remedy="leave it out with columns=, or rename it when preparing",
             )
         return columns
 
@@ -513,7 +528,8 @@ class StreamOptions:
             return None
         if self.entity_column is None:
             raise SettingsError(
-                "mask_entities: nothing says which column names entities; give entity_column="
+                "mask_entities: nothing says which column names entities",
+                remedy="give entity_column=",
             )
         return EntityMask(self.entity_column, tuple(self.mask_entities))
 
@@ -568,7 +584,8 @@ def _nodes(locality: Any) -> dict[str, int | tuple[int, ...]]:
             numbers = tuple(nodes)
         if not isinstance(shard, str) or any(type(node) is not int or node < 0 for node in numbers):
             raise SettingsError(
-                f"locality of {shard!r} is {nodes!r}; expected the number of a node, or several"
+                f"locality of {shard!r} is {nodes!r}",
+                remedy="expected the number of a node, or several",
             )
         nodes_of_shard[shard] = numbers
     return nodes_of_shard
@@ -577,19 +594,21 @@ def _nodes(locality: Any) -> dict[str, int | tuple[int, ...]]:
 def _column_names(columns: Any) -> tuple[str, ...]:
     if isinstance(columns, str):
         raise SettingsError(
-            f'columns is the text {columns!r}; pass a list of names, e.g. ["{columns}"]'
+            f"columns is the text {columns!r}", remedy=f'pass a list of names, e.g. ["{columns}"]'
         )
     names = tuple(columns) if isinstance(columns, Iterable) else ()
     if not names or not all(isinstance(name, str) for name in names):
         raise SettingsError(
-            f"columns is {columns!r}; expected at least one column name, all of them text"
+            setting="columns",
+            value=columns,
+            remedy="expected at least one column name, all of them text",
         )
     if len(set(names)) < len(names):
-        raise SettingsError(f"columns names a column twice: {list(names)}; name each once")
+        raise SettingsError(f"columns names a column twice: {list(names)}", remedy="name each once")
     return names
 
 
 def _number(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise SettingsError(f"{name} is {value!r}; expected a number")
+        raise SettingsError(f"{name} is {value!r}", remedy="expected a number")
     return float(value)

@@ -475,8 +475,9 @@ def partition_of(
         return None
     if isinstance(index, BlendIndex) or options.samples_per_epoch is not None:
         raise SettingsError(
-            f'distribution="{options.distribution}" gives out whole shards of one dataset and whole'
-            ' epochs; use "balanced" with blends and with samples_per_epoch'
+            f'distribution="{options.distribution}" gives out whole shards of one dataset'
+            " and whole epochs",
+            remedy='use "balanced" with blends and with samples_per_epoch',
         )
     if options.distribution == "round_robin":
         rank = deal_shards(

@@ -62,8 +62,8 @@ class WorkerProgress:
             values["start"], Mapping
         ):
             raise StreamError(
-                f"worker state: {short_repr(values)} is not what a worker saved; pass it on"
-                " unchanged"
+                f"worker state: {short_repr(values)} is not what a worker saved",
+                remedy="pass it on unchanged",
             )
         return cls(
             **{name: values[name] for name in (*_NUMBERS, "remainder")}, start=dict(values["start"])
@@ -80,8 +80,11 @@ class WorkerProgress:
             raise StreamError(
                 f"worker state: it was saved by worker {self.worker} with (world_size, workers,"
                 f" batch_size, remainder) = {self.topology}, this is worker {worker} with"
-                f" {topology}; for another topology load headrace.stream_state(saved) into the"
-                " dataset before the loop, not into the loader"
+                f" {topology}",
+                remedy=(
+                    "for another topology load headrace.stream_state(saved) into the dataset before"
+                    " the loop, not into the loader"
+                ),
             )
 
 
@@ -101,8 +104,8 @@ def stream_state(loader_state: Mapping[str, Any]) -> dict[str, Any]:
     if states and not any(map(is_worker_state, states)):  # one process: the dataset's own state
         if any(state != states[0] for state in states):
             raise StreamError(
-                f"loader state: it holds {len(states)} states of different streams; pass one of"
-                " them"
+                f"loader state: it holds {len(states)} states of different streams",
+                remedy="pass one of them",
             )
         return dict(states[0])
     parts = sorted(
@@ -110,8 +113,8 @@ def stream_state(loader_state: Mapping[str, Any]) -> dict[str, Any]:
     )
     if not parts:
         raise StreamError(
-            f"loader state: no state of a headrace stream in {short_repr(loader_state)};"
-            " pass what StatefulDataLoader.state_dict() gave during a pass"
+            f"loader state: no state of a headrace stream in {short_repr(loader_state)}",
+            remedy="pass what StatefulDataLoader.state_dict() gave during a pass",
         )
     first = parts[0]
     workers = [part.worker for part in parts]
@@ -123,8 +126,8 @@ def stream_state(loader_state: Mapping[str, Any]) -> dict[str, Any]:
     ]
     if workers != list(range(first.workers)) or not same:
         raise StreamError(
-            f"loader state: it holds workers {workers} of {first.workers}, or of different passes;"
-            " pass what StatefulDataLoader.state_dict() gave, unchanged"
+            f"loader state: it holds workers {workers} of {first.workers}, or of different passes",
+            remedy="pass what StatefulDataLoader.state_dict() gave, unchanged",
         )
     if kind_of(first.start) == COUNTED:
         counted = CountedState.from_dict(first.start)
@@ -141,7 +144,8 @@ def _inside(values: Any, depth: int = 0) -> Iterator[Mapping[str, Any]]:
     """Yield every headrace state inside nested mappings."""
     if depth > _MOST_DEPTH:
         raise StreamError(
-            f"loader state: it is more than {_MOST_DEPTH} levels deep; pass what state_dict() gave"
+            f"loader state: it is more than {_MOST_DEPTH} levels deep",
+            remedy="pass what state_dict() gave",
         )
     if not isinstance(values, Mapping):
         return

@@ -97,7 +97,8 @@ class DeliveredCount:
                 if counted != self._pass:
                     raise StreamError(
                         f"epoch {epoch}: a newer pass of this stream has begun, and one state"
-                        " cannot count two; finish one before the next, or make a second stream"
+                        " cannot count two",
+                        remedy="finish one before the next, or make a second stream",
                     )
                 self.batches += 1
                 self.has_ended = self.batches == steps
@@ -241,7 +242,7 @@ class StreamLoader:
         report = getattr(self._present, "report", None)
         if report is None:
             raise SettingsError(
-                "report: it is of rows that are packed while they are streamed; set pack="
+                "report: it is of rows that are packed while they are streamed", remedy="set pack="
             )
         return report()
 

@@ -100,8 +100,11 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
         if options.distribution == "dynamic":
             raise SettingsError(
                 'distribution="dynamic" claims blocks in the loop of its rank, and not for'
-                ' DataLoader workers; use headrace.open(...).stream(..., distribution="dynamic"),'
-                ' or distribution="balanced" here'
+                " DataLoader workers",
+                remedy=(
+                    'use headrace.open(...).stream(..., distribution="dynamic"), or'
+                    ' distribution="balanced" here'
+                ),
             )
         self.num_workers = num_workers
         self._serve_nothing()
@@ -161,7 +164,8 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
         if self._is_unseen:
             raise StreamError(
                 "stats: this process does not see how long the loop waits for the workers of a"
-                " DataLoader of your own; loop over data_loader(), or over dataset.watched(loader)"
+                " DataLoader of your own",
+                remedy="loop over data_loader(), or over dataset.watched(loader)",
             )
         return super().stats()
 
@@ -243,8 +247,8 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
             if self._client is None:
                 if self._address is None:
                     raise StreamError(
-                        f"worker {info.id}: it was started outside the dataset; use a DataLoader"
-                        " over it"
+                        f"worker {info.id}: it was started outside the dataset",
+                        remedy="use a DataLoader over it",
                     )
                 # The workers of one DataLoader share a base seed and are copied in order, so this
                 # pair identifies it.
@@ -267,8 +271,8 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
         if memory == "pinned" and self.options.device is not None:
             raise SettingsError(
                 f'data_loader(memory="pinned") with device="{self.options.device}": only CPU'
-                " tensors can be pinned, and copies to a device are made from pinned memory; leave"
-                " memory= out"
+                " tensors can be pinned, and copies to a device are made from pinned memory",
+                remedy="leave memory= out",
             )
         return WatchedLoader(
             self,
@@ -356,8 +360,11 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
         if self._is_unseen:
             raise StreamError(
                 "state: this process does not see what the workers of a DataLoader of your own"
-                " handed out; count the batches received in the loop and call state_after(batches),"
-                " or loop over data_loader()"
+                " handed out",
+                remedy=(
+                    "count the batches received in the loop and call state_after(batches), or loop"
+                    " over data_loader()"
+                ),
             )
         return self.state_after(self.delivered_count)
 
@@ -370,8 +377,9 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
         """
         if self._own_epoch is not None:
             raise StreamError(
-                f"state: the workers resumed epoch {self.epoch} from a StatefulDataLoader's state,"
-                " which this process did not see; use headrace.stream_state(loader.state_dict())"
+                f"state: the workers resumed epoch {self.epoch} from a StatefulDataLoader's"
+                " state, which this process did not see",
+                remedy="use headrace.stream_state(loader.state_dict())",
             )
         return super().state_after(batches)
 
@@ -395,7 +403,8 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
         if info is None:
             raise StreamError(
                 f"state: it is worker {progress.worker}'s own progress, and this is not a worker"
-                " process; pass headrace.stream_state(saved) of the whole loader's state"
+                " process",
+                remedy="pass headrace.stream_state(saved) of the whole loader's state",
             )
         here = self.topology.world_size, info.num_workers, self.options.batch_size, self.remainder
         progress.check(worker=info.id, topology=here)
@@ -527,7 +536,8 @@ def _alive(owner: weakref.ref[StreamingDataset]) -> StreamingDataset:
     dataset = owner()
     if dataset is None:
         raise StreamError(
-            "worker: the dataset it reads for has gone; keep it for as long as the loop runs"
+            "worker: the dataset it reads for has gone",
+            remedy="keep it for as long as the loop runs",
         )
     return dataset
 

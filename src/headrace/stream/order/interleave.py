@@ -61,9 +61,12 @@ class Interleave:
     def __post_init__(self) -> None:
         if self.rounds >= _MOST_ROUNDS:
             raise SettingsError(
-                f"an epoch of {sum(self.counts)} rows in {self.rounds} rounds of"
-                f" {self.round_rows} lanes; at most {_MOST_ROUNDS} can be interleaved: set lanes="
-                " higher or samples_per_epoch= lower"
+                f"an epoch of {sum(self.counts)} rows in {self.rounds} rounds of {self.round_rows}"
+                " lanes",
+                remedy=(
+                    f"at most {_MOST_ROUNDS} can be interleaved: set lanes= higher or"
+                    " samples_per_epoch= lower"
+                ),
             )
 
     def split(self, positions: I64) -> tuple[I64, I64]:

@@ -110,8 +110,9 @@ def lay_epoch(
         batch, even_tokens = balance
         if not isinstance(index, CountedIndex):
             raise StreamError(
-                "stream state: its steps are balanced by the cost of rows, which this stream does"
-                ' not know; pass balance="flops", or the cost model that the saved stream had'
+                "stream state: its steps are balanced by the cost of rows, which this stream"
+                " does not know",
+                remedy='pass balance="flops", or the cost model that the saved stream had',
             )
         costs = index.costs(even_tokens)
         run_rows = 1
@@ -172,8 +173,9 @@ def order_of_state(index: SplitIndex, state: StreamState) -> Order:
         if np.array_equal(partition.bases, shard_partition.bases):
             return partition
     raise StreamError(
-        f'stream state: the shards that "{shard_partition.distribution}" gave to its {ranks} ranks'
-        " do not have the rows it says; pass what state_dict() gave, unchanged"
+        f'stream state: the shards that "{shard_partition.distribution}" gave to its {ranks}'
+        " ranks do not have the rows it says",
+        remedy="pass what state_dict() gave, unchanged",
     )
 
 
@@ -198,9 +200,9 @@ def chained(order: Order, changes: Sequence[Change]) -> ChainedOrder:
             begin = change.position
         else:
             raise StreamError(
-                f"stream state: at position {change.position} the lanes of a blend or of a part of"
-                " the rows are cut again, which they never are; pass what state_dict() gave,"
-                " unchanged"
+                f"stream state: at position {change.position} the lanes of a blend or of a part"
+                " of the rows are cut again, which they never are",
+                remedy="pass what state_dict() gave, unchanged",
             )
         parts[-1] = parts[-1]._replace(end=change.position)
         parts.append(EpochPart(change.position, order.rows, following))
@@ -354,17 +356,19 @@ def _quotas(index: SplitIndex, rows: int) -> list[int]:
         if not rows:
             return [0] * len(parts)
         raise SettingsError(
-            f"{names[0]}: has no rows, so samples_per_epoch={rows} cannot be taken; leave it out"
+            f"{names[0]}: has no rows, so samples_per_epoch={rows} cannot be taken",
+            remedy="leave it out",
         )
     counts = quotas(rows, shares)
     for name, part, count in zip(names, parts, counts, strict=True):
         if count and not part.total_rows:
             raise SettingsError(
-                f"{name}: has no rows, and its weight gives it {count} of {rows}; leave it out"
+                f"{name}: has no rows, and its weight gives it {count} of {rows}",
+                remedy="leave it out",
             )
         if part.total_rows and not count and rows:
             raise SettingsError(
-                f"{name}: its share of {rows} rows an epoch is none, so it would never be read;"
-                " raise its weight or samples_per_epoch"
+                f"{name}: its share of {rows} rows an epoch is none, so it would never be read",
+                remedy="raise its weight or samples_per_epoch",
             )
     return counts

@@ -196,8 +196,9 @@ def resolve_remainder(remainder: Remainder | None, ranks: int) -> Remainder:
         return "pad"
     if remainder == "exact" and ranks > 1:
         raise SettingsError(
-            'remainder="exact" gives a last batch that not every reader has; here are'
-            f' {ranks} ranks; use "pad" (nothing lost, see batch["valid"]) or "drop"'
+            f'remainder="exact" gives a last batch that not every reader has; here are {ranks}'
+            " ranks",
+            remedy='use "pad" (nothing lost, see batch["valid"]) or "drop"',
         )
     return remainder
 
@@ -278,6 +279,6 @@ def check_batches(batches: int, steps: int) -> None:
     """Raise `StreamError` if a pass of `steps` batches per rank cannot have delivered `batches`."""
     if not 0 <= batches <= steps:
         raise StreamError(
-            f"the pass has {steps} batches on each rank, and {batches} are said to be received;"
-            " pass the number that this rank received since the pass began"
+            f"the pass has {steps} batches on each rank, and {batches} are said to be received",
+            remedy="pass the number that this rank received since the pass began",
         )

@@ -145,7 +145,8 @@ class ShardPartition:
                     assignment=None if assignment is None else tuple(assignment),
                 )
         raise StreamError(
-            "stream state: shard_partition is not what state_dict() gave; pass it on unchanged"
+            "stream state: shard_partition is not what state_dict() gave",
+            remedy="pass it on unchanged",
         )
 
 
@@ -209,9 +210,11 @@ def local_ranks(
     unknown = sorted(set(locality) - set(index.shards))
     if unknown:
         raise SettingsError(
-            f"locality names {unknown[0]!r}, which split {index.split} does not have; give paths as"
-            " the index has them, e.g."
-            f" {index.shards[0] if index.shards else 'none, it is empty'!r}"
+            f"locality names {unknown[0]!r}, which split {index.split} does not have",
+            remedy=(
+                "give paths as the index has them, e.g."
+                f" {(index.shards[0] if index.shards else 'none, it is empty')!r}"
+            ),
         )
     on_node: dict[int, list[int]] = {}
     for rank in range(ranks):

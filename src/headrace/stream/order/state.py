@@ -189,9 +189,9 @@ class StreamState:
             )
         if self.samples_per_epoch != samples_per_epoch:
             raise StreamError(
-                f"stream state: it was saved with samples_per_epoch={self.samples_per_epoch}, this"
-                f" stream has {samples_per_epoch}; epochs would overlap: pass the saved setting, or"
-                " start the epoch again"
+                f"stream state: it was saved with samples_per_epoch={self.samples_per_epoch},"
+                f" this stream has {samples_per_epoch}",
+                remedy="epochs would overlap: pass the saved setting, or start the epoch again",
             )
         if (self.seed, self.shuffle) != (seed, shuffle):
             raise StreamError(
@@ -205,7 +205,8 @@ class StreamState:
         if self.split != index.split:
             raise StreamError(
                 f"stream state: it is of split {short_repr(self.split)}, this stream reads"
-                f" {short_repr(index.split)}; load each state into the stream of its own split"
+                f" {short_repr(index.split)}",
+                remedy="load each state into the stream of its own split",
             )
         if self.samples_per_epoch is None:
             epoch_rows = index.total_rows
@@ -215,9 +216,12 @@ class StreamState:
             raise StreamError(
                 f"stream state: split {short_repr(self.split)} had index"
                 f" {short_repr(self.index[:12])} with {self.rows:,} rows when saved, now it has"
-                f" {short_repr(index.identity[:12])} with {epoch_rows:,}; shards were added,"
-                " removed or rewritten, or another filter or blend was set up: open the dataset as"
-                " it was when the state was saved, or start the epoch again"
+                f" {short_repr(index.identity[:12])} with {epoch_rows:,}",
+                remedy=(
+                    "shards were added, removed or rewritten, or another filter or blend was set"
+                    " up: open the dataset as it was when the state was saved, or start the epoch"
+                    " again"
+                ),
             )
 
 
@@ -265,7 +269,8 @@ def check_keys(
         type(number) is int and lowest <= number <= MOST_POSITIONS for number, lowest in bounds
     ):
         raise StreamError(
-            f"{what}: {short_repr(values)} is not what state_dict() gave; pass it on unchanged"
+            f"{what}: {short_repr(values)} is not what state_dict() gave",
+            remedy="pass it on unchanged",
         )
 
 

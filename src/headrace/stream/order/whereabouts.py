@@ -51,13 +51,16 @@ def row_number(index: SplitIndex, shard: str, row: int) -> tuple[int, int]:
         else:
             what = f"is the name of {len(named)} shards"
         raise InputError(
-            f"split {index.split}: {shard!r} {what}; give one of {known or 'none, it is empty'}"
+            f"split {index.split}: {shard!r} {what}",
+            remedy=f"give one of {known or 'none, it is empty'}",
         )
     blocks = np.flatnonzero(index.shard_of_block == named[0])
     ends = np.cumsum(index.rows[blocks])
     if not 0 <= row < int(ends[-1]):
         raise InputError(
-            f"{shard}: row {row} is asked for, it has {int(ends[-1])} rows; count from 0"
+            f"row {row} is asked for, it has {int(ends[-1])} rows",
+            path=shard,
+            remedy="count from 0",
         )
     at = int(np.searchsorted(ends, row, side="right"))
     return int(blocks[at]), row - int(ends[at] - index.rows[blocks[at]])
@@ -130,9 +133,12 @@ def find_received(
     changed = [change.position for change in state.changes if 0 < change.position < state.position]
     if ranks * batch_size > 1 and changed:
         raise SettingsError(
-            f"the ranks of this epoch changed after {changed[0]:,} rows, so its steps are not those"
-            f" of {ranks} ranks; leave ranks and batch_size (--ranks, --batch-size) out, and what"
-            " was received is told by position"
+            f"the ranks of this epoch changed after {changed[0]:,} rows, so its steps are"
+            f" not those of {ranks} ranks",
+            remedy=(
+                "leave ranks and batch_size (--ranks, --batch-size) out, and what was received"
+                " is told by position"
+            ),
         )
     plan = Plan(
         index=index,

@@ -50,7 +50,8 @@ class Topology:
         ):
             raise SettingsError(
                 f"topology: rank {self.rank!r} of world_size {self.world_size!r} (from"
-                f" {self.source}) does not exist; ranks are the integers 0..world_size-1"
+                f" {self.source}) does not exist",
+                remedy="ranks are the integers 0..world_size-1",
             )
 
     def __str__(self) -> str:
@@ -106,8 +107,11 @@ def confirm(topology: Topology) -> None:
     if (rank, world_size) != (topology.rank, topology.world_size):
         raise StreamError(
             f"topology: the stream was built as {topology} (from {topology.source}), but"
-            f" torch.distributed says rank {rank} of {world_size}; build the stream after"
-            " init_process_group, or pass topology=headrace.Topology(rank=…, world_size=…)"
+            f" torch.distributed says rank {rank} of {world_size}",
+            remedy=(
+                "build the stream after init_process_group, or pass"
+                " topology=headrace.Topology(rank=…, world_size=…)"
+            ),
         )
 
 

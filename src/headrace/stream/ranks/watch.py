@@ -187,8 +187,8 @@ class Watch:
                 self._group.await_all(self.failure)
                 self._group.settle()
             raise StreamError(
-                f"{self.failure}; fix the cause there, then resume all ranks from the last saved"
-                " state"
+                f"{self.failure}",
+                remedy="fix the cause there, then resume all ranks from the last saved state",
             )
 
     def report(self, error: Exception) -> None:

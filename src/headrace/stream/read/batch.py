@@ -135,8 +135,11 @@ def _parts(name: str, column: Column, batch_size: int, torch: Any | None) -> Ite
             if np.isnat(column).any():
                 raise InputError(
                     f"column {name}: {int(np.isnat(column).sum())} nulls among its {column.dtype},"
-                    " and torch has no missing time; fill them when preparing, leave the column"
-                    ' out with columns=, or use batch_format="numpy"'
+                    " and torch has no missing time",
+                    remedy=(
+                        "fill them when preparing, leave the column out with columns=, or use"
+                        ' batch_format="numpy"'
+                    ),
                 )
             column = column.view(np.int64)
         # torch's own split releases the interpreter lock, and regains it late while other threads

@@ -146,9 +146,12 @@ def _from_arrow(chunks: pa.ChunkedArray, where: str, *, arrow: bool) -> Column:
     error = _no_take(joined)
     if error is not None:  # views inside lists and structs
         raise InputError(
-            f"{where}: its type {arrow_type} cannot be read by row ({error}); write it as another"
-            " type, for example string in place of string_view, or leave the column out with"
-            " columns="
+            f"its type {arrow_type} cannot be read by row ({error})",
+            path=where,
+            remedy=(
+                "write it as another type, for example string in place of string_view, or leave"
+                " the column out with columns="
+            ),
         )
     return joined
 
@@ -214,9 +217,12 @@ def _ragged(lists: pa.Array, where: str) -> Ragged:
         inside = lists.flatten().null_count  # nulls in null lists and outside a slice do not count
         if inside:
             raise InputError(
-                f"{where}: {inside} nulls inside lists of {values.type}, which only floats can"
-                " hold; fill them when preparing, leave the column out with columns=, or use"
-                ' batch_format="arrow"'
+                f"{inside} nulls inside lists of {values.type}, which only floats can hold",
+                path=where,
+                remedy=(
+                    "fill them when preparing, leave the column out with columns=, or use"
+                    ' batch_format="arrow"'
+                ),
             )
         values = pc.fill_null(values, 0)
     offsets = lists.offsets.to_numpy().astype(np.int64, copy=False)
@@ -300,9 +306,11 @@ def _concatenate_arrays(arrays: list[Any]) -> pa.Array:
 
 def _null(where: str, count: int, dtype: pa.DataType) -> InputError:
     return InputError(
-        f"{where} of type {dtype} holds {count} nulls, which this type cannot hold outside Arrow;"
-        " fill them or make the column a float when preparing, leave it out with columns=, or use"
-        ' batch_format="arrow"'
+        f"{where} of type {dtype} holds {count} nulls, which this type cannot hold outside Arrow",
+        remedy=(
+            "fill them or make the column a float when preparing, leave it out with"
+            ' columns=, or use batch_format="arrow"'
+        ),
     )
 
 

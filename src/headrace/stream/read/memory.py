@@ -200,10 +200,13 @@ def check_memory(options: StreamOptions, num_workers: int) -> None:
     else:
         option = f'device="{options.device}"'
     raise SettingsError(
-        f"{option} with num_workers={num_workers}: pinned memory and copies to a device belong to"
-        " the process that trains; leave it out and let the DataLoader pin, with DataLoader(...,"
-        ' pin_memory=True) or data_loader(memory="pinned"), and copy with batch["x"].to(device,'
-        " non_blocking=True), or stream without workers"
+        f"{option} with num_workers={num_workers}: pinned memory and copies to a device"
+        " belong to the process that trains",
+        remedy=(
+            "leave it out and let the DataLoader pin, with DataLoader(..., pin_memory=True)"
+            ' or data_loader(memory="pinned"), and copy with batch["x"].to(device,'
+            " non_blocking=True), or stream without workers"
+        ),
     )
 
 

@@ -120,9 +120,10 @@ class Quarantine:
         if len(bad) and self.rows > self.limit * self.index.total_rows:
             last = list(self.blocks.values())[-1]
             raise CorruptShard(
-                f"{self.reader}: {self.rows} rows of {len(self.blocks)} blocks cannot be read, more"
-                f" than quarantine_limit={self.limit} of the split's {self.index.total_rows}; the"
-                f" last was {last}; restore the shards, or set a higher limit"
+                f"{self.reader}: {self.rows} rows of {len(self.blocks)} blocks cannot be read,"
+                f" more than quarantine_limit={self.limit} of the split's {self.index.total_rows};"
+                f" the last was {last}",
+                remedy="restore the shards, or set a higher limit",
             )
         return is_row & good
 

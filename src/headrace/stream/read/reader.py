@@ -384,12 +384,14 @@ def decode_block(
         raise type(error)(f"{where}: {error}") from error
     except Exception as error:
         raise StreamError(
-            f"{where}: cannot be read: {type(error).__name__}: {error};"
-            " see that the shard is whole and readable, then resume from the last state"
+            f"cannot be read: {type(error).__name__}: {error}",
+            path=where,
+            remedy="see that the shard is whole and readable, then resume from the last state",
         ) from error
     if table.num_rows != index.rows[block]:
         raise CorruptShard(
-            f"{where}: has {table.num_rows} rows, the index says {index.rows[block]};"
-            " the shard changed after it was indexed: restore it or index the dataset again"
+            f"has {table.num_rows} rows, the index says {index.rows[block]}; the shard"
+            " changed after it was indexed: restore it or index the dataset again",
+            path=where,
         )
     return from_table(table.select(list(columns)), arrow=arrow, where=where)

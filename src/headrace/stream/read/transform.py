@@ -65,8 +65,11 @@ class TransformContext:
         if self.positions is None:
             raise SettingsError(
                 'transform: with pack= and distribution="dynamic" rows have no positions to key'
-                " random numbers by; use numpy.random.default_rng((context.seed, context.epoch,"
-                " context.step, context.rank))"
+                " random numbers by",
+                remedy=(
+                    "use numpy.random.default_rng((context.seed, context.epoch, context.step,"
+                    " context.rank))"
+                ),
             )
         words = np.empty((len(self.positions), draws, 2), np.uint64)
         words[:, :, 0], words[:, :, 1] = (
@@ -109,11 +112,15 @@ def transformed(
                     done = transform(batch)
             except Exception as error:
                 raise StreamError(
-                    f"{where(number)} raised {type(error).__name__}: {error}; fix it, then resume"
-                    " from the last state, which does not include this batch"
+                    f"{where(number)} raised {type(error).__name__}: {error}",
+                    remedy=(
+                        "fix it, then resume from the last state, which does not include this batch"
+                    ),
                 ) from error
             if done is None:
-                raise StreamError(f"{where(number)} returned None; end it with `return batch`")
+                raise StreamError(
+                    f"{where(number)} returned None", remedy="end it with `return batch`"
+                )
             yield done
 
 
@@ -180,7 +187,9 @@ def _named(transform: Transform) -> Any:
 
 def _cannot_travel(transform: Transform, why: str) -> SettingsError:
     return SettingsError(
-        f"transform {name_of(transform)} cannot be sent to spawned or forkserver workers ({why});"
-        " define it at the top level of a module, no lambda and no function inside another, or"
-        " start the workers by fork"
+        f"transform {name_of(transform)} cannot be sent to spawned or forkserver workers ({why})",
+        remedy=(
+            "define it at the top level of a module, no lambda and no function inside"
+            " another, or start the workers by fork"
+        ),
     )

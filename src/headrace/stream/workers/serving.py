@@ -233,7 +233,8 @@ class Server:
     ) -> tuple[Any, ...]:
         if position is None:
             raise StreamError(
-                "worker: asked for a batch before it began a pass; iterate over the dataset first"
+                "worker: asked for a batch before it began a pass",
+                remedy="iterate over the dataset first",
             )
         run, worker = position
         batch = run.get(worker, step, in_place)
@@ -390,8 +391,8 @@ class Client:
         except (OSError, EOFError, AuthenticationError) as error:
             raise StreamError(
                 f"worker {worker}: the process that reads for it cannot be reached"
-                f" ({type(error).__name__}: {error}); keep the dataset alive in the process whose"
-                " DataLoader started the worker"
+                f" ({type(error).__name__}: {error})",
+                remedy="keep the dataset alive in the process whose DataLoader started the worker",
             ) from error
         _CLIENTS.add(self)
 
@@ -421,8 +422,9 @@ class Client:
     def _ask(self, *request: Any) -> list[Any]:
         if self._process != os.getpid():
             raise StreamError(
-                f"worker {self._worker}: process {os.getpid()} is a fork of the worker, and cannot"
-                " read for it; iterate over the dataset in the worker itself"
+                f"worker {self._worker}: process {os.getpid()} is a fork of the worker, and"
+                " cannot read for it",
+                remedy="iterate over the dataset in the worker itself",
             )
         try:
             self._connection.send(request)
@@ -433,8 +435,9 @@ class Client:
             answer, *values = pickle.loads(self._connection.recv_bytes())
         except (OSError, EOFError) as error:
             raise StreamError(
-                f"worker {self._worker}: the process that reads for it has ended or left the pass"
-                f" ({type(error).__name__}); resume from the last state"
+                f"worker {self._worker}: the process that reads for it has ended or left the"
+                f" pass ({type(error).__name__})",
+                remedy="resume from the last state",
             ) from error
         if answer == "error":
             raise values[0]
