@@ -3,8 +3,10 @@ to every rank.
 
     import headrace
 
-    split = headrace.TemporalSplit(source="raw", time="time", entity="customer",
-    split_date="2025-01-01") headrace.prepare(split, "out")
+    split = headrace.TemporalSplit(
+        source="raw", time="time", entity="customer", split_date="2025-01-01"
+    )
+    headrace.prepare(split, "out")
     for batch in headrace.open("out").stream("train", batch_size=1024, shuffle=True, seed=0):
         ...
 

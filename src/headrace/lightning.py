@@ -2,8 +2,8 @@
 
     module = HeadraceDataModule("out", batch_size=256, num_workers=2)
     Trainer(strategy="ddp", devices=2).fit(model, datamodule=module)
-    Trainer(strategy="ddp", devices=4).fit(model, datamodule=module, ckpt_path="last.ckpt")  # the
-    rest, then on
+    # the rest of that epoch, then on
+    Trainer(strategy="ddp", devices=4).fit(model, datamodule=module, ckpt_path="last.ckpt")
 
 The epoch is read with the first batch of a pass, because Lightning makes iterators before it sets
 the epoch. The position counts the batches that the training loop received, so prefetching workers

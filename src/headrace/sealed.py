@@ -1,7 +1,7 @@
 """Seal saved states with a digest, and check size and digest when they are loaded. Pure.
 
-    {"kind": "stream", "format_version": 2, …, "digest": "sha256 of the canonical JSON of everything
-    else"}
+    {"kind": "stream", "format_version": 4, …,
+     "digest": "sha256 of the canonical JSON of everything else"}
 
 A state holds positions, so one wrong digit would silently deliver other rows. Any change since the
 state was saved is an error here, before the state is used. The digest detects damage. It does not

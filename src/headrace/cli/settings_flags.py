@@ -6,8 +6,8 @@ in `settings_file` it becomes a key of configuration files and of their schema. 
 parameters of three forms:
 
     path: Source                a parameter annotated for typer, as usual
-    about: RunOptions           a dataclass: each field is a flag, and the command receives the
-    dataclass flags: FlagValues           the fields of a recipe's settings: each is a flag
+    about: RunOptions           a dataclass: each field is a flag, the command receives the object
+    flags: FlagValues           the fields of a recipe's settings: each is a flag
 
 The settings model is imported when the command is used, not when the commands are listed.
 """

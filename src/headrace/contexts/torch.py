@@ -3,8 +3,9 @@
 Needs the extra `torch`.
 
     dataset = ContextDataset(open_contexts("out", "train"), epochs=3)
-    loader = DataLoader(dataset, batch_size=32, sampler=range(position, len(dataset)),
-    collate_fn=arrays_of)
+    loader = DataLoader(
+        dataset, batch_size=32, sampler=range(position, len(dataset)), collate_fn=arrays_of
+    )
 
 `Contexts.stream` and `Contexts.torch_dataset` divide an epoch among ranks and resume it; here the
 sampler does that. A batch is made at once, and opens each row once. The contexts at given positions

@@ -1,10 +1,10 @@
 """Index the rows of each entity: one pass over one column makes a file that processes map.
 
-    split   one row of the file for each part of a split: entities are dealt to parts by the first
-    bits of their hash high, low   the 128-bit keyed hashes of the part's entities, ascending by the
-    first half
-    ends    where the rows of each entity end
-    rows    row numbers in the split, entity by entity, ascending
+    split       one row of the file for each part of a split: entities are dealt to parts by the
+                first bits of their hash
+    high, low   the 128-bit keyed hashes of the part's entities, ascending by the first half
+    ends        where the rows of each entity end
+    rows        row numbers in the split, entity by entity, ascending
 
 Each row of bins that record the source and row of each sequence belongs to several entities, each
 named SOURCE:ROW.

@@ -1,9 +1,9 @@
 """Maintain the pointer: the run that trainers reading paths see, switched atomically.
 
-    runs/<run_id>/splits/<name> -> ../<directory>   the run's own links, made before its manifest,
-    never changed splits -> runs/<run_id>/splits                  one link, so one rename replaces
-    all splits together <file> -> splits/../<file>                      files beside splits/ switch
-    with the same rename
+    runs/<run_id>/splits/<name> -> ../<directory>   the run's links, made before its manifest, never
+                                                    changed
+    splits -> runs/<run_id>/splits                  one link, so one rename replaces all splits
+    <file> -> splits/../<file>                      files beside splits/ switch with the same rename
 
 Nothing that a reader sees changes before the rename. A process that dies at any point leaves the
 old run or the new one, and preparing again finishes the rest. An object store has no links: there

@@ -6,7 +6,8 @@ pairs, and the sets themselves decide:
 
     texts or tokens → hashed shingles of each document
     shingles        → a few 32-bit numbers per document; near documents share one with a known
-    probability numbers         → pairs that share one, a bounded number per document
+                      probability
+    numbers         → pairs that share one, a bounded number per document
     pairs           → their exact Jaccard index
 
 `shingles` has these steps. `stages` does them out of core, as stages of a run.

@@ -370,9 +370,8 @@ def number_shards(names: Sequence[str], how: Literal["keep", "dense"]) -> list[i
     """Give each source shard name a distinct number.
 
     how="keep": the N of part-N if every name has one (gaps stay); 0, 1, 2, ... in name order if
-    none
-    has. Raises `InputError` naming both files if two names have the same N, or if only some have
-    one.
+    none has. Raises `InputError` naming both files if two names have the same N, or if only some
+    have one.
     """
     matches = [_NUMBER.search(name.rsplit("/", 1)[-1]) for name in names]
     if how == "dense" or not any(matches):

@@ -4,9 +4,8 @@ content disjoint.
 A cell's role in each fold follows from the settings. So the lists of the manifest are compared with
 those, and every row with the cells that its time allows. Gaps, horizons and windows are boundaries
 of cells: a row too close before a cut is in a cell that no list of that fold holds. Memory is
-O(entities
-of a split or cell, summed) and O(blocks). If rows of a split are compared, a temporary file takes 8
-bytes a row.
+O(entities of a split or cell, summed) and O(blocks). If rows of a split are compared, a temporary
+file takes 8 bytes a row.
 """
 
 from __future__ import annotations
@@ -69,8 +68,7 @@ class _Seen:
     dates: rows in each time bin, as the manifest counts them.
 
     problems: by rule, the first row that breaks it. latest: the last time on the UTC clock and on
-    the
-    wall clock.
+    the wall clock.
     """
 
     entities: Hashes

@@ -3,9 +3,8 @@
 Pass 2, and joining of parts.
 
 If rows are only moved, their bytes are copied without parsing. Otherwise the columns are read,
-derived
-and written. The choice depends on the settings and the shard alone, so results do not depend on
-scheduling.
+derived and written. The choice depends on the settings and the shard alone, so results do not
+depend on scheduling.
 """
 
 from __future__ import annotations

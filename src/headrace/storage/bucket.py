@@ -4,8 +4,8 @@ Credentials, endpoint and region come from the environment (`AWS_*`, `GOOGLE_*`,
 reads them itself; this module never sees them. Messages quote only the status and code of a
 response, because its body may echo the request. obstore retries requests that fail for now (503,
 429, connections lost before a response) with exponential, jittered backoff. This module retries a
-response that breaks off or is short, and adapts the number
-of requests under way to the store (`InFlight`).
+response that breaks off or is short, and adapts the number of requests under way to the store
+(`InFlight`).
 """
 
 from __future__ import annotations

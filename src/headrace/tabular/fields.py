@@ -1,7 +1,11 @@
 """Find the rows and read their blocks by the columns that a configuration declares.
 
-    config = {"label_name": "label", "text_name": "text", "cat_field_list": ["sky"],
-    "tab_field_list": ["height"]}
+    config = {
+        "label_name": "label",
+        "text_name": "text",
+        "cat_field_list": ["sky"],
+        "tab_field_list": ["height"],
+    }
 
 Only declared columns are changed: an undeclared one keeps its type and its values. A training
 configuration has many other keys, which are left alone. Blocks are done whole, in the threads that

@@ -4,8 +4,9 @@ steps on each.
     from headrace.trainers.torchtitan import HeadraceDataLoader
 
     config.dataloader = HeadraceDataLoader.Config(dataset_path="out", infinite=False)
-    config.validator.dataloader = HeadraceDataLoader.Config(dataset_path="out", dataset="valid",
-    shuffle=False)
+    config.validator.dataloader = HeadraceDataLoader.Config(
+        dataset_path="out", dataset="valid", shuffle=False
+    )
 
 torchtitan 0.3 builds loaders from such configs. After 0.3 it counts tokens in place of rows, and a
 batch is a microbatch object over flat tokens: the config and the rows are the same.

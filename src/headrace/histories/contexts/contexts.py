@@ -2,9 +2,9 @@
 or in batches.
 
     contexts = open_contexts("out", "train", seed=7)
-    for batch in contexts.stream(batch_size=32): ...     # int32 [32, 1024]; ranks, epochs, state as
-    of every stream contexts.batch(range(32))["inputs"]                  # the first 32 of the same
-    contexts
+    # int32 [32, 1024]; ranks, epochs and state as of every stream
+    for batch in contexts.stream(batch_size=32): ...
+    contexts.batch(range(32))["inputs"]  # the first 32 of the same contexts
 
 Position p of an endless run is in epoch p div N, where N = len(contexts). The context at p depends
 only on the run, the options and p, so any process can make any part. `Contexts` is picklable and

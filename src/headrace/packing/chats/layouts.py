@@ -126,8 +126,7 @@ class ChatLayout:
     """How chats lie in a row.
 
     column: identifies the layout; "": it is never found, only requested. required: columns of which
-    it
-    also needs one. optional: columns that it reads if they are there.
+    it also needs one. optional: columns that it reads if they are there.
     """
 
     name: str

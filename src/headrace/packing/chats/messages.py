@@ -1,10 +1,9 @@
 """Normalise messages, tool calls and tools of conversations. Pure.
 
 A normalised message has `role` (system, developer, user, assistant, tool) and `content` (text). If
-the
-row has them, it also has `reasoning_content` (text), `tool_calls` ({"type": "function", "function":
-{"name", "arguments": an object}}) and the fields that templates may read (name, tool_call_id and
-any other). Parts of a content that are images, audio or video are refused.
+the row has them, it also has `reasoning_content` (text), `tool_calls` ({"type": "function",
+"function": {"name", "arguments": an object}}) and the fields that templates may read (name,
+tool_call_id and any other). Parts of a content that are images, audio or video are refused.
 """
 
 from __future__ import annotations

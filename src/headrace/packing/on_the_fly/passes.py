@@ -1,8 +1,8 @@
 """Pack rows of tokens while they are streamed.
 
-    loader = headrace.open("tokens").stream(batch_size=4, shuffle=True, pack=4096)  # four bins of
-    4,096 tokens a batch for batch in loader: ...
-    # same as for prepared packed rows
+    # four bins of 4,096 tokens a batch
+    loader = headrace.open("tokens").stream(batch_size=4, shuffle=True, pack=4096)
+    for batch in loader: ...  # as from prepared packed rows
 
 Each rank reads its rows in windows of `buffer_rows` and packs each window by itself. Bins depend on
 the order of the pass and on lengths alone, so any rank can compute the bins of the others. Lengths

@@ -4,9 +4,9 @@ The recipe calls this module.
 
     plain = preprocessing.resolved(targets=["q"], features=["p", "t"])
     columns = ("q", "p", "t")
-    once = fit(plain.time_series, columns, train, offsets, chosen, strategy="unified")     #
-    chosen_entities(...) batch = fit(plain.time_series, columns, train, offsets, entities,
-    strategy="per_group")
+    # chosen: by chosen_entities(...)
+    once = fit(plain.time_series, columns, train, offsets, chosen, strategy="unified")
+    batch = fit(plain.time_series, columns, train, offsets, entities, strategy="per_group")
     scaled = join([once, batch]).transform(rows, offsets, entities)
     everything = join([once, merge([batch, next_batch, ...])])
 

@@ -5,8 +5,9 @@ per line, then names, then rows with year, month, day and hour; names differ bet
 case, unit and separator. A streamflow file has no header: gauge, year, month, day, cubic feet per
 second, quality flag; -999 is missing. The columns are
 
-    dayl, prcp, srad, swe, tmax, tmin, vp     the forcing's, in its units (s, mm/day, W/m2, mm, C,
-    C, Pa) qobs          streamflow in mm/day over the basin's area
+    dayl, prcp, srad, swe, tmax, tmin, vp
+                  the forcing's, in its units (s, mm/day, W/m2, mm, C, C, Pa)
+    qobs          streamflow in mm/day over the basin's area
     qobs_cfs      streamflow in cubic feet per second
     estimated     1 if the flag marks an estimate (A:e), else 0
 

@@ -1,10 +1,12 @@
 """Provide a Lightning data module over prepared series: windows of chunks of entities, and a
 validation pool.
 
-    module = SeriesDataModule("out", input_length=365, output_length=7, batch_size=256,
-    chunk_size=100) Trainer(strategy="ddp", devices=2, max_epochs=30).fit(model, datamodule=module)
-    Trainer(strategy="ddp", devices=4, max_epochs=30).fit(model, datamodule=module,
-    ckpt_path="last.ckpt")
+    module = SeriesDataModule(
+        "out", input_length=365, output_length=7, batch_size=256, chunk_size=100
+    )
+    Trainer(strategy="ddp", devices=2, max_epochs=30).fit(model, datamodule=module)
+    trainer = Trainer(strategy="ddp", devices=4, max_epochs=30)
+    trainer.fit(model, datamodule=module, ckpt_path="last.ckpt")
 
 An epoch is a chunk. The epoch number alone decides which one, when the first batch is requested. So
 loaders that Lightning creates and discards, sanity checks and restarts do not advance anything.

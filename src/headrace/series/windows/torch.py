@@ -1,10 +1,8 @@
 """Provide windows for torch as a map-style dataset and as a stream. Needs the extra `torch`.
 
     train = headrace.windows.open("out", "train", input_length=365, output_length=7)
-    for batch in train.stream(batch_size=256, seed=0):                       # every window once
-        over all ranks ...
-    loader = DataLoader(train, batch_size=256, shuffle=True, collate_fn=arrays_of)         # or by a
-    DataLoader
+    for batch in train.stream(batch_size=256, seed=0): ...  # every window once over all ranks
+    loader = DataLoader(train, batch_size=256, shuffle=True, collate_fn=arrays_of)  # or so
 
 A batch is one gather in this process. Worker processes are slower, because their batches are copied
 once more to get here.

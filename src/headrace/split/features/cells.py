@@ -2,9 +2,8 @@
 written once. Pure.
 
 A fold is a list of cells for each split. A row's cell follows from its time and its entity. A
-cell's
-role in each fold follows from the settings alone. So switching folds reads nothing, and counts of
-cells add up to exact counts of folds.
+cell's role in each fold follows from the settings alone. So switching folds reads nothing, and
+counts of cells add up to exact counts of folds.
 
 Folds of entities are of equal size, or of equal size and mixture. Both rules are greedy: the
 heaviest entities come first, and each goes to the fold that needs it most. Entities of equal weight
@@ -82,8 +81,7 @@ class FoldCells:
         """Return the cell of each row [N], or NO_CELL. instant: which times are on the UTC clock.
 
         side: of the row's entity, or its fold in k-fold splits by entity. first: the fold from
-        which
-        the entity is seen. Each is None if these folds do not need it.
+        which the entity is seen. Each is None if these folds do not need it.
         """
         if instant.all():
             return cell_of(self.utc, micros, side, first)
@@ -217,10 +215,9 @@ def deal_stratified(rows: I64, folds: int) -> I64:
 
     Entities are dealt in descending order of how unevenly their rows are spread over classes. Each
     goes to the fold that leaves the fractions of classes most alike across folds; ties go to the
-    fold
-    with the fewest rows. Among entities with the same rows of every class, each fold first gets an
-    equal number, and only the remainder is dealt this way. Cost is O(E log E + distinct rows of C ×
-    folds²).
+    fold with the fewest rows. Among entities with the same rows of every class, each fold first
+    gets an equal number, and only the remainder is dealt this way. Cost is O(E log E + distinct
+    rows of C × folds²).
     """
     profiles, profile, counts = np.unique(rows, axis=0, return_inverse=True, return_counts=True)
     profile = profile.reshape(-1)
@@ -273,8 +270,7 @@ def cell_of(blocks: TimeBlocks, micros: I64, side: I64 | None, first: I64 | None
     """Return the cell of each row [N] on one clock.
 
     side: of the row's entity, or its fold in k-fold splits by entity. first: the fold from which
-    the
-    entity is seen. None: not needed by these folds.
+    the entity is seen. None: not needed by these folds.
     """
     block = blocks.block_of(micros)
     if side is None:

@@ -3,12 +3,10 @@ report both.
 
 If rows are dropped or entities joined because of content, pass 1 writes a digest of each row's
 content beside the scan. All digests are then compared in memory, which takes at most 16 bytes a
-row, and more
-only for rows with repeated content. To count repeats, pass 2 writes the digests in order, and one
-range of them is compared at a time. If near rows count, all rows that are joined through them get
-one number, which then replaces their content digest. They are searched among all rows of the
-source,
-including those dropped for another reason; this takes about 200 bytes a row.
+row, and more only for rows with repeated content. To count repeats, pass 2 writes the digests in
+order, and one range of them is compared at a time. If near rows count, all rows that are joined
+through them get one number, which then replaces their content digest. They are searched among all
+rows of the source, including those dropped for another reason; this takes about 200 bytes a row.
 """
 
 from __future__ import annotations

@@ -2,10 +2,9 @@
 
 A column of `known_at` holds the instant from which a value of the row was known. It must lie
 strictly before the time of the row, or at it with `known_equal="keep"`. It is parsed like the time.
-A date
-without a clock counts as the end of its day. A wall-clock time that happens twice counts as the
-later instant, and the row's time as the earlier one, so that the ambiguity lets no value in. What
-is missing or unreadable was not known before.
+A date without a clock counts as the end of its day. A wall-clock time that happens twice counts as
+the later instant, and the row's time as the earlier one, so that the ambiguity lets no value in.
+What is missing or unreadable was not known before.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Refuse loaders that would stack whole batches or shard a rank's share again; report the last
 batch to Accelerate.
 
-    DataLoader(dataset, batch_size=8)                       stacks whole batches to batches of
-    batches accelerator.prepare(DataLoader(dataset, …))             reads on the main process alone,
-    or keeps a part on each IterableDatasetShard(dataset), split_dataset_by_node    keep a part of
-    this rank's rows
+    DataLoader(dataset, batch_size=8)               stacks whole batches to batches of batches
+    accelerator.prepare(DataLoader(dataset, …))     reads on the main process alone, or keeps a part
+                                                    on each
+    IterableDatasetShard(dataset),
+    split_dataset_by_node                           keep a part of this rank's rows
 
 The last two would silently train on a part of the rows. Torch does not tell a dataset what reads
 it. Accelerate names the loader that is being read; for the others, only the calling frames show it.

@@ -1,8 +1,8 @@
 """Let ranks claim blocks when they are ready, so a slow rank reads fewer rows:
 distribution="dynamic", experimental.
 
-    stream = headrace.open("out").stream("train", batch_size=256, shuffle=True,
-    distribution="dynamic")
+    dataset = headrace.open("out")
+    stream = dataset.stream("train", batch_size=256, shuffle=True, distribution="dynamic")
     for batch in stream:
         if batch["valid"].any(): ...
 
@@ -32,9 +32,11 @@ ranges of the line, whichever rank had claimed them. Cost is O(blocks).
     <pass>/next                a counter: the rank that adds 1 to it has the claim of that number
     <pass>/rows/<rank>         counts the rows that a rank has claimed
     <pass>/entered             counts these rows over all ranks, so <pass>/rows is complete once it
-    reaches their total <pass>/left                a rank that left before all blocks were claimed,
-    and its state if that differs <pass>/state/<n>/<rank>    what a rank had claimed and not
-    delivered at the n-th call of state_dict
+                               reaches their total
+    <pass>/left                a rank that left before all blocks were claimed, and its state if
+                               that differs
+    <pass>/state/<n>/<rank>    what a rank had claimed and not delivered at the n-th call of
+                               state_dict
 """
 
 from __future__ import annotations

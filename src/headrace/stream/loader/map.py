@@ -1,8 +1,8 @@
 """Read the rows of a split by number, for data that fits in memory or is read block by block.
 
     dataset = MapDataset(index, read_block, columns=["amount", "bought"])
-    loader = DataLoader(dataset, batch_size=256, sampler=DistributedSampler(dataset),
-    collate_fn=columns_of)
+    sampler = DistributedSampler(dataset)
+    loader = DataLoader(dataset, batch_size=256, sampler=sampler, collate_fn=columns_of)
 
 Row i is row i of the files in order. Blocks are decoded on first use and cached up to
 `cache_bytes`; the least recently used is evicted first. Each process has its own cache. One batch

@@ -1,9 +1,8 @@
 """Save and load the progress of DataLoader workers, for torchdata's StatefulDataLoader. Pure.
 
     loader = StatefulDataLoader(dataset, batch_size=None, num_workers=4)
-    saved = loader.state_dict()            # each worker's own progress; resumes on the same ranks,
-    workers, batch size state = stream_state(saved)            # one portable state:
-    dataset.load_state_dict(state) resumes on any others
+    saved = loader.state_dict()     # each worker's progress, for the same topology and batch size
+    state = stream_state(saved)     # one state for any others: dataset.load_state_dict(state)
 
 A worker knows only the batches that it gave itself. For each worker, the loader keeps the progress
 as of the last batch that the loop received. The sum over workers is therefore what the rank

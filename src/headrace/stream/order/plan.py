@@ -86,8 +86,7 @@ class Plan:
 
     It is arithmetic over the index, so it can be computed for any number of ranks. shard_partition:
     whole shards for each rank, or equal parts of their rest; else None. costs: of the rows, if
-    steps are
-    balanced by them.
+    steps are balanced by them.
     """
 
     index: SplitIndex = field(repr=False)

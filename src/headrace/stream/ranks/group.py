@@ -1,16 +1,19 @@
 """Exchange messages with the other processes of torch's default process group, through the store it
 already has.
 
-    headrace/group                   who named the group: a PID and a moment. All other keys stand
-    under that name. headrace/failures                counts the failures; a process that fails
-    takes the next number n headrace/failure/<n>             who failed, and why
-    headrace/failure/<n>/seen        counts the other processes that have read it
-    headrace/here/<machine>          counts the processes of one machine
-    headrace/here/<machine>/<i>      number in the group, PID and start time of the i-th of them
-    headrace/here/<machine>/<i>/pass     rank, world size and epoch of the pass it reads; "" between
-    passes headrace/here/<machine>/<i>/gone     counts who noticed its death; the first one reports
-    it headrace/once/<name>             who asks for something that one process asks for, then the
-    answer
+    headrace/group                      who named the group: a PID and a moment. All other keys
+                                        stand under that name.
+    headrace/failures                   counts the failures; a process that fails takes the next
+                                        number n
+    headrace/failure/<n>                who failed, and why
+    headrace/failure/<n>/seen           counts the other processes that have read it
+    headrace/here/<machine>             counts the processes of one machine
+    headrace/here/<machine>/<i>         number in the group, PID and start time of the i-th of them
+    headrace/here/<machine>/<i>/pass    rank, world size and epoch of the pass it reads; "" between
+                                        passes
+    headrace/here/<machine>/<i>/gone    counts who noticed its death; the first one reports it
+    headrace/once/<name>                who asks for something that one process asks for, then the
+                                        answer
 
 **Name.** A store may outlive its group: torchrun keeps one store for all restarts, and a process
 may leave a group and join another. Messages of dead processes must not stop those that resume from

@@ -8,8 +8,9 @@ From a snapshot of each rank follows what is worth logging:
 
     waits     a rank has waited longer than stall_seconds for one batch
     behind    a rank is 16 batches, and stall_seconds at its own pace, behind the foremost; without
-    collectives only share     a rank waits three times as much of its time as the others, and at
-    least a fifth: it delays every step
+              collectives only
+    share     a rank waits three times as much of its time as the others, and at least a fifth: it
+              delays every step
 """
 
 from __future__ import annotations

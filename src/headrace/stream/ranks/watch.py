@@ -9,10 +9,9 @@ group is an error too. A pass costs each rank a few small requests.
     headrace/begin/<failures>/<stream>/<start>    rank and contract of the first rank to arrive
     …/here/<rank>                                 the process that arrived as this rank
     …/came                                        counts the arrivals
-    …/unlike                                      rank and contract of a rank that differs from the
-    first …/twice                                       two processes that arrived as the same rank
-    …/judged                                      set by the last arrival: the keys above are
-    complete
+    …/unlike                                      rank and contract of one that differs from it
+    …/twice                                       two processes that arrived as the same rank
+    …/judged                                      set by the last arrival: the others are complete
 
 Streams are numbered in the order in which a process first reads them, which must be the same on all
 ranks. A pass that starts where the previous pass of its stream started is not compared again, so

@@ -7,8 +7,7 @@ lists of rows.
     date, timestamp, duration     int64 in the column's unit     datetime64, timedelta64  as it is
     fixed-size list of numbers    tensor [rows, size]            array [rows, size]       as it is
     list of numbers               list of tensors, None if null  list of arrays, None     as it is
-      with lists="padded"         tensor [rows, longest]         array [rows, longest]    (not
-      offered)
+      with lists="padded"         tensor [rows, longest]         array [rows, longest]    –
     text                          list of str, None if null      object array             as it is
     everything else               list of Python objects         object array             as it is
 

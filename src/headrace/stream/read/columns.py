@@ -4,12 +4,15 @@ without copying.
 A column is a numpy array if numpy has a type for it, `Ragged` for lists of numbers, and an Arrow
 array otherwise:
 
-    integer, float, bool           numpy, the same type; a null float is NaN; a null elsewhere is an
-    `InputError` date, timestamp, duration      numpy datetime64 / timedelta64 in the column's own
-    unit; a null is NaT fixed-size list of numbers     numpy, two axes [rows, list size]; no nulls
-    list of numbers                Ragged; a null list is kept; a null inside a list of integers is
-    an `InputError` everything else                Arrow, as it is; dictionaries decoded, string
-    views as large strings
+    integer, float, bool          numpy, the same type; a null float is NaN; a null elsewhere is an
+                                  `InputError`
+    date, timestamp, duration     numpy datetime64 / timedelta64 in the column's own unit; a null is
+                                  NaT
+    fixed-size list of numbers    numpy, two axes [rows, list size]; no nulls
+    list of numbers               Ragged; a null list is kept; a null inside a list of integers is
+                                  an `InputError`
+    everything else               Arrow, as it is; dictionaries decoded, string views as large
+                                  strings
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Put batches where a GPU needs them: in pinned (page-locked) memory, or on the device.
 
-    for batch in ds.stream("train", batch_size=1024, device="cuda"):  # tensors on the device, ready
-    to be used for batch in ds.stream("train", batch_size=1024, memory="pinned"):
+    # tensors on the device, ready to be used
+    for batch in ds.stream("train", batch_size=1024, device="cuda"): ...
+    for batch in ds.stream("train", batch_size=1024, memory="pinned"):
         x = batch["x"].to("cuda", non_blocking=True)
 
 Both happen ahead of the loop, in the thread that also runs a transform. With `device=` the tensors

@@ -1,9 +1,10 @@
 """Replace blocks that cannot be read with filling rows that are false in batch["valid"], counted
 and bounded.
 
-    on_bad_block="quarantine"      a damaged or missing block costs its own rows and nothing else:
-    no rank loses a step quarantine_limit=0.01          more than this part of the split's rows, met
-    by one reader in one pass, raises
+    on_bad_block="quarantine"    a damaged or missing block costs its own rows and nothing else: no
+                                 rank loses a step
+    quarantine_limit=0.01        more than this part of the split's rows, met by one reader in one
+                                 pass, raises
 
 A filling row is zero, false, an empty text, an empty list, or 1970-01-01, by the column's type. A
 block is given up only for errors of its data (`CorruptShard`, `InputError`, `StoreError`, an error

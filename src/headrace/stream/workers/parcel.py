@@ -7,9 +7,10 @@ pickled as one buffer: small ones in the message itself, large ones in one block
 The receiver gets what was wrapped:
 
     Parcel         a dict of tensors, arrays, lists of tensors and other values; from a worker to
-    the loop TableParcel    the rows of an Arrow table: a pickled slice would bring the whole pool
-    that it is cut from UnmadeBatch    columns, to a worker; what arrives is the batch that the
-    worker makes of them
+                   the loop
+    TableParcel    the rows of an Arrow table: a pickled slice would bring the whole pool that it is
+                   cut from
+    UnmadeBatch    columns, to a worker; what arrives is the batch that the worker makes of them
 
 A worker pickles in a thread whose errors are lost, and the loop would wait for that batch forever.
 So pickling never fails there. Without room for shared memory, or open files for it, the bytes

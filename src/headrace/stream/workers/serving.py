@@ -1,9 +1,8 @@
 """Serve a rank's batches to its DataLoader workers: the rank's own process reads, and workers fetch
 what is ready.
 
-    rank's process     threads decode and gather ─▶ batches of a pass, in order ─▶ one socket for
-    each worker worker w of W      asks for its next step, w, w + W, … ─▶ transform, collate ─▶ the
-    training loop
+    rank's process   threads decode and gather ─▶ batches of a pass, in order ─▶ a socket per worker
+    worker w of W    asks for its next step, w, w + W, … ─▶ transform, collate ─▶ the training loop
 
 Blocks are decoded once for each rank, whatever the number of workers, and no batch depends on that
 number. Workers are there for Python code: they receive columns, and make batches of them before
