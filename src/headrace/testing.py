@@ -103,8 +103,7 @@ def _shards(prepared: Prepared) -> list[Path]:
     shards: set[Path] = set()
     for directory in directories:
         for path in directory.rglob("*"):
-            # A killed task may leave a temporary file, which no reader sees.
-            if path.is_file() and not path.name.startswith(".tmp-"):
+            if path.is_file():
                 shards.add(path)
     return sorted(shards)
 

@@ -224,6 +224,21 @@ def test_a_killed_run_keeps_its_finished_tasks(tmp_path: Path, source: Path) -> 
     assert digests(split(source, tmp_path / "other", workers=1).run) == digests(prepared.run)
 
 
+def test_a_finished_run_has_no_unfinished_file_of_a_killed_attempt(
+    tmp_path: Path, source: Path
+) -> None:
+    def on_event(event: Event) -> None:
+        if isinstance(event, StageBegan) and event.stage == "split":
+            for run in (tmp_path / "out/runs").iterdir():
+                directory = run / "training_data/train"
+                directory.mkdir(parents=True, exist_ok=True)
+                (directory / f"{TEMP_PREFIX}part-00000.csv-01234567").write_bytes(b"half of it")
+
+    prepared = split(source, tmp_path / "out", on_event=on_event)
+
+    assert [] == strays(prepared.run)
+
+
 def damage_missing(path: Path) -> None:
     path.unlink()
 

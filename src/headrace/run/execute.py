@@ -115,6 +115,8 @@ def _publish(job: Job, outcome: Outcome) -> Manifest:
     hub = {}
     if addresses:
         hub = {"hub": addresses}
+    for stray in local.strays(run):  # a killed attempt left them, and they are no part of the run
+        stray.unlink(missing_ok=True)
     index = index_bytes(outcome.index, outcome.schema, outcome.null_values)
     local.write_new(run / INDEX, index)
     on_event(Step("index.linked", INDEX))
