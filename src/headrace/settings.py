@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from headrace.checks import duration_us, nearest
 from headrace.credentials import refuse_credentials
-from headrace.errors import SettingsError
+from headrace.errors import SettingsError, setting_name
 from headrace.printable import short_repr
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 
 def _as_tuple(value: object) -> object:
@@ -36,7 +40,10 @@ def never_groups(why: str) -> AfterValidator:
 
     def check(value: str) -> str:
         if value == "group":
-            raise ValueError(f"duplicates is 'group', and {why}; choose 'drop', 'count' or 'allow'")
+            raise ValueError(
+                f"{setting_name('duplicates')} is 'group', and {why}; choose 'drop', 'count' or"
+                " 'allow'"
+            )
         return value
 
     return AfterValidator(check)
@@ -52,9 +59,9 @@ def known_duration(name: str, value: str, *, remedy: str = "leave it out", other
     try:
         none = not duration_us(name, value)
     except SettingsError as error:
-        raise ValueError(f"{error}{other}") from None
+        raise ValueError(f"{error.marked}{other}") from None
     if none:
-        raise ValueError(f"{name} is {value!r}, which is not a time; {remedy}")
+        raise ValueError(f"{setting_name(name)} is {value!r}, which is not a time; {remedy}")
     return value
 
 
@@ -76,7 +83,7 @@ class Settings(BaseModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise SettingsError(*_explain(type(self), error)) from None
+            raise _explained(type(self), error) from None
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """Copy the settings with other values, without what was derived from the old ones."""
@@ -149,34 +156,55 @@ def _strict_loader() -> Any:
     return StrictLoader
 
 
-_NO_PATH = (
-    "neither a path nor a table; give a path, or make it a table, such as with polars.DataFrame(…)"
-)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Problem:
+    """One problem of a model's values. value: None if the text names it."""
+
+    text: str
+    value: object
+    remedy: str | None
 
 
-def _explain(model: type[BaseModel], error: ValidationError) -> list[str]:
-    lines = []
+def _explained(model: type[BaseModel], error: ValidationError) -> SettingsError:
+    """Return the error of a model's values: with fields, or if there are several, with lines."""
+    problems: list[_Problem] = []
+    without_path = False
     hint = f"known: {', '.join(model.model_fields)}"  # once is enough
-    for problem in error.errors():
-        name = ".".join(str(part)[:80] for part in problem["loc"])
-        if problem["type"] == "extra_forbidden":
-            lines.append(
-                f"{model.__name__}: {name!r} is not a setting;"
-                f" {nearest(name, model.model_fields, hint)}"
-            )
-            if lines[-1].endswith(hint):
-                hint = "nor is this"
-        elif problem["type"] == "missing":
-            lines.append(f"{model.__name__}: {name} is required; give it")
-        elif problem["type"] in ("path_type", "too_short") and any(
-            line.endswith(_NO_PATH) for line in lines
-        ):
+    for details in error.errors():
+        if details["type"] in ("path_type", "too_short") and without_path:
             continue  # a list of rows has one problem for each, and is empty without them
-        elif problem["type"] == "path_type":
-            lines.append(f"{model.__name__}: {name} is {short_repr(problem['input'])}, {_NO_PATH}")
-        elif problem["type"] == "value_error":
-            lines.append(f"{model.__name__}: {problem['ctx']['error']}")
-        else:
-            rule = problem["msg"].replace("Input should", "it should")
-            lines.append(f"{model.__name__}: {name} is {short_repr(problem['input'])}; {rule}")
-    return lines
+        without_path |= details["type"] == "path_type"
+        problem = _problem(model, details, hint)
+        if problem.remedy == hint:
+            hint = "nor is this"
+        problems.append(problem)
+    if len(problems) == 1:
+        text = f"{model.__name__}: {problems[0].text}"
+        return SettingsError(text, value=problems[0].value, remedy=problems[0].remedy)
+    lines = []
+    for problem in problems:
+        words = "; ".join(filter(None, [problem.text, problem.remedy]))
+        lines.append(f"{model.__name__}: {words}")
+    return SettingsError(*lines)
+
+
+def _problem(model: type[BaseModel], details: ErrorDetails, hint: str) -> _Problem:
+    first, *others = [str(part)[:80] for part in details["loc"]] or [""]
+    name = ".".join([setting_name(first) if first.isidentifier() else first, *others])
+    if details["type"] == "value_error":
+        # its text names the setting
+        value = details["input"] if details["loc"] else None
+        return _Problem(text=str(details["ctx"]["error"]), value=value, remedy=None)
+    if details["type"] == "extra_forbidden":
+        remedy = nearest(".".join([first, *others]), model.model_fields, hint)
+        return _Problem(text=f"{name} is not a setting", value=None, remedy=remedy)
+    if details["type"] == "missing":
+        return _Problem(text=f"{name} is required", value=None, remedy="give it")
+    value = details["input"]
+    text = f"{name} is {short_repr(value)}"
+    if details["type"] == "path_type":
+        text += ", neither a path nor a table"
+        remedy = "give a path, or make it a table, such as with polars.DataFrame(…)"
+        return _Problem(text=text, value=value, remedy=remedy)
+    rule = details["msg"].replace("Input should", "it should")
+    return _Problem(text=text, value=value, remedy=rule)

@@ -97,7 +97,7 @@ def run(
     try:
         model = find_recipe(record.get("recipe")).settings()
     except SettingsError as error:
-        raise SettingsError(f"{config}: {error.marked}") from None
+        raise error.at(path=config) from None
     check_names(config, record, list(model.model_fields))
     record.pop("recipe")
     target, options = take_run_options(config, record, out=out, flags=options)
@@ -229,7 +229,7 @@ class ReportPage:
 def inspect(
     out: PreparedPath,
     *,
-    run_id: RunId = None,
+    run: RunId = None,
     folds: Annotated[
         bool,
         typer.Option(
@@ -255,12 +255,12 @@ def inspect(
         problem = f"{setting('folds')} prints a table and {setting('report')} draws a page"
         raise SettingsError(problem, remedy="give one of them")
     if page.requested:
-        _draw_report(out, run_id, page, as_json=as_json)
+        _draw_report(out, run, page, as_json=as_json)
         return
-    root, manifest = find_run(out, run_id)
+    root, manifest = find_run(out, run)
     if folds and not manifest.folds:
         problem = "was prepared as a single split, so it has no folds"
-        raise SettingsError(problem, path=root, remedy="prepare it with --folds")
+        raise SettingsError(problem, path=root, remedy=f"prepare it with {setting('folds')}")
     if as_json and folds:
         emit(folds_record(manifest, root))
     elif as_json:
@@ -290,7 +290,7 @@ def _draw_report(out: Path, run: str | None, page: ReportPage, *, as_json: bool)
 def verify(
     out: PreparedPath,
     *,
-    run_id: RunId = None,
+    run: RunId = None,
     workers: Annotated[
         int | None, typer.Option(help="Shards verified at a time; default: one per core.")
     ] = None,
@@ -318,12 +318,12 @@ def verify(
 
     from headrace.dataset.verify import verify as verify_run
 
-    verdict = verify_run(out, run=run_id, workers=workers, against=against)
+    verdict = verify_run(out, run=run, workers=workers, against=against)
     if certificate is not None and not verdict.problems:
         from headrace.dataset.certificate import write_certificate
         from headrace.dataset.open import FinishedRun, find_run
 
-        write_certificate(FinishedRun(*find_run(out, run_id)), verdict, certificate)
+        write_certificate(FinishedRun(*find_run(out, run)), verdict, certificate)
     if as_json:
         checks = [asdict(check) for check in verdict.checks]
         emit({"run_id": verdict.run_id, "ok": not verdict.problems, "checks": checks})
@@ -446,10 +446,8 @@ def gc(
     from headrace.run.collect import Swept, collect
 
     if (out is None) == (tables is None):
-        remedy = (
-            "give a dataset directory, or --tables TIME to clean the cache, such as --tables 30d"
-        )
-        raise SettingsError("gc: nothing to clean was named", remedy=remedy)
+        remedy = f"give a dataset directory, or {setting('tables', '30d')} to clean the cache"
+        raise SettingsError("nothing to clean was named", remedy=remedy)
     if out is None:
         from headrace.checks import duration_us
         from headrace.dataset.tables import remove_unused

@@ -12,7 +12,7 @@ import typer
 from headrace.cli.output import emit, printer, say, table
 from headrace.cli.settings_flags import Json, unless_given, with_groups
 from headrace.cli.stream_flags import PlainShards, Source
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, setting
 from headrace.near import LEAST_NEAR
 from headrace.printable import printable
 from headrace.report.words import many_entities, moment, pluralise, verb
@@ -147,8 +147,10 @@ def leaks(
         _print(report)
     if report.worst > options.max_share:
         raise HeadraceError(
-            f"{path}: {report.worst:.2%} of a split or benchmark was found elsewhere, but at most "
-            f"{options.max_share:.2%} is allowed; prepare the data without it, or raise --max-share"
+            f"{report.worst:.2%} of a split or benchmark was found elsewhere, but at most"
+            f" {options.max_share:.2%} is allowed",
+            path=path,
+            remedy=f"prepare the data without it, or raise {setting('max_share')}",
         )
 
 

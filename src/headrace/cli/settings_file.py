@@ -65,8 +65,9 @@ def with_settings(record: Mapping[str, Any], texts: Sequence[str]) -> dict[str, 
             below = mapping.get(parent, {})
             if not isinstance(below, Mapping):
                 raise SettingsError(
-                    f"--set {text!r}: {parent} is {below!r}, which has no {last}",
-                    setting=parent,
+                    f"{parent} is {short_repr(below)}, which has no {last}",
+                    setting="settings",
+                    value=text,
                     remedy=f"set all of {parent}",
                 )
             mapping[parent] = dict(below)
@@ -83,13 +84,13 @@ def one_setting(text: str) -> tuple[str, Any]:
 
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
-        problem = f"--set: expected NAME=VALUE, got {text!r}"
-        raise SettingsError(problem, remedy="write e.g. --set seed=7")
+        remedy = f"write e.g. {setting_name('settings')} seed=7"
+        raise SettingsError("expected NAME=VALUE", setting="settings", value=text, remedy=remedy)
     try:
         return name.strip(), load_yaml(value)
     except yaml.YAMLError as error:
-        problem = f"--set {text!r}: the value is not valid YAML ({error})"
-        raise SettingsError(problem, remedy="quote it") from error
+        problem = f"the value is not valid YAML ({error})"
+        raise SettingsError(problem, setting="settings", value=text, remedy="quote it") from error
 
 
 def check_names(path: Path | str, names: Iterable[str], known: Sequence[str]) -> None:
@@ -101,12 +102,12 @@ def check_names(path: Path | str, names: Iterable[str], known: Sequence[str]) ->
         if name in allowed:
             continue
         hint = nearest(name, allowed, list_of_known)
-        problem = f"{path}: {name!r} is not a setting"
+        problem = f"{name!r} is not a setting"
         if not any(line.endswith(hint) for line in problems):  # list the known names once
             problem += f"; {hint}"
         problems.append(problem)
     if problems:
-        raise SettingsError(*problems)
+        raise SettingsError(*problems, path=path)
 
 
 def take_run_options(
@@ -124,7 +125,7 @@ def take_run_options(
         remedy = f"add it or give {setting_name('out')} DIRECTORY"
         raise SettingsError("has no `out`", path=config, remedy=remedy)
     if not isinstance(target, str | PurePath):
-        raise SettingsError(f"out is {short_repr(target)}", path=config, remedy="give a directory")
+        raise SettingsError(setting="out", path=config, value=target, remedy="give a directory")
     merged = {}
     for name, annotation in _run_annotations().items():
         merged[name] = getattr(flags, name)
@@ -155,7 +156,7 @@ def _checked(config: Path, name: str, value: object, annotation: Any) -> object:
         return TypeAdapter(annotation).validate_python(value, strict=True)
     except ValidationError as error:
         rule = error.errors()[0]["msg"].replace("Input should", "it should")
-        raise SettingsError(f"{name} is {short_repr(value)}", path=config, remedy=rule) from None
+        raise SettingsError(setting=name, path=config, value=value, remedy=rule) from None
 
 
 def schema_of(recipes: list[str]) -> dict[str, Any]:

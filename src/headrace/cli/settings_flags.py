@@ -415,8 +415,9 @@ def types_of(texts: Sequence[str] | None) -> dict[str, str]:
         name, equals, type_word = (part.strip() for part in text.rpartition("="))
         if not equals or not name:
             raise SettingsError(
-                f"expected NAME=TYPE or infer, got {text!r}",
+                "expected NAME=TYPE or infer",
                 setting="types",
+                value=text,
                 remedy=f"write e.g. {setting_name('types')} distance=int32",
             )
         earlier = declared.setdefault(name, type_word)
@@ -430,7 +431,7 @@ def types_of(texts: Sequence[str] | None) -> dict[str, str]:
 
 
 def pairs_of(
-    flag: str,
+    option: str,
     texts: Iterable[str],
     form: str,
     example: str,
@@ -446,7 +447,7 @@ def pairs_of(
         name, equals, value = (part.strip() for part in text.partition("="))
         if not equals or not name or (not value and empty == "refuse"):
             raise SettingsError(
-                f"{flag}: expected {form}, got {text!r}", remedy=f"write e.g. {example}"
+                f"expected {form}", setting=option, value=text, remedy=f"write e.g. {example}"
             )
         pairs[name] = value
     return pairs

@@ -74,8 +74,10 @@ def index(
     if entity or entity_column is not None:
         if location == "beside":
             raise SettingsError(
-                "--place: the index of entities is always kept in the cache",
-                remedy="leave --place out with --entity",
+                "the index of entities is always kept in the cache",
+                setting="location",
+                value=location,
+                remedy=f"leave it out with {setting('entity')}",
             )
         index_entities(shards.open(path), entity_column, as_json=as_json)
         return
@@ -86,7 +88,9 @@ def index(
             remedy="give a directory of plain shards",
         )
     if shards.fold is not None:
-        raise SettingsError("--fold: plain shards have no folds", remedy="leave it out")
+        raise SettingsError(
+            "plain shards have no folds", setting="fold", value=shards.fold, remedy="leave it out"
+        )
     with shard_progress("index the shards") as on_progress:
         published = publish_index(
             path, location=location, **shards.options(), on_progress=on_progress
@@ -105,7 +109,7 @@ def index(
         emit(
             {
                 "path": str(published.path),
-                "place": published.location,
+                "location": published.location,
                 "how": published.how,
                 "bytes": size,
                 "splits": counts,
@@ -149,8 +153,8 @@ def peek(
         return
     if masks.tokenizer is not None:
         raise SettingsError(
-            "--tokenizer only works with --mask",
-            remedy="add --mask to see chats with their loss mask",
+            f"{setting_name('tokenizer')} works only with {setting('mask')}",
+            remedy=f"add {setting('mask')} to see chats with their loss mask",
         )
     import pyarrow as pa
 
@@ -285,9 +289,10 @@ def plan(
             _print_record(f"plan of {index.split}", record)
     if not record["ok"]:
         raise HeadraceError(
-            f"{path}: split {index.split}: {record['overlap_rows']} rows would be delivered twice"
-            f" and {record['missing_rows']} not at all; this is a bug in headrace: report it with"
-            " the output of --json"
+            f"of split {index.split}, {record['overlap_rows']} rows would be delivered twice and"
+            f" {record['missing_rows']} not at all; this is a bug in headrace",
+            path=path,
+            remedy="report it with the output of --json",
         )
 
 
@@ -504,7 +509,7 @@ def _print_row(
     }
     if sighting is not None:
         record |= {"step": sighting.step, "rank": sighting.rank}
-        record |= {"place": sighting.batch_row, "position": sighting.position}
+        record |= {"batch_row": sighting.batch_row, "position": sighting.position}
     if as_json:
         emit(record)
     elif sighting is not None:

@@ -56,7 +56,9 @@ _OTHER_BENCHMARKS = "Rows may hold items of other benchmarks, or of these in oth
 def certificate_of(run: FinishedRun, verdict: Verdict) -> dict[str, Any]:
     """Make the certificate of a verified run. Raises `CorruptShard` if a check found a problem."""
     if verdict.problems:
-        raise CorruptShard(f"{verdict.problems[0]}", path=run.root, remedy="nothing is certified")
+        raise CorruptShard(
+            verdict.problems[0], path=run.root, remedy="restore the run: nothing is certified"
+        )
     manifest, recipe = run.manifest, recipe_of_run(run.manifest.recipe)
     config = json.loads((run.root / "config.json").read_bytes())
     shown_settings = settings_without_paths(recipe)

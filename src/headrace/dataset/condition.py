@@ -118,8 +118,12 @@ def condition_of(requested: Filter, schema: pa.Schema) -> Condition:
         pa.ArrowKeyError,
     ) as error:
         raise SettingsError(
-            f"filter: {condition}: does not fit the columns ({str(error).splitlines()[0]}); they"
-            f" are {', '.join(f'{field.name} {field.type}' for field in schema)}"
+            f"{condition} does not fit the columns ({str(error).splitlines()[0]})",
+            setting="filter",
+            remedy=(
+                "compare them with values of their types:"
+                f" {', '.join(f'{field.name} {field.type}' for field in schema)}"
+            ),
         ) from error
     needed = []
     for name in schema.names:
@@ -131,7 +135,7 @@ def condition_of(requested: Filter, schema: pa.Schema) -> Condition:
 
 
 def _terms(requested: Any) -> tuple[tuple[Term, ...], ...]:
-    shape = 'expected a pyarrow.compute expression, or terms such as [("x", ">", 3)]'
+    shape = 'give a pyarrow.compute expression, or terms such as [("x", ">", 3)]'
     if (
         isinstance(requested, str | bytes | Mapping)
         or not isinstance(requested, Sequence)
@@ -148,7 +152,9 @@ def _terms(requested: Any) -> tuple[tuple[Term, ...], ...]:
             or not terms
             or not all(map(_is_term, terms))
         ):
-            raise SettingsError(f"filter: {terms!r} is neither a term nor a list of terms; {shape}")
+            raise SettingsError(
+                "neither a term nor a list of terms", setting="filter", value=terms, remedy=shape
+            )
     return tuple(tuple(_term(*term) for term in terms) for terms in any_of)
 
 
@@ -164,13 +170,20 @@ def _is_term(value: Any) -> bool:
 def _term(name: str, comparison: str, value: Any) -> Term:
     if comparison not in _COMPARISONS:
         raise SettingsError(
-            f"filter: column {name}: comparison {comparison!r} is not known",
+            "not a comparison",
+            setting="filter",
+            column=name,
+            value=comparison,
             remedy=f"use one of {', '.join(_COMPARISONS)}",
         )
     takes_list = comparison in _MANY
     if takes_list and (isinstance(value, str | bytes | Mapping) or not hasattr(value, "__iter__")):
         raise SettingsError(
-            f"filter: column {name}: {comparison!r} {value!r}", remedy="pass a list of values"
+            f"{comparison!r} compares with several values",
+            setting="filter",
+            column=name,
+            value=value,
+            remedy="pass a list of values",
         )
     if takes_list:
         values = list(value)
@@ -180,11 +193,11 @@ def _term(name: str, comparison: str, value: Any) -> Term:
         values.sort(key=lambda value: (type(value).__name__, value))
     if any(value is None for value in values):
         raise SettingsError(
-            f"filter: column {name}: {comparison!r} {value!r}",
-            remedy=(
-                f'nothing compares with null: use the expression pc.field("{name}").is_null() or'
-                " .is_valid()"
-            ),
+            "nothing compares with null",
+            setting="filter",
+            column=name,
+            value=value,
+            remedy=f'use the expression pc.field("{name}").is_null() or .is_valid()',
         )
     return name, "==" if comparison == "=" else comparison, tuple(values) if takes_list else value
 
@@ -192,7 +205,12 @@ def _term(name: str, comparison: str, value: Any) -> Term:
 def _expression(term: Term, schema: pa.Schema) -> pc.Expression:
     name, comparison, value = term
     if name not in schema.names:
-        raise SettingsError(f"filter: column {name!r} is not in the dataset; it has {schema.names}")
+        raise SettingsError(
+            "the dataset has no such column",
+            setting="filter",
+            column=name,
+            remedy=f"use one of {', '.join(schema.names)}",
+        )
     if comparison not in _MANY:
         return pq.filters_to_expression([(name, comparison, value)])
     type_ = schema.field(name).type
@@ -200,8 +218,11 @@ def _expression(term: Term, schema: pa.Schema) -> pc.Expression:
         values = pa.array(value, type_)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError) as error:
         raise SettingsError(
-            f"filter: column {name} has type {type_}, the values {list(value)!r} do not ({error})",
-            remedy="pass values of it",
+            f"the values are not of type {type_} ({error})",
+            setting="filter",
+            column=name,
+            value=list(value),
+            remedy="pass values of that type",
         ) from error
     inside = pc.field(name).isin(values)
     if comparison == "in":

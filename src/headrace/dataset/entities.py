@@ -40,7 +40,7 @@ from headrace.dataset.indexed import IndexedDataset
 from headrace.dataset.stored_index import list_values, mapped_file, sealed, stream_of
 from headrace.digest import canonical_json, derive_key, sha256_hex
 from headrace.engine.local import default_workers, run_tasks
-from headrace.errors import CorruptShard, InputError, SettingsError
+from headrace.errors import CorruptShard, InputError, SettingsError, setting_name
 from headrace.formats.text_columns import as_text
 from headrace.keyed_hash import hash_texts
 from headrace.recipe import recipe_of_run
@@ -82,22 +82,27 @@ def entity_column(dataset: IndexedDataset, column: str | None = None) -> str:
         )
     if name is None and recipe:
         raise SettingsError(
-            f"{recipe} does not record the entity of its rows",
+            f"{recipe} does not record the entity of its rows, and {setting_name('entity_column')}"
+            " does not name it",
             path=dataset.root,
             remedy=(
-                "ask the data that it was made of, or give entity_column= (--entity-column) if"
-                f" one of its columns says it: {', '.join(names)}"
+                "ask the data that it was made of, or name one of its columns if it says it:"
+                f" {', '.join(names)}"
             ),
         )
     if name is None:
         raise SettingsError(
-            "plain shards do not say which column names the entity of a row",
+            "plain shards do not say which column names the entity of a row, and"
+            f" {setting_name('entity_column')} is not given",
             path=dataset.root,
-            remedy=f"give entity_column= (--entity-column), one of {', '.join(names)}",
+            remedy=f"give one of {', '.join(names)}",
         )
     if name not in names:
         raise SettingsError(
-            f"has no column {name!r} to name entities; it has {', '.join(names)}", path=dataset.root
+            "it cannot name entities, as the dataset does not have it",
+            path=dataset.root,
+            column=name,
+            remedy=f"use one of {', '.join(names)}",
         )
     return name
 
@@ -355,8 +360,9 @@ def _texts_of(dataset: IndexedDataset, split: str, column: str) -> TextsOf:
         table = read(number, list(TRACES) if traced else [column])
         if table.num_rows != index.rows[number]:
             raise CorruptShard(
-                f"{index.shards[index.shard_of_block[number]]} block {index.block[number]}: has"
-                f" {table.num_rows} rows, the index says {index.rows[number]}",
+                f"block {index.block[number]} has {table.num_rows} rows, the index says"
+                f" {index.rows[number]}",
+                path=dataset.root / index.shards[index.shard_of_block[number]],
                 remedy="restore the shard or index the dataset again",
             )
         if traced:
@@ -368,7 +374,7 @@ def _texts_of(dataset: IndexedDataset, split: str, column: str) -> TextsOf:
         try:
             return as_text(table[column], nulls, f"column {column!r}"), np.arange(table.num_rows)
         except InputError as error:
-            raise InputError(f"{error}", path=dataset.root) from error
+            raise error.at(path=dataset.root) from error.__cause__
 
     return texts_of
 

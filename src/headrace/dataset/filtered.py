@@ -94,9 +94,10 @@ def _counts(
         table = read_block(block, condition.columns or index.schema.names[:1])
         if table.num_rows != index.rows[block]:
             raise CorruptShard(
-                f"{index.shards[index.shard_of_block[block]]} block {index.block[block]}: has"
-                f" {table.num_rows} rows, the index says {index.rows[block]}; the shard changed"
-                " after it was indexed: restore it or index the dataset again"
+                f"block {index.block[block]} has {table.num_rows} rows, the index says"
+                f" {index.rows[block]}: it changed after it was indexed",
+                path=root / index.shards[index.shard_of_block[block]],
+                remedy="restore it or index the dataset again",
             )
         return int(condition.matching(table).num_rows)
 

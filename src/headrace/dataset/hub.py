@@ -197,16 +197,15 @@ class _Hub:
         else:
             cause = error
         why = printable(" ".join(str(cause).split()), 300)
+        problem = f"the hub did not give {what} ({type(cause).__name__}: {why})"
         remedy = "check the name, the revision, HF_TOKEN for a private repository, and HF_ENDPOINT"
         if self._is_offline():
+            problem += "; HF_HUB_OFFLINE is set and this is not in the cache"
             remedy = (
-                "HF_HUB_OFFLINE is set and this is not in the cache: open the address once where"
-                " the hub is within reach, or give the directory of a download"
+                "open the address once where the hub is within reach, or give the directory of a"
+                " download"
             )
-        return InputError(
-            f"the hub did not give {what} ({type(cause).__name__}: {why}); {remedy}",
-            path=self.address,
-        )
+        return InputError(problem, path=self.address, remedy=remedy)
 
     def _is_offline(self) -> bool:
         return bool(self._client.constants.HF_HUB_OFFLINE)
@@ -216,7 +215,9 @@ def _make(view: Path, hub: _Hub, commit: str, path: str) -> None:
     """Fetch and check the files of a view, and write the view in one step."""
     listing = hub.listing(commit)
     if not listing:
-        raise InputError(f"commit {commit} has no files", path=hub.address)
+        raise InputError(
+            f"commit {commit} has no files", path=hub.address, remedy="give another revision"
+        )
     root = ""
     if path:
         root = f"{path}/"

@@ -20,7 +20,7 @@ from headrace.dataset.local_shards import Verify as Verify
 from headrace.dataset.manifest import in_usual_order
 from headrace.dataset.sound import damaged
 from headrace.digest import checksum_bytes
-from headrace.errors import CorruptShard, InputError, SettingsError
+from headrace.errors import CorruptShard, InputError, SettingsError, setting, setting_name
 from headrace.formats.names import partition_of
 from headrace.formats.open_parquet import Stamp, fact_of, stamp_of
 from headrace.formats.partitions import with_partition
@@ -85,7 +85,7 @@ class IndexedDataset(ABC):
         raise SettingsError(
             "has no digest of its contents to keep blocks under",
             path=self.root,
-            remedy='leave cache="none"',
+            remedy=f"leave {setting('cache', 'none')}",
         )
 
     @property
@@ -113,9 +113,10 @@ class IndexedDataset(ABC):
         if split is None and len(self.splits) != 1:
             names = in_usual_order(self.splits)
             raise InputError(
-                f"has {len(names)} splits, {', '.join(names)}",
+                f"has {len(names)} splits, {', '.join(names)}, and {setting_name('split')} names"
+                " none",
                 path=self.root,
-                remedy=f'name one of them, such as with split="{names[0]}"',
+                remedy=f"name one of them, such as with {setting('split', names[0])}",
             )
         if split is None:
             only_split = self.splits[0]
@@ -124,7 +125,11 @@ class IndexedDataset(ABC):
         name = self.split_named(only_split)
         if name is None:
             raise InputError(
-                f"has no split {split!r}; it has {', '.join(self.splits)}", path=self.root
+                "there is no such split",
+                path=self.root,
+                setting="split",
+                value=split,
+                remedy=f"choose one of {', '.join(self.splits)}",
             )
         if name not in self._split_indexes:
             self._split_indexes[name] = self.index.split(name)

@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 from headrace.checks import check_integer, check_word
 from headrace.dataset.sound import damaged
 from headrace.digest import checksum_file, sha256_file, sha256_hex
-from headrace.errors import SettingsError, StoreError
+from headrace.errors import SettingsError, StoreError, setting, setting_name
 from headrace.storage.cache_room import Room, cache_directory, mark_used, use
 from headrace.storage.local import alone, beside, make_directory, storing
 from headrace.storage.places import place_of
@@ -183,9 +183,11 @@ class LocalShards:
             needed = stored_bytes(root, list(checksums))
             if needed > files.disk_bytes:
                 raise SettingsError(
-                    f"its shards have {needed:,} bytes, disk_bytes is {files.disk_bytes:,}; they"
-                    f" are mapped from copies on a disk: set disk_bytes={needed} or more",
+                    f"the shards have {needed:,} bytes, are mapped from copies on a disk, and"
+                    f" {setting_name('disk_bytes')} is {files.disk_bytes:,}",
                     path=root,
+                    value=files.disk_bytes,
+                    remedy=f"give {setting('disk_bytes', needed)} or more",
                 )
             self._directory = cache_directory(files.cache_dir) / "files"
             self._cache = FileCache(self._directory, files.disk_bytes, root)
@@ -203,7 +205,10 @@ class LocalShards:
                 raise StoreError(
                     f"no room for a copy in {self._directory}, besides those in use",
                     path=path,
-                    remedy="make room on the disk, raise disk_bytes, or give another cache_dir",
+                    remedy=(
+                        f"make room on the disk, raise {setting_name('disk_bytes')}, or give"
+                        f" another {setting_name('cache_dir')}"
+                    ),
                 )
             return copy
         try:

@@ -159,9 +159,11 @@ def _check_version(path: Path, record: Any) -> None:
         return
     remedy = "upgrade headrace"
     if isinstance(version, int) and version < FORMAT_VERSION:
-        remedy = "it was made by an older one: prepare the run again"
+        remedy = "prepare the run again, as an older headrace made it"
     raise InputError(
-        f"format version {version!r}, this headrace reads {FORMAT_VERSION}; {remedy}", path=path
+        f"has format version {version!r}, this headrace reads {FORMAT_VERSION}",
+        path=path,
+        remedy=remedy,
     )
 
 

@@ -90,7 +90,11 @@ class Fold(IndexedDataset):
             )
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < len(folds):
             raise SettingsError(
-                f"has no fold {number!r}; it has 0 to {len(folds) - 1}", path=run.root
+                f"the run has folds 0 to {len(folds) - 1}",
+                path=run.root,
+                setting="fold",
+                value=number,
+                remedy="choose one of them",
             )
         self._run = run
         self._cells = folds[number]
@@ -145,8 +149,11 @@ def find_run(path: str | Path, run: str | None = None) -> tuple[Path, Manifest]:
         manifest = read_manifest(chosen) if RUN_ID.fullmatch(run) else None
         if manifest is None:
             raise InputError(
-                f"has no finished run {run!r}; it has {', '.join(_finished(root)) or 'none'}",
+                "there is no such finished run",
                 path=root,
+                setting="run",
+                value=run,
+                remedy=f"choose one of {', '.join(_finished(root)) or 'those that will finish'}",
             )
         return chosen, manifest
     for candidate in _newest_first(root):

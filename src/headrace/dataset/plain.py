@@ -116,12 +116,13 @@ class _Asked:
     ) -> None:
         if not entries:
             raise InputError(
-                "open: the list of files is empty",
-                remedy="give at least one file, directory or pattern",
+                "the list of files is empty", remedy="give at least one file, directory or pattern"
             )
         if "infer" in (types or {}).values():
             raise SettingsError(
-                "types: infer reads all rows, which is too much for every opening",
+                "this reads all rows, which is too much for every opening",
+                setting="types",
+                value="infer",
                 remedy=(
                     "write the types out once, with `headrace init rewrite … --types infer`, and"
                     " give those"
@@ -238,7 +239,7 @@ class _Asked:
         index = map_index(self.cached)
         problem = self.problem(index)
         if problem is not None:
-            raise CorruptShard(f"{self.cached}: {problem}", remedy="delete it")
+            raise CorruptShard(problem, path=self.cached, remedy="delete it")
         return index
 
     def published_bytes(self, tone: _Tone) -> bytes | None:
@@ -472,8 +473,10 @@ def build(
     unknown = sorted(set(kinds) - text)
     if unknown:
         raise SettingsError(
-            f"types: {unknown[0]!r} is not a column of a CSV or TSV file",
-            remedy=f"those have {sorted(text) or 'no columns'}",
+            "no CSV or TSV file has this column",
+            setting="types",
+            column=unknown[0],
+            remedy=f"choose one of {', '.join(sorted(text)) or 'none, as all columns have types'}",
         )
     schema = common_schema(shards, "error")
     formats = [word for _, words, _, _ in results for word in words]

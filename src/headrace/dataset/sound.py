@@ -136,4 +136,4 @@ def damaged(
     path: Path | str, problem: str = "its bytes are not those that were published"
 ) -> CorruptShard:
     """Return the error for a file of a run that does not match the run's records."""
-    return CorruptShard(f"{problem}", path=path, remedy="restore it or prepare the run again")
+    return CorruptShard(problem, path=path, remedy="restore it or prepare the run again")

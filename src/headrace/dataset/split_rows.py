@@ -56,8 +56,10 @@ class SplitRows:
         unknown = [name for name in names if name not in schema.names]
         if unknown:
             raise SettingsError(
-                f"has no column {unknown[0]!r}; it has {shorten_list(schema.names)}",
+                "the split has no such column",
                 path=self._dataset.root,
+                column=unknown[0],
+                remedy=f"choose among {shorten_list(schema.names)}",
             )
         selected_schema = pa.schema([schema.field(name) for name in names])
         read = self._dataset.block_reader(self.split)
@@ -142,9 +144,9 @@ class SplitRows:
             fitted = import_module("datasets.table").table_cast(rows, features.arrow_schema)
         except (ValueError, TypeError) as error:  # raised by Arrow and by datasets
             raise InputError(
-                f"the rows do not fit the features in README.md: {error}; to_arrow() gives them"
-                " as the files have them",
+                f"the rows do not fit the features in README.md: {error}",
                 path=self._dataset.root,
+                remedy="read them as the files have them, with to_arrow()",
             ) from error
         return datasets.Dataset(fitted, info=datasets.DatasetInfo(features=features))
 

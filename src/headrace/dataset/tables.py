@@ -251,7 +251,8 @@ def _converted(table: object, group: pa.Table, target: Target) -> pa.Table:
         return in_schema(group, target).combine_chunks()
     except (pa.ArrowException, ValueError) as error:
         raise InputError(
-            f"a {type(table).__name__} cannot be read as {target.schema}: {error}"
+            f"a {type(table).__name__} cannot be read as {target.schema}: {error}",
+            remedy="give it values of those types",
         ) from error
 
 

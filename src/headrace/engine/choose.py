@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from headrace.engine.engine import ENGINES, Engine, EngineName
 from headrace.engine.local import LocalEngine
-from headrace.errors import SettingsError
+from headrace.errors import SettingsError, setting
 
 
 def check_engine(engine: str, address: str | None) -> None:
@@ -18,7 +18,10 @@ def check_engine(engine: str, address: str | None) -> None:
         )
     if address is not None and engine != "ray":
         raise SettingsError(
-            f"address is {address!r}, which is of a Ray cluster", remedy='give engine="ray" with it'
+            "only a Ray cluster has an address",
+            setting="address",
+            value=address,
+            remedy=f"give {setting('engine', 'ray')} with it",
         )
 
 

@@ -32,7 +32,15 @@ from typing import Any, TypeVar
 
 from headrace.engine.engine import Observer
 from headrace.engine.local import default_workers
-from headrace.errors import EngineError, HeadraceError, MissingExtra, SettingsError, first_line
+from headrace.errors import (
+    EngineError,
+    HeadraceError,
+    MissingExtra,
+    SettingsError,
+    first_line,
+    setting,
+    setting_name,
+)
 from headrace.machine import LIBRARIES, library_version
 
 Result = TypeVar("Result")
@@ -61,15 +69,19 @@ def ray_engine(address: str | None, *, workers: int | None = None) -> Iterator[R
         raise MissingExtra("ray", "ray") from error
     if address is not None and address.startswith("ray://"):
         raise SettingsError(
-            f"address is {address!r}, of a client outside the cluster",
-            remedy='run this on a machine of the cluster, with address="auto"',
+            "this is a client outside the cluster",
+            setting="address",
+            value=address,
+            remedy=f"run on a machine of the cluster, with {setting('address', 'auto')}",
         )
     if ray.is_initialized():
         if address not in (None, "auto", ray.get_runtime_context().gcs_address):
             raise SettingsError(
-                f"address is {address!r}, but this process is connected to the Ray cluster at"
-                f" {ray.get_runtime_context().gcs_address} already",
-                remedy="leave address out, or call ray.shutdown() first",
+                "this process is already connected to the Ray cluster at"
+                f" {ray.get_runtime_context().gcs_address}",
+                setting="address",
+                value=address,
+                remedy=f"leave {setting_name('address')} out, or call ray.shutdown() first",
             )
         yield RayEngine(ray)
         return
@@ -93,7 +105,7 @@ def ray_engine(address: str | None, *, workers: int | None = None) -> Iterator[R
             where = f"at {address!r}"
         raise EngineError(
             f"Ray {where} cannot be reached ({first_line(error)})",
-            remedy="start a cluster with `ray start --head`, or give address=",
+            remedy=f"start a cluster with `ray start --head`, or give {setting('address')}",
         ) from error
     try:
         yield RayEngine(ray)
@@ -297,8 +309,8 @@ def _prepare_process(stage: Stage) -> None:
     for name, expected in stage.versions.items():
         if installed[name] != expected:
             raise EngineError(
-                f"{platform.node()}: has {name} {installed[name]}, the driver has {expected}",
-                remedy="other versions write other bytes: install the same on all nodes",
+                f"{platform.node()} has {name} {installed[name]}, the driver has {expected}",
+                remedy="install the same on all nodes: other versions write other bytes",
             )
     with suppress(OSError):  # where paths are absolute, the directory is not needed
         os.chdir(stage.here)

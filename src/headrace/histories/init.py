@@ -109,18 +109,18 @@ def histories_sections(options: AskedHistories) -> tuple[list[Section], str]:
     rows = sum(len(table) for _, table in seen.tables)
     if not rows:
         raise SettingsError("holds no rows", path=options.source[0], remedy="give data to look at")
-    named_columns = [
-        options.time,
-        options.peer,
-        options.value,
-        None if options.entity == "file_name" else options.entity,
-    ]
-    for name in named_columns:
+    columns_of_options = {
+        "time": options.time,
+        "peer": options.peer,
+        "value": options.value,
+        "entity": None if options.entity == "file_name" else options.entity,
+    }
+    for option, name in columns_of_options.items():
         if name is not None:
-            known(name, seen.columns, "column")
+            known(name, seen.columns, option)
     free = []
     for column in seen.columns.values():
-        if column.in_files == len(seen.tables) and column.name not in named_columns:
+        if column.in_files == len(seen.tables) and column.name not in columns_of_options.values():
             free.append(column.name)
     time, time_words = _find_time(seen, options.time, free)
     free = [column_name for column_name in free if column_name != time["time"]]

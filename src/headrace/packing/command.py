@@ -124,11 +124,11 @@ def _blend_given(paths: list[str], options: OneDataset, alignment: Alignment | N
         dataset["layout"] = options.layout
     if options.mapping is not None:
         dataset["mapping"] = pairs_of(
-            "--mapping", options.mapping.split(","), "NAME=COLUMN", "user=question"
+            "mapping", options.mapping.split(","), "NAME=COLUMN", "user=question"
         )
     if options.filters:
         words_by_column = pairs_of(
-            "--filter", options.filters, "COLUMN=WORD,...", "used_in=sft,chat", empty="take"
+            "filters", options.filters, "COLUMN=WORD,...", "used_in=sft,chat", empty="take"
         )
         dataset["filters"] = {name: words.split(",") for name, words in words_by_column.items()}
     if alignment is not None:

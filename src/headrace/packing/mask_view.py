@@ -96,7 +96,7 @@ def show_masks(source: str, rows: int, options: MaskOptions, *, as_json: bool) -
             remedy="give a tokenizer.json or the directory that holds it",
         )
     mapping = pairs_of(
-        "--mapping", ",".join(options.columns or ()).split(","), "NAME=COLUMN", "user=question"
+        "columns", ",".join(options.columns or ()).split(","), "NAME=COLUMN", "user=question"
     )
     form = ChatForm(layout=options.layout, mapping=mapping)
     encoder = ChatEncoder(

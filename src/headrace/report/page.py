@@ -52,13 +52,13 @@ def draw(chart: Chart, key: str, label: str) -> str:
         )
     except ValueError as error:  # vl-convert raises it for every internal error
         raise HeadraceError(
-            f"figure {key!r} could not be drawn ({error}); please report it, this is a fault of"
-            " headrace"
+            f"figure {key!r} could not be drawn ({error})",
+            remedy="report it: this is a fault of headrace",
         ) from error
     opening = _SVG.search(drawn)
     if opening is None:
         raise HeadraceError(
-            f"figure {key!r}: vl-convert gave no SVG; install another vl-convert-python"
+            f"figure {key!r}: vl-convert gave no SVG", remedy="install another vl-convert-python"
         )
     # Make ids unique on the page and independent of earlier drawings.
     names = {name: f"{key}-{number}" for number, name in enumerate(_ID.findall(drawn))}

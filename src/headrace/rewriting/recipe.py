@@ -29,7 +29,7 @@ from headrace.dataset.indexed import IndexedDataset
 from headrace.dataset.manifest import in_usual_order
 from headrace.dataset.open import FinishedRun, find_run, is_prepared
 from headrace.dataset.plain import PlainDataset, open_plain
-from headrace.errors import InputError, SettingsError
+from headrace.errors import InputError, SettingsError, setting, setting_name
 from headrace.formats.content import NOTHING, Repeated, content_columns, row_digests, tagged
 from headrace.formats.open_parquet import key_values
 from headrace.formats.registry import FileType, stem_of_name
@@ -103,8 +103,10 @@ def open_source(settings: Rewrite) -> IndexedDataset:
     if len(settings.source) == 1 and path.is_dir() and is_prepared(path):
         if settings.types or settings.null_values:
             raise SettingsError(
-                "types and null_values are for plain text shards; this is a prepared dataset",
+                f"{setting_name('types')} and {setting_name('null_values')} are for plain text"
+                " shards; this is a prepared dataset",
                 path=path,
+                remedy="leave them out",
             )
         return FinishedRun(*find_run(path))
     return open_plain(
@@ -137,7 +139,11 @@ def source_files(settings: Rewrite) -> list[tuple[Path, str]]:
     source = open_source(settings)
     names = {name for split in source.splits for name in source.split_index(split).shards}
     if not names:
-        raise InputError("holds no rows; there is nothing to rewrite", path=source.root)
+        raise InputError(
+            "holds no rows, so there is nothing to rewrite",
+            path=source.root,
+            remedy="give data with rows",
+        )
     return [(source.root / name, name) for name in sorted({*names, *_empty_shards(source)})]
 
 
@@ -153,7 +159,11 @@ def execute(settings: Rewrite, context: RunContext, files: Sequence[tuple[Path, 
     names = source.schema.names
     if unknown := [name for name in settings.columns or () if name not in names]:
         raise SettingsError(
-            f"columns {unknown} are not in {source.root}; it has {shorten_list(names)}"
+            "the source has no such columns",
+            path=source.root,
+            setting="columns",
+            value=unknown,
+            remedy=f"choose among {shorten_list(names)}",
         )
     directories = dict.fromkeys(source.splits, PLAIN_DIRECTORY)
     metadata: dict[str, Any] = {"compression": settings.compression}
@@ -182,7 +192,8 @@ def execute(settings: Rewrite, context: RunContext, files: Sequence[tuple[Path, 
     benchmarks = read_excluded(settings.exclude, settings.exclude_ngram)
     if benchmarks is not None and are_bins(names):
         raise SettingsError(
-            "exclude: packed bins hold tokens, not texts",
+            "packed bins hold tokens, not texts",
+            setting="exclude",
             remedy="give it to the run that packs the chats",
         )
     choices: Sequence[Kept] | None = None
@@ -229,9 +240,14 @@ def execute(settings: Rewrite, context: RunContext, files: Sequence[tuple[Path, 
         warnings = repeats_told(
             repeats.earlier, {split: total.rows for split, total in totals.items()}
         )
-        how = f"compared by {names_told(compared)}; set content= to the columns that count"
+        how = (
+            f"compared by {names_told(compared)}; set {setting('content')} to the columns that"
+            " count"
+        )
         context.warn(
-            [] if warnings is None else [f'{warnings}, {how}, or choose duplicates="drop"']
+            []
+            if warnings is None
+            else [f"{warnings}, {how}, or choose {setting('duplicates', 'drop')}"]
         )
         metadata["duplicates"] = {
             "are": settings.duplicates,
@@ -305,8 +321,9 @@ def _choose(
     choices = decide(context.run, rows, [order.index(chunk.split) for chunk in chunks], drop=drop)
     if sum(len(choice.copies) + len(choice.in_benchmark) for choice in choices) == sum(rows):
         raise InputError(
-            f"all {sum(rows):,} rows hold items of the benchmarks in exclude; there is nothing to"
-            " rewrite"
+            f"all {sum(rows):,} rows hold items of the benchmarks in {setting_name('exclude')}, so"
+            " there is nothing to rewrite",
+            remedy="leave some of them out",
         )
     return choices, [receipt.extra["excluded"] for receipt in looked]
 
@@ -327,7 +344,10 @@ def compared_columns(
         return ()
     if unknown := [name for name in settings.content if name not in names]:
         raise SettingsError(
-            f"content names {unknown}, which the output does not have; it has {', '.join(names)}"
+            "the output has no such columns",
+            setting="content",
+            value=unknown,
+            remedy=f"choose among {', '.join(names)}",
         )
     manifest = source.manifest if isinstance(source, FinishedRun) else None
     more = None if manifest is None else recipe_of_run(manifest.recipe).content_unit
@@ -340,8 +360,8 @@ def compared_columns(
             what = "packed bins, which hold many sequences each"
         columns = ()
         why = (
-            f"the rows are {what}; give duplicates to the run that made them, or name columns in"
-            " content="
+            f"the rows are {what}; give {setting_name('duplicates')} to the run that made them, or"
+            f" name columns in {setting('content')}"
         )
     else:
         recorded = None if manifest is None else manifest.metadata.get("duplicates")
@@ -356,14 +376,17 @@ def compared_columns(
         columns = tuple(
             name for name in recorded_columns or content_columns(names, left_out) if name in names
         )
-        why = "all columns of the output have a role; name those to compare with content="
+        why = (
+            "all columns of the output have a role; name those to compare with"
+            f" {setting('content')}"
+        )
         if columns:
             why = None
     if columns and len(source.splits) > _MOST_SPLITS:
         columns = ()
         why = f"the source has {len(source.splits)} splits, and {_MOST_SPLITS} can be compared"
     if why is not None and settings.duplicates == "drop":
-        raise SettingsError(f"duplicates is 'drop', and {why}")
+        raise SettingsError(f"{setting_name('duplicates')} is 'drop', and {why}", value="drop")
     return columns
 
 
@@ -522,9 +545,9 @@ def _write(
         written = writer.finish()
         if rows != chunk.rows:
             raise InputError(
-                f"has {rows} rows, the index says {chunk.rows}; it changed while it was read:"
-                " run again once it is complete",
+                f"has {rows} rows, the index says {chunk.rows}: it changed while it was read",
                 path=source.root / chunk.source_shard,
+                remedy="run again once it is complete",
             )
         files.finished(writer.path, chunk.target, written)
     return {"rows_in": rows, "blocks": [asdict(block) for block in written.blocks]}
@@ -613,7 +636,9 @@ def metadata_of_bins(
                     f"its {key} is {shard_metadata.get(key)!r}, of {index.shards[shards[0]]} it is"
                     f" {metadata[0].get(key)!r}",
                     path=root / index.shards[shard],
-                    remedy="such bins cannot be one shard: leave shard_bytes out",
+                    remedy=(
+                        f"leave {setting_name('shard_bytes')} out: such bins cannot be one shard"
+                    ),
                 )
     return {
         key: value

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field, field_validator
 
 from headrace.dataset.tables import is_table
+from headrace.errors import setting_name
 from headrace.formats.type_words import TypeWords
 from headrace.run.settings import RecipeSettings
 from headrace.settings import Duplicates, Names, never_groups
@@ -91,7 +92,9 @@ class Rewrite(RecipeSettings):
     @classmethod
     def _each_column_once(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
         if value is not None and (not value or len(set(value)) < len(value)):
-            raise ValueError(f"columns are {list(value)}; name at least one, and each once")
+            raise ValueError(
+                f"{setting_name('columns')} is {list(value)}; name at least one, and each once"
+            )
         return value
 
     def identity_settings(self) -> dict[str, Any]:

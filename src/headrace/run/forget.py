@@ -110,7 +110,9 @@ def forget(
         entities = list(entities)
     if isinstance(entities, str) or not all(isinstance(name, str) and name for name in entities):
         raise SettingsError(
-            "entities: expected a list of texts, as they name entities in their column"
+            "this is not a list of texts",
+            setting="entities",
+            remedy="give texts, as they name entities in their column",
         )
     root, manifest = find_run(out_path)
     if root == out_path:

@@ -23,7 +23,7 @@ from typing import Any, Literal, TypeVar
 from headrace.dataset.manifest import FORMAT_VERSION as FORMAT_VERSION
 from headrace.digest import canonical_json, sha256_file, sha256_hex
 from headrace.engine.local import run_tasks
-from headrace.errors import InputError, SettingsError
+from headrace.errors import InputError, SettingsError, setting_name
 from headrace.formats.saved import view_of
 from headrace.storage import local
 from headrace.storage.place import Fact
@@ -157,8 +157,9 @@ def keep_beginning(stage: Path, state: SourceState, files: Sequence[tuple[Path, 
             if (then or {}).get(name) != now[name]:
                 changed.append(path)
         raise InputError(
-            f"{(changed[0] if changed else stage)}: was written, moved or replaced after"
-            " this run began, so its work so far may be from other bytes",
+            "was written, moved or replaced after this run began, so its work so far may be from"
+            " other bytes",
+            path=changed[0] if changed else stage,
             remedy="run `headrace gc OUT --incomplete`, then again",
         )
 
@@ -175,7 +176,10 @@ def check_apart(out: Path, paths: Iterable[str | Path], files: Sequence[tuple[Pa
         str(out).encode()
     except UnicodeEncodeError:
         raise SettingsError(
-            f"out {str(out)!a}: the name is not UTF-8", remedy="choose another output directory"
+            "the name is not UTF-8",
+            setting="out",
+            value=str(out),
+            remedy="choose another output directory",
         ) from None
     target = place_of(out).real().parts
     for path in map(path_of, paths):
@@ -187,7 +191,7 @@ def check_apart(out: Path, paths: Iterable[str | Path], files: Sequence[tuple[Pa
             else:
                 where = f"is inside the source {path}"
             raise SettingsError(
-                f"out {out}: {where}, whose shards its runs would hide",
+                f"{setting_name('out')} {out} {where}, whose shards its runs would hide",
                 remedy="give an output elsewhere",
             )
     for directory in sorted({os.path.dirname(str(path)) for path, _ in files}):
@@ -197,8 +201,8 @@ def check_apart(out: Path, paths: Iterable[str | Path], files: Sequence[tuple[Pa
             ("splits",),
         ):
             raise SettingsError(
-                f"out {out}: holds the source itself, in {directory}, which a run next to it"
-                " would hide",
+                f"{setting_name('out')} {out} holds the source itself, in {directory}, which a run"
+                " next to it would hide",
                 remedy="give an output elsewhere",
             )
 

@@ -142,7 +142,7 @@ def _time(sample: Look, options: AskedSplit) -> tuple[Column, Section]:
     times = times or [*_number_times(sample)]
     also = ""
     if options.time is not None:
-        name = known(options.time, sample.columns, "--time")
+        name = known(options.time, sample.columns, "time")
         best = next(
             (candidate for candidate in _number_times(sample) if candidate.name == name),
             sample.columns[name],
@@ -198,7 +198,7 @@ def _number_times(sample: Look) -> Iterator[Column]:
 def _entity(sample: Look, options: AskedSplit, time: str) -> tuple[str, Section]:
     """Choose the entity column, and return the section that explains the choice."""
     if options.entity is not None:
-        best = _candidate(sample, known(options.entity, sample.columns, "--entity"))
+        best = _candidate(sample, known(options.entity, sample.columns, "entity"))
         words = f"No entity may be in both train and test: {best.words()}."
     else:
         candidates = [

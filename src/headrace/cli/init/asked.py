@@ -17,7 +17,7 @@ import typer
 
 from headrace.cli.output import emit, say
 from headrace.cli.settings_flags import Json, unless_given, with_groups
-from headrace.errors import SettingsError
+from headrace.errors import SettingsError, setting
 from headrace.recipe import Recipe, recipes
 
 Config = Annotated[Path, unless_given("--config", help="The YAML file to write.")]
@@ -214,7 +214,9 @@ def _command_for(recipe: Recipe) -> Callable[..., None]:
         check_apart(path_of(request.out), request.source, ())  # the run would refuse it later
         config = local_path_of(config, "--config")
         there = SettingsError(
-            f"{config}: already exists", remedy="give another --config, or --overwrite"
+            "already exists",
+            path=config,
+            remedy=f"give another {setting('config')}, or {setting('overwrite')}",
         )
         if config.exists() and not overwrite:
             raise there
@@ -226,7 +228,9 @@ def _command_for(recipe: Recipe) -> Callable[..., None]:
             raise there from None
         except OSError as error:
             raise SettingsError(
-                f"{config}: cannot be written ({error.strerror})", remedy="give another --config"
+                f"cannot be written ({error.strerror})",
+                path=config,
+                remedy=f"give another {setting('config')}",
             ) from error
         proposed = [
             (name, value) for section in sections for name, value in section.settings.items()

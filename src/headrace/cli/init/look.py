@@ -153,15 +153,20 @@ def evenly(count: int, most: int) -> list[int]:
     return sorted({int(position) for position in np.linspace(0, count - 1, most).round()})
 
 
-def known(name: str, among: Iterable[str], what: str) -> str:
-    """Return the name if it is among these. Raises `SettingsError` with the most similar one."""
+def known(name: str, among: Iterable[str], option: str) -> str:
+    """Return the name if it is among these. Raises `SettingsError` with the most similar one.
+
+    option: that gives the name.
+    """
     names = list(among)
     if name in names:
         return name
     some = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
     raise SettingsError(
-        f"{what} {name!r} is not a column of the source;"
-        f" {nearest(name, names, f'there are {some}')}"
+        "the source has no such column",
+        setting=option,
+        value=name,
+        remedy=nearest(name, names, f"use one of {some}"),
     )
 
 
