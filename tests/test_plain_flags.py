@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 from headrace.cli import app
 from headrace.cli.settings_flags import null_values_of, types_of
 from headrace.errors import SettingsError
+from raised import raised
 
 
 def json_of(*arguments) -> dict:
@@ -59,12 +60,10 @@ def test_every_command_takes_them(command: list, shard: Path, tmp_path: Path) ->
 
 
 def test_a_type_that_is_none_ends_in_one_message(shard: Path) -> None:
-    for words, message in (
-        (["n"], "expected NAME=TYPE or infer, got 'n'"),
-        (["n=int8", "n=int16"], "is given as int8 and as int16; give one type"),
-    ):
-        with pytest.raises(SettingsError, match=message):
-            types_of(words)
+    with raised(SettingsError, setting="types", value="n"):
+        types_of(["n"])
+    with raised(SettingsError, setting="types", remedy="give one type"):
+        types_of(["n=int8", "n=int16"])
     done = CliRunner().invoke(app, ["peek", str(shard), "--types", "n=int65"])
 
     assert isinstance(done.exception, SettingsError)

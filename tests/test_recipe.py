@@ -9,6 +9,7 @@ import pytest
 
 from headrace.errors import SettingsError
 from headrace.recipe import BUILT_IN, GROUP, find_recipe, recipes
+from raised import raised
 
 ROOT = Path(__file__).parents[1]
 
@@ -31,9 +32,9 @@ def test_a_recipe_has_its_settings_commands_and_init(name: str) -> None:
 
 
 def test_a_name_that_is_not_known_is_answered_with_the_nearest() -> None:
-    with pytest.raises(SettingsError, match=r"recipe is 'rewite'; did you mean 'rewrite'\?"):
+    with raised(SettingsError, setting="recipe", value="rewite", remedy="did you mean 'rewrite'?"):
         find_recipe("rewite")
-    with pytest.raises(SettingsError, match="recipe is None; known: histories, packed_sequences, "):
+    with raised(SettingsError, setting="recipe", remedy="known: histories, packed_sequences, "):
         find_recipe(None)
 
 

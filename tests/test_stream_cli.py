@@ -137,7 +137,7 @@ def test_where_says_what_ranks_receive(out):
     loader.set_epoch(2)
     batch = list(loader)[said["step"]]
 
-    assert wanted == batch["row"][said["place"]]
+    assert wanted == batch["row"][said["batch_row"]]
 
 
 def test_seen_counts_what_a_checkpoint_received(out, tmp_path):
@@ -197,7 +197,7 @@ def test_where_and_seen_answer_for_entities(out, tmp_path, home):
             if each == name
         }
         assert places == {
-            (each["step"], each["place"]) for each in told["deliveries"] if each["rank"] == 1
+            (each["step"], each["batch_row"]) for each in told["deliveries"] if each["rank"] == 1
         }
     assert seen["entities"][names[3]]["deliveries"] == where[names[3]]["deliveries"]
 

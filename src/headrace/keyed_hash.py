@@ -35,7 +35,9 @@ def hash_words(key: tuple[int, int], words: U64) -> tuple[U64, U64]:
     return _sip_finish(state)
 
 
-def hash_texts(key: tuple[int, int], texts: pa.Array | pa.ChunkedArray) -> tuple[U64, U64]:
+def hash_texts(  # noqa: PLR0914 - one kernel over words in the cache
+    key: tuple[int, int], texts: pa.Array | pa.ChunkedArray
+) -> tuple[U64, U64]:
     """Compute SipHash-2-4-128 of each value's UTF-8 bytes; a text column [N] → two uint64 arrays
     [N].
 

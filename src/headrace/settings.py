@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
@@ -101,6 +101,9 @@ def load_yaml(text: str) -> Any:
     return _strict_loader()(text).get_single_data()
 
 
+_MERGE = "tag:yaml.org,2002:merge"
+
+
 @functools.cache
 def _strict_loader() -> Any:
     import yaml  # a command without a configuration file does not wait for it
@@ -108,16 +111,7 @@ def _strict_loader() -> Any:
     class StrictLoader(yaml.SafeLoader):
         def compose_mapping_node(self, anchor: Any) -> Any:
             node = super().compose_mapping_node(anchor)
-            seen = set()
-            for key, _ in node.value:
-                name = (key.tag, key.value)
-                if not isinstance(key, yaml.ScalarNode) or key.tag == "tag:yaml.org,2002:merge":
-                    continue
-                if name in seen:
-                    raise yaml.MarkedYAMLError(
-                        None, None, f"the key {short_repr(key.value)} appears twice", key.start_mark
-                    )
-                seen.add(name)
+            _refuse_repeated_keys(node)
             return node
 
         def flatten_mapping(self, node: Any) -> None:
@@ -127,33 +121,55 @@ def _strict_loader() -> Any:
             PyYAML 6.0.4 lets later ones count. Each key is kept once, so merges of merges do not
             multiply.
             """
-            pairs: dict[object, Any] = {}
-            own_pairs = [pair for pair in node.value if pair[0].tag != "tag:yaml.org,2002:merge"]
+            own_pairs = [pair for pair in node.value if pair[0].tag != _MERGE]
             if len(own_pairs) == len(node.value):
                 super().flatten_mapping(node)
                 return
-            for key, value in node.value:
-                if key.tag == "tag:yaml.org,2002:merge":
-                    if isinstance(value, yaml.SequenceNode):
-                        merged = value.value
-                    else:
-                        merged = [value]
-                    for pair in reversed(merged):
-                        if not isinstance(pair, yaml.MappingNode):
-                            raise yaml.MarkedYAMLError(
-                                None, None, "only mappings can be merged with <<", pair.start_mark
-                            )
-                        self.flatten_mapping(pair)
-                        pairs |= {_name_of(pair[0]): pair for pair in pair.value}
+            pairs: dict[object, Any] = {}
+            for mapping in _merged_mappings(node):
+                self.flatten_mapping(mapping)
+                pairs |= {_name_of(pair[0]): pair for pair in mapping.value}
             pairs |= {_name_of(pair[0]): pair for pair in own_pairs}
             node.value = list(pairs.values())
 
-    def _name_of(key: Any) -> object:
-        if isinstance(key, yaml.ScalarNode):
-            return (key.tag, key.value)
-        return id(key)
-
     return StrictLoader
+
+
+def _refuse_repeated_keys(node: Any) -> None:
+    import yaml
+
+    seen = set()
+    for key, _ in node.value:
+        if not isinstance(key, yaml.ScalarNode) or key.tag == _MERGE:
+            continue
+        name = (key.tag, key.value)
+        if name in seen:
+            problem = f"the key {short_repr(key.value)} appears twice"
+            raise yaml.MarkedYAMLError(None, None, problem, key.start_mark)
+        seen.add(name)
+
+
+def _merged_mappings(node: Any) -> Iterator[Any]:
+    """Yield the mappings that a mapping merges, those that count less first."""
+    import yaml
+
+    for key, value in node.value:
+        if key.tag != _MERGE:
+            continue
+        merged = value.value if isinstance(value, yaml.SequenceNode) else [value]
+        for mapping in reversed(merged):
+            if not isinstance(mapping, yaml.MappingNode):
+                problem = "only mappings can be merged with <<"
+                raise yaml.MarkedYAMLError(None, None, problem, mapping.start_mark)
+            yield mapping
+
+
+def _name_of(key: Any) -> object:
+    import yaml
+
+    if isinstance(key, yaml.ScalarNode):
+        return (key.tag, key.value)
+    return id(key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

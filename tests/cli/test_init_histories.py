@@ -10,8 +10,9 @@ from written_configs import read_again, write_parts
 import headrace
 from headrace.cli import app
 from headrace.cli.init.asked import AskedHistories
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, SettingsError
 from headrace.histories.init import histories_sections
+from raised import raised
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 DAY = 1_700_000_000
@@ -174,7 +175,7 @@ def test_what_is_asked_for_is_taken(tmp_path: Path) -> None:
     record, _ = configured(raw, tmp_path / "out", **asked)
 
     assert asked == {name: record[name] for name in asked}
-    with pytest.raises(HeadraceError, match="did you mean 'src_addr'"):
+    with raised(HeadraceError, setting="entity", value="src_adr", remedy="src_addr"):
         configured(raw, tmp_path / "out", entity="src_adr")
     assert configured(raw, tmp_path / "out", entity="rtt")[0]["entity_kind"] == "text"
 
@@ -233,7 +234,8 @@ def test_the_command_writes_a_file_once(tmp_path: Path, monkeypatch: pytest.Monk
     runner = CliRunner()
 
     assert 0 == runner.invoke(app, call).exit_code
-    assert "already exists" in str(runner.invoke(app, call).exception)
+    with raised(SettingsError, path="h.yaml", remedy="overwrite"):
+        runner.invoke(app, call, catch_exceptions=False)
     assert 0 == runner.invoke(app, ["run", "h.yaml", "--dry-run"]).exit_code
     assert not Path("out").exists()
 
@@ -256,8 +258,8 @@ def test_an_output_inside_the_source_is_refused_before_a_configuration_is_writte
     pings().write_parquet(tmp_path / "part-0.parquet")
     config = tmp_path.parent / f"{tmp_path.name}.yaml"
 
-    told = CliRunner().invoke(app, ["init", "histories", str(tmp_path), "--out", str(tmp_path / "out"), "--config", str(config)])  # fmt: skip
+    words = ["init", "histories", str(tmp_path), "--out", str(tmp_path / "out")]
 
-    assert isinstance(told.exception, HeadraceError)
-    assert "is inside the source" in str(told.exception)
+    with raised(SettingsError, setting="out", remedy="give an output elsewhere"):
+        CliRunner().invoke(app, [*words, "--config", str(config)], catch_exceptions=False)
     assert not config.exists()

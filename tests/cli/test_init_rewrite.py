@@ -13,9 +13,10 @@ from written_configs import read_again, write_parts
 import headrace
 from headrace.cli import app
 from headrace.cli.init.asked import AskedRewrite
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, SettingsError
 from headrace.rewriting import init as rewrite
 from headrace.rewriting.init import rewrite_sections
+from raised import raised
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 FRAME = pl.DataFrame(
@@ -146,7 +147,8 @@ def test_the_command_writes_what_run_takes(tmp_path: Path, monkeypatch: pytest.M
             app, ["run", "r.yaml", "--set", "cache_dir=cache", "--report", "never"]
         ).exit_code
     )
-    assert "already exists" in str(runner.invoke(app, asked).exception)
+    with raised(SettingsError, path="r.yaml", remedy="overwrite"):
+        runner.invoke(app, asked, catch_exceptions=False)
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from headrace.cli.init.asked import AskedSplit
 from headrace.cli.init.commented import commented_yaml, settings_of
 from headrace.errors import SettingsError
 from headrace.split.init import split_sections
+from raised import raised
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 
@@ -109,7 +110,7 @@ def test_what_is_asked_for_is_taken(tmp_path: Path) -> None:
     )
 
     assert ("shop", "2024-06-01") == (record["entity"], record["split_date"])
-    with pytest.raises(SettingsError, match="did you mean 'customer'"):
+    with raised(SettingsError, setting="entity", value="custommer", remedy="customer"):
         configured(raw, tmp_path / "out", entity="custommer")
 
 

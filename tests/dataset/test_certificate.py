@@ -15,6 +15,7 @@ import headrace
 from commands import headrace as command
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import CorruptShard, InputError
+from raised import raised
 
 
 @pytest.fixture(scope="module")
@@ -129,33 +130,36 @@ def test_words_of_another_version_are_no_difference(split: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "remedy"),
     [
-        (b"no JSON", "cannot be read as a certificate"),
-        (b"[1]", "is not a certificate"),
-        (b'{"kind": "headrace.certificate", "format_version": 9}', "has version 9"),
+        (b"no JSON", "give a file of --certificate"),
+        (b"[1]", "give a file that `headrace verify OUT --certificate` wrote"),
+        (
+            b'{"kind": "headrace.certificate", "format_version": 9}',
+            "use the headrace that wrote it",
+        ),
         (
             b'{"kind": "headrace.certificate", "format_version": 1, "digest": "0"}',
-            "was changed after it was written",
+            "fetch the certificate again",
         ),
         (
             b'{"kind": "headrace.certificate", "format_version": 1, "rows": NaN}',
-            "was changed after it was written",
+            "fetch the certificate again",
         ),
         (
             b'{"kind": "headrace.certificate", "format_version": 1, "rows": "\\ud800"}',
-            "was changed after it was",
+            "fetch the certificate again",
         ),
     ],
 )
 def test_other_files_are_no_certificates(
-    split: Path, tmp_path: Path, data: bytes, told: str
+    split: Path, tmp_path: Path, data: bytes, remedy: str
 ) -> None:
     path = tmp_path / "certificate.json"
     path.write_bytes(data)
-    with pytest.raises(InputError, match=told):
+    with raised(InputError, path=path, remedy=remedy):
         headrace.verify(split, against=path)
-    with pytest.raises(InputError, match="No such file"):
+    with raised(InputError, path=tmp_path / "missing.json", remedy="give a file of --certificate"):
         headrace.verify(split, against=tmp_path / "missing.json")
 
 
@@ -167,7 +171,7 @@ def test_a_run_with_a_problem_gets_no_certificate(split: Path, tmp_path: Path) -
     shard.chmod(0o644)
     shard.write_bytes(data)
 
-    with pytest.raises(CorruptShard, match="nothing is certified"):
+    with raised(CorruptShard, remedy="nothing is certified"):
         headrace.certify(out)
     done = command("verify", out, "--certificate", tmp_path / "certificate.json")
     assert done.returncode == 1

@@ -8,11 +8,12 @@ import pytest
 import headrace
 from headrace.dataset import manifest
 from headrace.run import identity
+from raised import raised
 from tables import small_source
 
 
 @pytest.mark.parametrize(
-    ("version", "remedy"), [(1, "made by an older one: prepare the run again$"), (9, "upgrade headrace$"), (None, "upgrade headrace$")]
+    ("version", "remedy"), [(1, "prepare the run again"), (9, "upgrade headrace"), (None, "upgrade headrace")]
 )  # fmt: skip
 def test_a_run_of_another_format_says_what_to_do(
     tmp_path: Path, version: int | None, remedy: str
@@ -23,10 +24,7 @@ def test_a_run_of_another_format_says_what_to_do(
     path = headrace.prepare(recipe, tmp_path / "out", workers=1).run / manifest.MANIFEST
     path.write_text(json.dumps({**json.loads(path.read_text()), "format_version": version}))
 
-    with pytest.raises(
-        headrace.InputError,
-        match=f"format version {version}, this headrace reads {manifest.FORMAT_VERSION}; .*{remedy}",
-    ):
+    with raised(headrace.InputError, path=path, remedy=remedy):
         headrace.open(tmp_path / "out")
 
 

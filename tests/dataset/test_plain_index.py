@@ -14,6 +14,7 @@ import headrace
 from headrace.dataset import plain
 from headrace.errors import CorruptShard, InputError
 from laws import examples
+from raised import raised
 from tables import fresh, write_rows
 
 
@@ -97,9 +98,7 @@ def test_a_file_that_differs_or_is_damaged_is_named_among_many(odd: int, tmp_pat
     path = tmp_path / f"part-{odd:04d}.parquet"
     pq.write_table(pa.table({"n": ["text"]}), path)
 
-    with pytest.raises(
-        InputError, match=r"part-\d{4}\.parquet: column n is .*, in .*part-\d{4}\.parquet"
-    ):
+    with raised(InputError, column="n"):
         headrace.open(tmp_path, cache_dir=tmp_path / "cache")
     path.write_bytes(b"PAR1\x00\x15 cut short")
     with pytest.raises(
@@ -107,9 +106,7 @@ def test_a_file_that_differs_or_is_damaged_is_named_among_many(odd: int, tmp_pat
     ):
         headrace.open(tmp_path, cache_dir=tmp_path / "cache")
     path.write_bytes(b"n\n1\n")
-    with pytest.raises(
-        InputError, match=rf"part-{odd:04d}\.parquet: the name says parquet, the content is text"
-    ):
+    with pytest.raises(InputError, match="the name says parquet, the content is text"):
         headrace.open(tmp_path, cache_dir=tmp_path / "cache")
 
 
@@ -131,10 +128,7 @@ def test_a_shard_that_changes_after_it_was_indexed_is_not_read_by_the_old_index(
         dataset = headrace.open(path, cache_dir=tmp_path / "cache")
         write_rows(path, ("x",), [(str(n),) for n in range(1000, 1100)])
 
-        with pytest.raises(
-            CorruptShard,
-            match=rf"a\.{extension}: changed after it was indexed; open the dataset again",
-        ):
+        with raised(CorruptShard, path=path, remedy="open the dataset again"):
             list(dataset.stream(batch_size=10))
         assert 1000 == int(
             next(

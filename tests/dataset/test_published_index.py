@@ -28,6 +28,7 @@ from headrace.dataset.plain import publish_index
 from headrace.dataset.stored_index import map_index, parse_stored, stored_bytes
 from headrace.errors import CorruptShard, InputError, StoreError
 from laws import examples
+from raised import raised
 from tables import fresh, write_rows
 
 FIELDS = (
@@ -233,7 +234,7 @@ def test_a_damaged_index_is_never_used(tmp_path: Path, caplog) -> None:
     cut = [whole[:at] for at in range(0, len(whole), 29)]
 
     for data in (*damaged, *cut, b"", b"ARROW1", whole + b"\0"):
-        with pytest.raises(CorruptShard, match="cannot be read as an index"):
+        with raised(CorruptShard, path=path, remedy="delete it"):
             parse_stored(data, path)
     path.write_bytes(cut[-1])
     assert list(range(10)) == rows_of(headrace.open(raw, cache_dir=tmp_path / "two"))
@@ -422,7 +423,7 @@ def test_the_command_publishes_and_says_so(tmp_path: Path, monkeypatch: pytest.M
         == cached["splits"]
     )
     assert ("written", "kept", "written") == (first["how"], again["how"], cached["how"])
-    assert ("beside", "cache") == (first["place"], cached["place"])
+    assert ("beside", "cache") == (first["location"], cached["location"])
     assert first["bytes"] == Path(first["path"]).stat().st_size
     text = CliRunner().invoke(app, ["index", str(raw)]).output
     assert "all: 10 rows in 4 blocks of 3 shards" in text
@@ -436,7 +437,7 @@ def test_the_command_refuses_what_is_no_plain_shards(
     (tmp_path / "out" / "runs").mkdir(parents=True)
     (tmp_path / "empty").mkdir()
     for words, kind, message in (
-        ([tmp_path / "out"], InputError, "is a prepared dataset, whose runs already have an index"),
+        ([tmp_path / "out"], InputError, "is a prepared dataset"),
         ([tmp_path / "none"], InputError, "no such file, directory or match"),
         ([tmp_path / "empty"], InputError, "holds no .csv"),
     ):

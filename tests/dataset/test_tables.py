@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 
 import headrace
 from headrace.dataset.tables import is_table, keep
-from headrace.errors import InputError, SettingsError
+from headrace.errors import HeadraceError, InputError, SettingsError
 from laws import examples
+from raised import raised
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data"
 LISTINGS = DATA / "job2-airbnb-antwerp" / "listings.csv.gz"
@@ -241,13 +242,13 @@ def test_a_table_larger_than_a_shard_is_several_whose_order_is_kept(tmp_path: Pa
 
 
 def test_what_is_no_source_is_refused_by_name() -> None:
-    with pytest.raises(InputError, match="'unsupervised', which is not the name of a split"):
+    with raised(InputError, remedy="or give one table"):
         headrace.open({"train": pa.table({"x": [1]}), "unsupervised": pa.table({"x": [1]})})
-    with pytest.raises(InputError, match="has no columns"):
+    with raised(InputError, remedy="give a table with some"):
         headrace.open(pa.table({}))
-    with pytest.raises(InputError, match="a column name twice"):
+    with raised(InputError, remedy="rename one of them"):
         headrace.open(pa.table([[1], [2]], names=["x", "x"]))
-    with pytest.raises(SettingsError, match="has no column 'y'; it has x"):
+    with raised(SettingsError, column="y", remedy="choose among x"):
         headrace.open(pa.table({"x": [1]}))["all"].to_arrow(["y"])
     with pytest.raises(InputError, match="several splits"):
         headrace.prepare(
@@ -284,38 +285,38 @@ def test_other_recipes_take_tables_wherever_they_take_paths(tmp_path: Path) -> N
 
 
 MIXED = {"text": ["a", 1.5]}
-NO_TABLES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
+NO_TABLES: dict[str, tuple[Callable[[], object], type[HeadraceError], str]] = {
     "rows": (
         lambda: [{"text": "a"}, {"text": "b"}],
         SettingsError,
-        "list of dict is neither paths nor a table",
+        "make a table of the rows",
     ),
     "array": (
         lambda: np.zeros((2, 2)),
         SettingsError,
-        "ndarray of ndarray is neither paths nor a table",
+        "make a table of the rows",
     ),
-    "series": (lambda: pl.Series([1, 2]), InputError, "a Series is not a table"),
+    "series": (lambda: pl.Series([1, 2]), InputError, "give a table with columns"),
     "mixed": (
         lambda: library("pandas").DataFrame(MIXED),
         InputError,
-        "does not go into Arrow.*give each column one type",
+        "give each column one type",
     ),
 }
 
 
 @pytest.mark.parametrize("name", NO_TABLES)
 def test_what_is_no_table_is_refused_with_what_to_give(name: str):
-    make, kind, words = NO_TABLES[name]
+    make, kind, remedy = NO_TABLES[name]
 
-    with pytest.raises(kind, match=words):
+    with raised(kind, remedy=remedy):
         headrace.open(make())
 
 
 def test_a_list_of_rows_as_a_source_is_refused_once():
     rows = [{"text": "a"}, {"text": "b"}]
 
-    with pytest.raises(
-        SettingsError, match=r"source\.0 is .* neither a path nor a table.*DataFrame\(…\)$"
+    with raised(
+        SettingsError, setting="source", value=rows[0], remedy="give a path, or make it a table"
     ):
         headrace.TemporalSplit(source=rows, time="when", split_date="2025-01-01")

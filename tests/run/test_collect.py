@@ -4,10 +4,9 @@ import fcntl
 import os
 from pathlib import Path
 
-import pytest
-
 import headrace
 from headrace.storage.local import TEMP_PREFIX
+from raised import raised
 
 
 def source(tmp_path: Path) -> Path:
@@ -80,5 +79,5 @@ def test_a_run_in_use_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_directory_of_other_things_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(headrace.InputError, match="not a dataset directory"):
+    with raised(headrace.InputError, path=tmp_path, remedy="give the --out directory"):
         headrace.collect(tmp_path)

@@ -11,6 +11,7 @@ import headrace
 from headrace.errors import InputError, RunBusy
 from headrace.run.events import Event, StageBegan, Step
 from headrace.run.prepare import only_writer
+from raised import raised
 from tables import small_source, split
 
 
@@ -61,7 +62,7 @@ def test_a_run_with_a_finished_task_stays_and_gc_removes_it(tmp_path: Path, sour
     (run,) = (tmp_path / "out" / "runs").iterdir()
 
     assert 1 == len(list((run / "receipts").glob("*.json")))
-    with pytest.raises(InputError, match="holds no finished run"):
+    with raised(InputError, path=tmp_path / "out", remedy="prepare it first"):
         headrace.open(tmp_path / "out")
     headrace.collect(tmp_path / "out", incomplete="remove")
     assert [] == os.listdir(tmp_path / "out" / "runs")
@@ -74,7 +75,7 @@ def test_another_process_that_works_on_the_run_keeps_its_directory(
     busy = tmp_path / "out" / "runs" / run.name
     busy.mkdir(parents=True)
 
-    with only_writer(busy), pytest.raises(RunBusy, match="another process is working on this run"):
+    with only_writer(busy), raised(RunBusy, path=busy, remedy="wait for it"):
         split(source, tmp_path / "out")
 
     assert busy.is_dir()
@@ -92,7 +93,7 @@ def test_a_lock_of_a_directory_that_was_removed_is_not_held(tmp_path: Path) -> N
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "open", removed_meanwhile)
-        with pytest.raises(RunBusy, match="was just removed"), only_writer(run):
+        with raised(RunBusy, path=run, remedy="run again"), only_writer(run):
             pass
 
 
@@ -127,7 +128,7 @@ def test_a_source_deleted_before_it_is_surveyed_is_named(tmp_path: Path, source:
             return files
 
     gone = Listed(source=source, time="date", entity="id", split_date="2025-01-01")
-    with pytest.raises(InputError, match=r"part-00001\.csv: no such file; check the source"):
+    with raised(InputError, path=source / "part-00001.csv", remedy="check the source"):
         headrace.prepare(gone, tmp_path / "out")
 
     assert not (tmp_path / "out").exists()

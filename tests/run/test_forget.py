@@ -21,6 +21,7 @@ from headrace.dataset.open import find_run
 from headrace.errors import InputError, SettingsError
 from headrace.formats.text_columns import as_text
 from headrace.run.forget import FORGOTTEN
+from raised import raised
 
 NAMES = ("customer-alpha", "customer-beta", "customer-late", "nobody at all")
 SETTINGS = {
@@ -276,7 +277,7 @@ def test_second_names_of_a_touched_shard_are_of_the_new_one(tmp_path, copied):
 def test_a_rewrite_of_plain_shards_and_of_a_run_forgets(tmp_path):
     raw = source(tmp_path / "raw", "parquet")
     headrace.rewrite(raw, tmp_path / "fast")
-    with pytest.raises(SettingsError, match="'rewrite' does not record the entity of its rows"):
+    with raised(SettingsError, setting="entity_column"):
         headrace.forget(tmp_path / "fast", NAMES)
     before = rows_of(find_run(tmp_path / "fast")[0])
     done = headrace.forget(tmp_path / "fast", NAMES, entity_column="who")
@@ -294,14 +295,13 @@ def test_a_rewrite_of_plain_shards_and_of_a_run_forgets(tmp_path):
 
 def test_what_cannot_be_erased_is_refused(tmp_path):
     run = prepared(tmp_path, "csv").run
-    for out, names, error, message in [
-        (tmp_path / "out", "one text", SettingsError, "list of texts"),
-        (tmp_path / "out", [3], SettingsError, "list of texts"),
-        (run, NAMES, SettingsError, "is a run, not a dataset directory"),
-        (tmp_path / "raw", NAMES, InputError, "no finished run"),
-    ]:
-        with pytest.raises(error, match=message):
-            headrace.forget(out, names)
+    for names in ("one text", [3]):
+        with raised(SettingsError, setting="entities"):
+            headrace.forget(tmp_path / "out", names)
+    with raised(SettingsError, path=run, remedy="give the directory that has it in runs/"):
+        headrace.forget(run, NAMES)
+    with raised(InputError, path=tmp_path / "raw", remedy="prepare it first"):
+        headrace.forget(tmp_path / "raw", NAMES)
     with pytest.raises(SettingsError, match="old_run is 'remove'"):
         headrace.forget(tmp_path / "out", NAMES, old_run="remove")
 
@@ -397,7 +397,7 @@ def test_every_recipe_says_whose_its_rows_are_and_forgets_or_says_why_not(tmp_pa
             index = headrace.open(run).entity_index()
             assert (columns[name], True) == (index.column, index.count("train")[1] > 0)
         else:
-            with pytest.raises(SettingsError, match="does not record the entity of its rows"):
+            with raised(SettingsError, setting="entity_column"):
                 headrace.open(run).entity_index()
         why = "the entity of its rows" if name == "rewrite" else "written again in part"
         with nullcontext() if name == "temporal_split" else pytest.raises(SettingsError, match=why):

@@ -340,7 +340,7 @@ def verify(
         raise HeadraceError(verdict.problems[0], remedy=remedy)
 
 
-def forget(
+def forget(  # noqa: PLR0913 - the arguments are flags
     words: Annotated[
         list[str],
         typer.Argument(

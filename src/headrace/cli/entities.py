@@ -149,7 +149,7 @@ class EntityAnswer:
         epoch: int,
         detail: Literal["steps", "positions"] = "steps",
     ) -> EntityAnswer:
-        """Sort sightings. detail: "steps" with ranks and places in batches, or only "positions"."""
+        """Sort sightings. detail: "steps" with ranks and rows of batches, or only "positions"."""
         import numpy as np
 
         from headrace.stream.order.whereabouts import row_in_shard
@@ -162,7 +162,7 @@ class EntityAnswer:
         if detail == "steps":
             numbers["step"] = sightings.step
             numbers["rank"] = sightings.rank
-            numbers["place"] = sightings.batch_row
+            numbers["batch_row"] = sightings.batch_row
         return cls(
             index=index,
             question=question,
@@ -226,7 +226,7 @@ class EntityAnswer:
         printer().print(rows)
         absent = sum(count == 0 for _, count, _ in counts)
         report_absent(absent, len(counts), split)
-        heads = [name for name in ("step", "rank", "place", "position") if name in self.numbers]
+        heads = [name for name in ("step", "rank", "batch_row", "position") if name in self.numbers]
         rows = table(None, ("entity", "shard:row", *heads), numbers_from=2)
         for number in range(min(_MOST_LINES, total)):
             shard = self.index.shards[int(self.shard[number])]

@@ -233,7 +233,7 @@ def _as_read(values: list[Any], column_type: pa.DataType) -> list[Any]:
 
 
 @with_groups
-def plan(
+def plan(  # noqa: PLR0913 - the arguments are flags
     path: Source,
     *,
     ranks: Ranks,
@@ -411,7 +411,7 @@ def _text(value: Any) -> RenderableType:
 
 
 @with_groups
-def where(
+def where(  # noqa: PLR0913 - the arguments are flags
     path: Source,
     *,
     row: Annotated[
@@ -435,8 +435,8 @@ def where(
     shards: PlainShards,
     as_json: Json = False,
 ) -> None:
-    """Say which step, rank and place in the batch sees a row, or the rows of entities. Steps, ranks
-    and places count from 0.
+    """Say which step, rank and row of the batch is a row, or the rows of entities. Steps, ranks and
+    rows count from 0.
 
     Rows of entities are found by an index of the entity's column, which the first question makes:
     see `headrace index`.
@@ -489,7 +489,7 @@ def where(
 def _print_row(
     row: str, dataset: Any, epoch: OneEpoch, ranks: int, batch_size: int, *, as_json: bool
 ) -> None:
-    """Print which step, rank and place in the batch sees a row. row: as SHARD:ROW."""
+    """Print which step, rank and row of the batch a row is. row: as SHARD:ROW."""
     from headrace.stream.order.whereabouts import find_row, row_number
 
     shard, _, number = row.rpartition(":")

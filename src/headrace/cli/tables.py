@@ -77,13 +77,7 @@ def _rows_table(manifest: Manifest, *, full: bool) -> Table:
         part = percent(gathered.get(split, totals.rows), read)
         rows_table.add_row(split, rows, *source, part, f"{totals.shards:,}", size(totals.bytes))
     if folds and not full:
-        every = manifest.splits.values()
-        total, shards, total_bytes = (
-            sum(getattr(totals, name) for totals in every) for name in ("rows", "shards", "bytes")
-        )
-        rows_table.add_row(
-            "all folds", f"{total:,}", percent(total, read), f"{shards:,}", size(total_bytes)
-        )
+        rows_table.add_row(*_row_of_all_folds(manifest, read))
     rows_table.add_section()
     for reason, lost in manifest.dropped.items():
         if lost or full:
@@ -101,6 +95,14 @@ def _rows_table(manifest: Manifest, *, full: bool) -> Table:
             "empty source files", *blank, "0", "", f"{len(empty):,}", "", style="yellow"
         )
     return rows_table
+
+
+def _row_of_all_folds(manifest: Manifest, read: int) -> tuple[str, ...]:
+    totals = manifest.splits.values()
+    rows = sum(part.rows for part in totals)
+    shards = sum(part.shards for part in totals)
+    total_bytes = sum(part.bytes for part in totals)
+    return ("all folds", f"{rows:,}", percent(rows, read), f"{shards:,}", size(total_bytes))
 
 
 def folds_table(manifest: Manifest) -> Table:

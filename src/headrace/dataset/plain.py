@@ -293,7 +293,13 @@ class _Asked:
 
         workers = self.workers or default_workers()
         return build(
-            listing, self.types, self.partitions, self.null_values, workers, self.files, report
+            listing,
+            kinds=self.types,
+            partitions=self.partitions,
+            null_values=self.null_values,
+            workers=workers,
+            files=self.files,
+            on_progress=report,
         )
 
 
@@ -339,7 +345,7 @@ class PublishedIndex:
     dataset: PlainDataset
 
 
-def publish_index(
+def publish_index(  # noqa: PLR0913 - the arguments are settings
     source: str | Path,
     *,
     location: Place | None = None,
@@ -407,8 +413,9 @@ def _warn(text: str) -> None:
     log.warning("%s", printable(text))
 
 
-def build(
+def build(  # noqa: PLR0913 - all that an index is made of
     listing: Listing,
+    *,
     kinds: Mapping[str, pa.DataType],
     partitions: Mapping[str, pa.DataType],
     null_values: Sequence[str],

@@ -196,7 +196,7 @@ def _parts_of_labels(
     ]
 
 
-def histogram(
+def histogram(  # noqa: PLR0913 - a chart's axis, words and mark
     edges: F64,
     parts: Parts,
     *,
@@ -335,38 +335,14 @@ def quantiles(rows: Sequence[tuple[str, str, Sequence[float]]]) -> Chart:
     A scale runs from the lowest to the highest quantile of its column; both are written beside the
     bars.
     """
-    data = []
-    table = []
-    for column, role, values in rows:
-        every = [
-            quantile
-            for name, _, quantiles_of_split in rows
-            if name == column
-            for quantile in quantiles_of_split
-        ]
-        low = min(every)
-        high = max(every)
-        width = high - low or 1.0
-        texts = [f"{value:,.4g}" for value in values]
-        at = [(value - low) / width for value in values]
-        quantile_text = ", ".join(
-            f"{percent} % {value}"
-            for percent, value in zip((5, 25, 50, 75, 95), texts, strict=True)
-        )
-        hint = f"{column}, {role}: {quantile_text}"
-        text = f"{texts[0]} … {texts[2]} … {texts[4]}"
-        index = dict(zip(("p5", "p25", "p50", "p75", "p95"), at, strict=True))
-        data.append(
-            {
-                "label": f"{column} · {role}",
-                "role": role,
-                "text": text,
-                "end": 1.04,
-                "hint": hint,
-                **index,
-            }
-        )
-        table.append([f"{column} · {role}", *texts])
+    scales: dict[str, list[float]] = {}
+    for column, _, values in rows:
+        scales.setdefault(column, []).extend(values)
+    data = [_quantile_bar(row, scales[row[0]]) for row in rows]
+    table = [
+        [f"{column} · {role}", *(f"{value:,.4g}" for value in values)]
+        for column, role, values in rows
+    ]
     x = {"type": "quantitative", "axis": None, "scale": {"domain": [0, 1.9], "nice": False}}
     colour = _colour([role for _, role, _ in rows])
     described = {"y": _names(), "description": {"field": "hint"}}
@@ -398,10 +374,31 @@ def quantiles(rows: Sequence[tuple[str, str, Sequence[float]]]) -> Chart:
     )
 
 
+def _quantile_bar(
+    row: tuple[str, str, Sequence[float]], of_column: Sequence[float]
+) -> dict[str, Any]:
+    """Return the datum of a row of `quantiles`. of_column: all quantiles of its column."""
+    column, role, values = row
+    low = min(of_column)
+    width = max(of_column) - low or 1.0
+    texts = [f"{value:,.4g}" for value in values]
+    percents = zip((5, 25, 50, 75, 95), texts, strict=True)
+    hint = ", ".join(f"{percent} % {value}" for percent, value in percents)
+    ends = [(value - low) / width for value in values]
+    return {
+        "label": f"{column} · {role}",
+        "role": role,
+        "text": f"{texts[0]} … {texts[2]} … {texts[4]}",
+        "end": 1.04,
+        "hint": f"{column}, {role}: {hint}",
+        **dict(zip(("p5", "p25", "p50", "p75", "p95"), ends, strict=True)),
+    }
+
+
 _TIME_AXIS = {"labelOverlap": True, "labelSeparation": 8, "tickCount": 8}
 
 
-def _binned(
+def _binned(  # noqa: PLR0913 - a chart's axis, words and mark
     x: Mapping[str, Any],
     bounds: Sequence[float],
     parts: Parts,

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from headrace.recipe import recipe_of_run
 from headrace.report import REPORT, common
-from headrace.report.figure import Page
+from headrace.report.figure import Figure, Page
 from headrace.report.page import draw, html_of
 from headrace.report.run_facts import RunFacts, read_run
 from headrace.report.words import written
 from headrace.storage import local
 from headrace.storage.places import local_path_of
 
+_MOST_PICTURES = 6  # more are not looked at
+
 
 def page_of(run_facts: RunFacts) -> Page:
-    """Make the page of a run, with the common figures if its recipe has none of its own."""
+    """Make the page of a run, with the common figures if its recipe has none of its own.
+
+    It has at most six pictures. Recipes return their figures with the least important ones last.
+    """
     manifest = run_facts.manifest
     recipe = recipe_of_run(manifest.recipe)
     by = f"headrace {manifest.libraries.get('headrace', '')}"
@@ -23,9 +29,20 @@ def page_of(run_facts: RunFacts) -> Page:
         title=f"{manifest.recipe.replace('_', ' ')}: {run_facts.output}",
         subtitle=f"run {manifest.run_id}, made {written(run_facts.run.finished_at)} by {by}",
         tiles=common.tiles(run_facts),
-        figures=recipe.figures(run_facts, common.figures),
+        figures=_first_pictures(recipe.figures(run_facts, common.figures)),
         tables=common.tables(run_facts),
     )
+
+
+def _first_pictures(figures: Sequence[Figure]) -> list[Figure]:
+    """Leave out the figures whose pictures would be too many."""
+    drawn = []
+    pictures = 0
+    for figure in figures:
+        pictures += figure.chart is not None
+        if figure.chart is None or pictures <= _MOST_PICTURES:
+            drawn.append(figure)
+    return drawn
 
 
 def write_report(path: str | Path, *, run: str | None = None, to: str | Path | None = None) -> Path:

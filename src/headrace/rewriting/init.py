@@ -4,7 +4,8 @@ sizes.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,91 +31,116 @@ _GOOD = 256 << 20  # suggested bytes of a shard
 _FLOAT = r"^[+-]?(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,15})?(?:[eE][+-]?[0-9]{1,2})?$"
 
 
+@dataclass(frozen=True, kw_only=True)
+class _SourceFacts:
+    """What a look at the source shows.
+
+    names, empty: its columns, and those without a value in the rows looked at. about, scope: words
+    for the configuration.
+    """
+
+    rows: int
+    bytes: int
+    shards: int
+    names: Sequence[str]
+    about: str
+    scope: str
+    types: Sequence[Section] = ()
+    empty: Sequence[str] = ()
+
+    def shard_words(self) -> str:
+        """Describe the sizes of the shards."""
+        mean = self.bytes / max(1, self.shards)
+        words = (
+            "Shards keep their names unless shard_bytes says how large they become;"
+            f" {size(mean)} on average now."
+        )
+        if self.shards > 1 and mean < _SMALL:
+            words += f" {self.shards:,} files are many for so little: reading is faster with fewer."
+        if mean > _LARGE:
+            words += " Smaller ones are shared out more evenly, and done again sooner after a stop."
+        return words
+
+
+def _prepared_facts(run: FinishedRun) -> _SourceFacts:
+    totals = run.manifest.splits
+    sizes = ", ".join(
+        f"{name} {pluralise(split.rows, 'row')} in {pluralise(split.shards, 'shard')}"
+        for name, split in totals.items()
+    )
+    return _SourceFacts(
+        rows=sum(split.rows for split in totals.values()),
+        bytes=sum(split.bytes for split in totals.values()),
+        shards=sum(split.shards for split in totals.values()),
+        names=run.schema.names,
+        about=f"a prepared dataset ({run.manifest.recipe}): {sizes}",
+        scope="The splits stay as they are.",
+    )
+
+
+def _plain_facts(options: AskedRewrite) -> _SourceFacts:
+    seen = look(options.source)
+    rows = sum(len(table) for _, table in seen.tables)
+    types: list[Section] = []
+    empty: list[str] = []
+    if rows:
+        types = _type_sections(seen) if options.types is None else inferred(seen)
+        empty = [column.name for column in seen.columns.values() if column.missing == 1]
+    files = f"{pluralise(len(seen.names), 'file')}, {size(seen.bytes)}"
+    columns = pluralise(len(seen.columns), "column")
+    looked = f"{pluralise(rows, 'row')} of {pluralise(len(seen.tables), 'file')}"
+    return _SourceFacts(
+        rows=rows,
+        bytes=seen.bytes,
+        shards=len(seen.names),
+        names=list(seen.columns),
+        about=f"{files}, {columns}; looked at {looked}",
+        scope="All rows, in their order, as one split.",
+        types=types,
+        empty=empty,
+    )
+
+
 def rewrite_sections(options: AskedRewrite) -> tuple[list[Section], str]:
     """Return the sections of the configuration, and a line about the data.
 
     Raises `SettingsError`, `InputError`.
     """
     path = path_of(with_paths(options.source[0]))
-    empty: list[str] = []
-    types: list[Section] = []
     if len(options.source) == 1 and path.is_dir() and is_prepared(path):
-        run = FinishedRun(*find_run(path))
-        totals = run.manifest.splits
-        rows = sum(split.rows for split in totals.values())
-        size_bytes = sum(split.bytes for split in totals.values())
-        shards = sum(split.shards for split in totals.values())
-        names = run.schema.names
-        sizes = ", ".join(
-            f"{name} {pluralise(split.rows, 'row')} in {pluralise(split.shards, 'shard')}"
-            for name, split in totals.items()
-        )
-        about = f"a prepared dataset ({run.manifest.recipe}): {sizes}"
-        scope = "The splits stay as they are."
+        facts = _prepared_facts(FinishedRun(*find_run(path)))
     else:
-        seen = look(options.source)
-        rows = sum(len(table) for _, table in seen.tables)
-        size_bytes = seen.bytes
-        shards = len(seen.names)
-        names = list(seen.columns)
-        if rows:
-            if options.types is None:
-                types = _type_sections(seen)
-            else:
-                types = inferred(seen)
-            empty = [column.name for column in seen.columns.values() if column.missing == 1]
-        scope = "All rows, in their order, as one split."
-        about = (
-            f"{pluralise(shards, 'file')}, {size(size_bytes)}, {pluralise(len(names), 'column')}; "
-            f"looked at {pluralise(rows, 'row')} of {pluralise(len(seen.tables), 'file')}"
-        )
-    if not rows:
+        facts = _plain_facts(options)
+    if not facts.rows:
         raise SettingsError("holds no rows", path=options.source[0], remedy="give data to look at")
-    mean = size_bytes / max(1, shards)
-    shard_words = (
-        f"Shards keep their names unless shard_bytes says how large they become; {size(mean)} on"
-        " average now."
-    )
-    if shards > 1 and mean < _SMALL:
-        shard_words += f" {shards:,} files are many for so little: reading is faster with fewer."
-    if mean > _LARGE:
-        shard_words += (
-            " Smaller ones are shared out more evenly, and done again sooner after a stop."
-        )
     sections = [
         Section(
-            f"Written by `headrace init rewrite` after a look at the data: {about}.\n"
+            f"Written by `headrace init rewrite` after a look at the data: {facts.about}.\n"
             "Paths are relative to where the command is run. See docs/commands.md.",
             {"recipe": "rewrite", "out": options.out},
         ),
         Section(
-            f"What is rewritten. {scope}",
+            f"What is rewritten. {facts.scope}",
             {"source": options.source if len(options.source) > 1 else options.source[0]},
         ),
-        *types,
+        *facts.types,
         Section(
             "none decodes fastest, lz4 takes less disk at twice the decoding time, zstd least.",
             {"compression": "none"},
         ),
-        Section(shard_words, {"shard_bytes": Aside(_GOOD)}),
+        Section(facts.shard_words(), {"shard_bytes": Aside(_GOOD)}),
     ]
-    if len(names) > 1:
+    if len(facts.names) > 1:
         words = "Columns to keep, in this order. Default: all."
-        if 0 < len(empty) < len(names):
-            words += f" Without a value in the rows looked at: {', '.join(empty)}."
-        sections.append(
-            Section(
-                words, {"columns": Aside([name for name in names if name not in empty] or names)}
-            )
-        )
-    Rewrite(
-        **{
-            name: value
-            for name, value in settings_of(sections).items()
-            if name not in ("recipe", "out")
-        }
-    )
-    return sections, about
+        if 0 < len(facts.empty) < len(facts.names):
+            words += f" Without a value in the rows looked at: {', '.join(facts.empty)}."
+        kept = [name for name in facts.names if name not in facts.empty]
+        sections.append(Section(words, {"columns": Aside(kept or list(facts.names))}))
+    settings = settings_of(sections)
+    for name in ("recipe", "out"):
+        settings.pop(name)
+    Rewrite(**settings)  # the run would raise the same errors later
+    return sections, facts.about
 
 
 def _type_sections(seen: Look) -> list[Section]:

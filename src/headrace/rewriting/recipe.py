@@ -26,7 +26,7 @@ from headrace.bins.rows import ALIGNMENT_KEY
 from headrace.dataset.contents import names_told, repeats_told, roles_of
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import IndexedDataset
-from headrace.dataset.manifest import in_usual_order
+from headrace.dataset.manifest import SplitTotals, in_usual_order
 from headrace.dataset.open import FinishedRun, find_run, is_prepared
 from headrace.dataset.plain import PlainDataset, open_plain
 from headrace.errors import InputError, SettingsError, setting, setting_name
@@ -41,6 +41,7 @@ from headrace.recipe import recipe_of_run
 from headrace.rewriting.settings import Rewrite
 from headrace.run.context import STAGE_DIRECTORY, RunContext, Task, TaskFiles, read_arrow
 from headrace.run.prepare import Outcome
+from headrace.run.receipts import Receipt
 from headrace.run.tally import ShardRecord, tally
 from headrace.storage import local
 from headrace.storage.places import expanded
@@ -156,117 +157,52 @@ def _empty_shards(source: IndexedDataset) -> list[str]:
 def execute(settings: Rewrite, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
     """Rewrite the shards in the run directory."""
     source = open_source(settings)
-    names = source.schema.names
-    if unknown := [name for name in settings.columns or () if name not in names]:
-        raise SettingsError(
-            "the source has no such columns",
-            path=source.root,
-            setting="columns",
-            value=unknown,
-            remedy=f"choose among {shorten_list(names)}",
-        )
-    directories = dict.fromkeys(source.splits, PLAIN_DIRECTORY)
-    metadata: dict[str, Any] = {"compression": settings.compression}
-    if isinstance(source, FinishedRun):
-        source_metadata = dict(source.manifest.metadata)
-        directories = {split: source_metadata["directories"][split] for split in source.splits}
-        del source_metadata["directories"]
-        if "folds" in source_metadata:
-            metadata["folds"] = source_metadata.pop("folds")
-        metadata |= {
-            "source_recipe": source.manifest.recipe,
-            "source_run": source.manifest.run_id,
-            "source_facts": source_metadata,
-        }
-    chunks = [
-        chunk
-        for split in source.splits
-        for chunk in plan_pieces(
-            source.split_index(split), directories[split], settings.shard_bytes
-        )
-    ]
-    order = in_usual_order(source.splits)
-    compared = compared_columns(
-        settings, source, settings.columns or names, bins=are_bins(settings.columns or names)
-    )
+    columns = settings.columns or source.schema.names
+    _check_columns(settings, source)
+    directories, from_source = _carried_over(source)
+    metadata: dict[str, Any] = {"compression": settings.compression, **from_source}
+    chunks: list[Piece] = []
+    for split in source.splits:
+        index = source.split_index(split)
+        chunks += plan_pieces(index, directories[split], settings.shard_bytes)
+    compared = compared_columns(settings, source, columns, bins=are_bins(columns))
     benchmarks = read_excluded(settings.exclude, settings.exclude_ngram)
-    if benchmarks is not None and are_bins(names):
-        raise SettingsError(
-            "packed bins hold tokens, not texts",
-            setting="exclude",
-            remedy="give it to the run that packs the chats",
-        )
     choices: Sequence[Kept] | None = None
     if settings.duplicates == "drop" or benchmarks is not None:
         choices, excluded = _choose(settings, context, source, chunks, compared, benchmarks)
         if benchmarks is not None:
             metadata["benchmarks"] = benchmarks.metadata(excluded)
+    order = in_usual_order(source.splits)
     repeats = None if choices is not None else known_repeats(source, order, compared)
-    schema = _written_schema(context, source, chunks, settings.columns or names)
+    writer = _PieceWriter(
+        settings=settings,
+        source=source,
+        schema=_written_schema(context, source, chunks, columns),
+        digested=compared if repeats is None else (),
+        order=order,
+        choices=choices,
+    )
     for directory in directories.values():
         local.make_directory(context.run / directory)
-
-    def write(number: int, chunk: Piece, files: TaskFiles) -> dict[str, Any]:
-        digests: list[U64] | None = [] if compared and repeats is None else None
-        result = _write(
-            files,
-            settings,
-            source,
-            schema,
-            chunk,
-            compared,
-            digests,
-            None if choices is None else choices[number],
-        )
-        if digests is not None:
-            words = np.concatenate([np.empty(0, np.uint64), *digests])
-            keep_words(files, _COUNTED.format(number), tagged(words, order.index(chunk.split)))
-        return result
-
-    receipts = context.stage("rewrite", _tasks(source, chunks, write))
-    shards = [
-        ShardRecord(
-            chunk.split, receipt.files[0], receipt.extra["blocks"], "parquet", chunk.source_shard
-        )
-        for chunk, receipt in zip(chunks, receipts, strict=True)
-        if receipt.extra["blocks"]
-    ]
-    index, totals = tally(shards, source.splits)
+    receipts = context.stage("rewrite", _tasks(source, chunks, writer))
+    block_index, totals = tally(_records(chunks, receipts), source.splits)
     metadata["duplicates"] = None
     if compared:
         repeats = repeats or count_kept(
             context.run, [_COUNTED.format(number) for number in range(len(chunks))], order
         )
-        warnings = repeats_told(
-            repeats.earlier, {split: total.rows for split, total in totals.items()}
-        )
-        how = (
-            f"compared by {names_told(compared)}; set {setting('content')} to the columns that"
-            " count"
-        )
-        context.warn(
-            []
-            if warnings is None
-            else [f"{warnings}, {how}, or choose {setting('duplicates', 'drop')}"]
-        )
+        _warn_of_repeats(context, repeats, totals, compared)
         metadata["duplicates"] = {
             "are": settings.duplicates,
             "content": list(compared),
             "in_earlier_split": dict(repeats.earlier),
             "repeated": dict(repeats.same_split),
         }
-    dropped = {}
-    if choices is not None:
-        counts = (
-            sum(len(choice.in_benchmark) for choice in choices),
-            sum(len(choice.copies) for choice in choices),
-        )
-        dropped = dict(zip(REASONS, counts, strict=True))
     return Outcome(
-        schema=schema,
-        index=index,
+        schema=writer.schema,
+        index=block_index,
         splits=totals,
-        dropped=dropped,
+        dropped={} if choices is None else _dropped(choices),
         source={
             "files": len(files),
             "bytes": sum(path.stat().st_size for path, _ in files),
@@ -276,6 +212,74 @@ def execute(settings: Rewrite, context: RunContext, files: Sequence[tuple[Path, 
         directories=directories,
         metadata=metadata,
     )
+
+
+def _check_columns(settings: Rewrite, source: IndexedDataset) -> None:
+    """Raise `SettingsError` for columns that the source lacks, and for benchmarks with bins."""
+    names = source.schema.names
+    unknown = [name for name in settings.columns or () if name not in names]
+    if unknown:
+        raise SettingsError(
+            "the source has no such columns",
+            path=source.root,
+            setting="columns",
+            value=unknown,
+            remedy=f"choose among {shorten_list(names)}",
+        )
+    if settings.exclude and are_bins(names):
+        raise SettingsError(
+            "packed bins hold tokens, not texts",
+            setting="exclude",
+            remedy="give it to the run that packs the chats",
+        )
+
+
+def _carried_over(source: IndexedDataset) -> tuple[dict[str, str], dict[str, Any]]:
+    """Return the directory of each split, and what the manifest says about the source's run."""
+    if not isinstance(source, FinishedRun):
+        return dict.fromkeys(source.splits, PLAIN_DIRECTORY), {}
+    facts = dict(source.manifest.metadata)
+    directories = facts.pop("directories")
+    metadata: dict[str, Any] = {}
+    if "folds" in facts:
+        metadata["folds"] = facts.pop("folds")
+    metadata |= {
+        "source_recipe": source.manifest.recipe,
+        "source_run": source.manifest.run_id,
+        "source_facts": facts,
+    }
+    return {split: directories[split] for split in source.splits}, metadata
+
+
+def _records(chunks: Sequence[Piece], receipts: Sequence[Receipt]) -> list[ShardRecord]:
+    """Return the records of the shards that were written; a piece without rows has none."""
+    records = []
+    for chunk, receipt in zip(chunks, receipts, strict=True):
+        blocks = receipt.extra["blocks"]
+        if blocks:
+            file = receipt.files[0]
+            records.append(ShardRecord(chunk.split, file, blocks, "parquet", chunk.source_shard))
+    return records
+
+
+def _warn_of_repeats(
+    context: RunContext,
+    repeats: Repeated,
+    totals: Mapping[str, SplitTotals],
+    compared: Sequence[str],
+) -> None:
+    rows = {split: total.rows for split, total in totals.items()}
+    warnings = repeats_told(repeats.earlier, rows)
+    if warnings is not None:
+        content = f"set {setting('content')} to the columns that count"
+        drop = f"choose {setting('duplicates', 'drop')}"
+        context.warn([f"{warnings}, compared by {names_told(compared)}; {content}, or {drop}"])
+
+
+def _dropped(choices: Sequence[Kept]) -> dict[str, int]:
+    in_benchmark = sum(len(choice.in_benchmark) for choice in choices)
+    copies = sum(len(choice.copies) for choice in choices)
+    return dict(zip(REASONS, (in_benchmark, copies), strict=True))
 
 
 def _tasks(
@@ -349,45 +353,52 @@ def compared_columns(
             value=unknown,
             remedy=f"choose among {', '.join(names)}",
         )
-    manifest = source.manifest if isinstance(source, FinishedRun) else None
-    more = None if manifest is None else recipe_of_run(manifest.recipe).content_unit
-    why = None
+    remedy = f"name the columns to compare in {setting('content')}"
     if settings.content:
         columns = settings.content
-    elif bins or more is not None:
-        what = "of a recipe that compares them itself"
-        if bins:
-            what = "packed bins, which hold many sequences each"
+        problem = None
+    elif bins or _compares_itself(source):
         columns = ()
-        why = (
-            f"the rows are {what}; give {setting_name('duplicates')} to the run that made them, or"
-            f" name columns in {setting('content')}"
-        )
+        what = "packed bins, which hold many sequences each"
+        if not bins:
+            what = "of a recipe that compares them itself"
+        problem = f"the rows are {what}"
+        remedy = f"give {setting_name('duplicates')} to the run that made them, or {remedy}"
     else:
-        recorded = None if manifest is None else manifest.metadata.get("duplicates")
-        recorded_columns = recorded.get("content") if isinstance(recorded, dict) else None
-        roles = roles_of(source)
-        left_out = {
-            roles.get("time"),
-            roles.get("entity"),
-            roles.get("label"),
-            *roles.get("targets", ()),
-        }
-        columns = tuple(
-            name for name in recorded_columns or content_columns(names, left_out) if name in names
-        )
-        why = (
-            "all columns of the output have a role; name those to compare with"
-            f" {setting('content')}"
-        )
-        if columns:
-            why = None
+        columns = _columns_without_role(source, names)
+        problem = None if columns else "all columns of the output have a role"
     if columns and len(source.splits) > _MOST_SPLITS:
         columns = ()
-        why = f"the source has {len(source.splits)} splits, and {_MOST_SPLITS} can be compared"
-    if why is not None and settings.duplicates == "drop":
-        raise SettingsError(f"{setting_name('duplicates')} is 'drop', and {why}", value="drop")
+        problem = f"the source has {len(source.splits)} splits, and {_MOST_SPLITS} can be compared"
+        remedy = "choose 'count' or 'allow'"
+    if problem is not None and settings.duplicates == "drop":
+        raise SettingsError(
+            f"{setting_name('duplicates')} is 'drop', and {problem}",
+            value="drop",
+            remedy=remedy,
+        )
     return columns
+
+
+def _compares_itself(source: IndexedDataset) -> bool:
+    """Return whether the recipe of a prepared source compares contents of its own."""
+    return (
+        isinstance(source, FinishedRun)
+        and recipe_of_run(source.manifest.recipe).content_unit is not None
+    )
+
+
+def _columns_without_role(source: IndexedDataset, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the columns that the source's run compared, else those without a role in it."""
+    recorded = None
+    if isinstance(source, FinishedRun):
+        recorded = source.manifest.metadata.get("duplicates")
+    columns = recorded.get("content") if isinstance(recorded, dict) else None
+    if not columns:
+        roles = roles_of(source)
+        named = (roles.get("time"), roles.get("entity"), roles.get("label"))
+        columns = content_columns(names, {*named, *roles.get("targets", ())})
+    return tuple(name for name in columns if name in names)
 
 
 def known_repeats(
@@ -397,10 +408,7 @@ def known_repeats(
 
     splits: of the source, in their usual order. `verify` counts again in what was written.
     """
-    if (
-        not isinstance(source, FinishedRun)
-        or recipe_of_run(source.manifest.recipe).content_unit is not None
-    ):
+    if not isinstance(source, FinishedRun) or _compares_itself(source):
         return None
     recorded = source.manifest.metadata.get("duplicates")
     if not isinstance(recorded, dict) or list(compared) != recorded.get("content"):
@@ -499,58 +507,78 @@ def _written_schema(
     return pa.schema([field.with_nullable(field.name in holding) for field in fields])
 
 
-def _write(
-    files: TaskFiles,
-    settings: Rewrite,
-    source: IndexedDataset,
-    schema: pa.Schema,
-    chunk: Piece,
-    compared: Sequence[str],
-    digests: list[U64] | None,
-    choice: Kept | None,
-) -> dict[str, Any]:
-    """Write the rows of a piece that stay; write no file if none does.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _PieceWriter:
+    """Writes the rows of a piece that stay, and no file if none does. Picklable.
 
-    digests: a list to which the digests of the rows are appended.
+    digested: the columns whose digests are kept to count repeats; none if they are not counted.
+    order: the splits in their usual order. choices: of each piece; None if all rows stay.
     """
-    if choice is None:
+
+    settings: Rewrite
+    source: IndexedDataset
+    schema: pa.Schema
+    digested: Sequence[str]
+    order: Sequence[str]
+    choices: Sequence[Kept] | None
+
+    def __call__(self, number: int, chunk: Piece, files: TaskFiles) -> dict[str, Any]:
+        """Write a piece and the digests of its rows."""
+        digests = [np.empty(0, np.uint64)]
+        result = self._write(number, chunk, files, digests)
+        if self.digested:
+            words = np.concatenate(digests)
+            keep_words(files, _COUNTED.format(number), tagged(words, self.order.index(chunk.split)))
+        return result
+
+    def _write(
+        self, number: int, chunk: Piece, files: TaskFiles, digests: list[U64]
+    ) -> dict[str, Any]:
+        """Write the rows and append their digests."""
         stays = np.ones(chunk.rows, np.bool_)
-    else:
-        stays = choice.mask(chunk.rows)
-    if not stays.any():
-        return {"rows_in": chunk.rows, "blocks": []}
-    read = source.block_reader(chunk.split)
-    metadata = metadata_of_bins(source.root, source.split_index(chunk.split), chunk, schema)
-    writer = ShardWriter(
-        files.temporary(chunk.target),
-        file_type=FileType.named("parquet"),
-        schema=schema.with_metadata(metadata) if metadata else schema,
-        dialect=None,
-        parquet_compression=settings.compression,
-        encoding="fast",
-        block_rows=settings.rows_per_group,
-    )
-    with writer:
-        rows = 0
-        for block in range(chunk.start, chunk.stop):
-            table = read(block, schema.names)
-            kept_rows = stays[rows : rows + len(table)]
-            rows += len(table)
-            if not kept_rows.all():
-                table = table.filter(pa.array(kept_rows))
-            if digests is not None:
-                digests.append(row_digests(table.select(list(compared))))
-            if len(table):
-                writer.append(table)
-        written = writer.finish()
-        if rows != chunk.rows:
-            raise InputError(
-                f"has {rows} rows, the index says {chunk.rows}: it changed while it was read",
-                path=source.root / chunk.source_shard,
-                remedy="run again once it is complete",
-            )
-        files.finished(writer.path, chunk.target, written)
-    return {"rows_in": rows, "blocks": [asdict(block) for block in written.blocks]}
+        if self.choices is not None:
+            stays = self.choices[number].mask(chunk.rows)
+        if not stays.any():
+            return {"rows_in": chunk.rows, "blocks": []}
+        read = self.source.block_reader(chunk.split)
+        writer = self._writer(chunk, files)
+        with writer:
+            rows = 0
+            for block in range(chunk.start, chunk.stop):
+                table = read(block, self.schema.names)
+                kept_rows = stays[rows : rows + len(table)]
+                rows += len(table)
+                if not kept_rows.all():
+                    table = table.filter(pa.array(kept_rows))
+                if self.digested:
+                    digests.append(row_digests(table.select(list(self.digested))))
+                if len(table):
+                    writer.append(table)
+            written = writer.finish()
+            if rows != chunk.rows:
+                raise InputError(
+                    f"has {rows} rows, the index says {chunk.rows}: it changed while it was read",
+                    path=self.source.root / chunk.source_shard,
+                    remedy="run again once it is complete",
+                )
+            files.finished(writer.path, chunk.target, written)
+        return {"rows_in": rows, "blocks": [asdict(block) for block in written.blocks]}
+
+    def _writer(self, chunk: Piece, files: TaskFiles) -> ShardWriter:
+        index = self.source.split_index(chunk.split)
+        schema = self.schema
+        metadata = metadata_of_bins(self.source.root, index, chunk, schema)
+        if metadata:
+            schema = schema.with_metadata(metadata)
+        return ShardWriter(
+            files.temporary(chunk.target),
+            file_type=FileType.named("parquet"),
+            schema=schema,
+            dialect=None,
+            parquet_compression=self.settings.compression,
+            encoding="fast",
+            block_rows=self.settings.rows_per_group,
+        )
 
 
 def plan_pieces(index: SplitIndex, directory: str, shard_bytes: int | None) -> list[Piece]:

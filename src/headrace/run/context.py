@@ -210,7 +210,7 @@ class RunContext:
             self.on_event(Note("warning", text))
 
 
-def do_task(
+def do_task(  # noqa: PLR0913 - all that a worker needs, picklable
     run: Path,
     stage: str,
     number: int,

@@ -39,7 +39,7 @@ from headrace.errors import SettingsError
 from headrace.keyed_hash import hash_texts
 from headrace.recipe import recipe_of_run
 from headrace.run.context import STAGE_DIRECTORY, RunContext, Task
-from headrace.run.erase import Erased, ShardEraser
+from headrace.run.erase import Erased, Erasure, ShardEraser
 from headrace.run.events import OnEvent
 from headrace.run.in_store import SUCCESS
 from headrace.run.prepare import Outcome, only_writer, prepare
@@ -79,7 +79,7 @@ class Forgotten:
     how: Literal["computed", "reused", "nothing"] = "nothing"
 
 
-def forget(
+def forget(  # noqa: PLR0913 - the arguments are settings
     out: str | Path,
     entities: Sequence[str],
     *,
@@ -265,72 +265,81 @@ class _Without:
         erasure = recipe_of_run(manifest.recipe).erasure()
         assert erasure is not None  # checked before the entities were looked for
         eraser = ShardEraser(run, self.erased.column, self.names, erasure)
-        work = [
-            (shards[name], count) for counts in touched.values() for name, count in counts.items()
-        ]
+        work: list[tuple[ShardRecord, int]] = []
+        for counts in touched.values():
+            work += [(shards[name], count) for name, count in counts.items()]
         tasks = [
             Task(old.file.path, old.file.bytes, partial(eraser.task, old, count))
             for old, count in work
         ]
         receipts = context.stage("forget", tasks)
         written = {old.file.path: receipt for (old, _), receipt in zip(work, receipts, strict=True)}
-        new = [old for name, old in shards.items() if name not in written]
-        for old, _ in work:
-            receipt = written[old.file.path]
-            new += [
-                ShardRecord(old.split, file, receipt.extra["blocks"], old.format, old.source_shard)
-                for file in receipt.files
-            ]
-        _link(
-            context,
-            run,
-            {name: [file.path for file in receipt.files] for name, receipt in written.items()},
-            shards,
-        )
+        new_files = {name: [file.path for file in new.files] for name, new in written.items()}
+        _link(context, run, new_files, shards)
         beside = _files_beside(run, context.store or context.run, shards)
         if beside:  # no other receipt of the new run names them
             write_receipt(
                 context.run, Receipt.of("forget", len(work), "files without rows", beside, {})
             )
-        index, totals = tally(new, run.splits)
-        count = sum(receipt.extra["forgotten"] for receipt in receipts)
-        metadata = {
-            name: value for name, value in manifest.metadata.items() if name != "directories"
-        }
-        if erasure.metadata is not None:
-            counts = {
-                split: sum(
-                    (np.array(written[name].extra["counts"], np.int64) for name in counts_of_shard),
-                    np.zeros(1, np.int64),
-                )
-                for split, counts_of_shard in touched.items()
-            }
-            metadata = {**metadata, **erasure.metadata(run, self.erased, counts, context.workers)}
-        step = {
-            "run": manifest.run_id,
-            "entities": len(self.digests),
-            "digest": sha256_hex(canonical_json(self.digests)),
-        }
+        index, totals = tally(_records(shards, work, written), run.splits)
+        erased_rows = sum(receipt.extra["forgotten"] for receipt in receipts)
         outcome = Outcome(
             schema=run.schema,
             index=index,
             splits=totals,
-            dropped={**manifest.dropped, REASON: manifest.dropped.get(REASON, 0) + count},
+            dropped={**manifest.dropped, REASON: manifest.dropped.get(REASON, 0) + erased_rows},
             source=manifest.source,
             directories=manifest.metadata["directories"],
-            metadata={**metadata, "forgotten": [*metadata.get("forgotten", ()), step]},
+            metadata=self._metadata(context, erasure, touched, written),
             null_values=run.index.null_values,
         )
-        # The file contains a time, so that of an earlier attempt is kept, whether it is local or in
-        # the store.
-        path = context.run / FORGOTTEN
-        if not path.exists():
-            data = self._receipt(context.run.name, work, written)
-            if context.store is not None:
-                with suppress(FileNotFoundError):
-                    data = (context.store / FORGOTTEN).read_bytes()
-            local.write_new(path, data)
+        self._write_record(context, work, written)
         return outcome
+
+    def _metadata(
+        self,
+        context: RunContext,
+        erasure: Erasure,
+        touched: Mapping[str, Mapping[str, int]],
+        written: Mapping[str, Receipt],
+    ) -> dict[str, Any]:
+        """Return the metadata of the old run, as the erasure changes it, with this step added."""
+        metadata = dict(self.run.manifest.metadata)
+        del metadata["directories"]
+        if erasure.metadata is not None:
+            counts = {}
+            for split, shards in touched.items():
+                counts_of_shards = [
+                    np.array(written[name].extra["counts"], np.int64) for name in shards
+                ]
+                counts[split] = sum(counts_of_shards, np.zeros(1, np.int64))
+            metadata |= erasure.metadata(self.run, self.erased, counts, context.workers)
+        step = {
+            "run": self.run.manifest.run_id,
+            "entities": len(self.digests),
+            "digest": sha256_hex(canonical_json(self.digests)),
+        }
+        return {**metadata, "forgotten": [*metadata.get("forgotten", ()), step]}
+
+    def _write_record(
+        self,
+        context: RunContext,
+        work: Sequence[tuple[ShardRecord, int]],
+        written: Mapping[str, Receipt],
+    ) -> None:
+        """Write `forgotten.json`.
+
+        It contains a time, so that of an earlier attempt is kept, whether it is local or in the
+        store.
+        """
+        path = context.run / FORGOTTEN
+        if path.exists():
+            return
+        data = self._receipt(context.run.name, work, written)
+        if context.store is not None:
+            with suppress(FileNotFoundError):
+                data = (context.store / FORGOTTEN).read_bytes()
+        local.write_new(path, data)
 
     def _receipt(
         self, name: str, work: Sequence[tuple[ShardRecord, int]], written: Mapping[str, Any]
@@ -358,6 +367,21 @@ class _Without:
         }
         record["digest"] = sha256_hex(canonical_json(record))
         return (json.dumps(record, sort_keys=True, indent=1) + "\n").encode()
+
+
+def _records(
+    shards: Mapping[str, ShardRecord],
+    work: Sequence[tuple[ShardRecord, int]],
+    written: Mapping[str, Receipt],
+) -> list[ShardRecord]:
+    """Return the shards of the new run: those that stay, then the ones written again."""
+    records = [old for name, old in shards.items() if name not in written]
+    for old, _ in work:
+        receipt = written[old.file.path]
+        blocks = receipt.extra["blocks"]
+        for file in receipt.files:
+            records.append(ShardRecord(old.split, file, blocks, old.format, old.source_shard))
+    return records
 
 
 def _shards_of(run: FinishedRun) -> dict[str, ShardRecord]:

@@ -76,7 +76,7 @@ class Prepared:
         return self.manifest._repr_html_() + f"<p>{escape(self.how)}: {escape(str(self.run))}</p>"
 
 
-def prepare(
+def prepare(  # noqa: PLR0913 - the arguments are settings
     recipe: JobSettings,
     out: str | Path,
     *,

@@ -47,8 +47,8 @@ def figures(data: RunFacts) -> list[Figure]:
     if data.manifest.folds:
         return [folds_figure(data)]
     drawn = [timeline_figure(data), common.rows_figure(data), shared_figure(data)]
-    drawn += [*label_figures(data), *drift_figures(data)]
-    return [figure for figure in (*drawn, *entity_figures(data)) if figure is not None]
+    drawn += [*label_figures(data), *entity_figures(data), *drift_figures(data)]
+    return [figure for figure in drawn if figure is not None]
 
 
 def timeline_figure(data: RunFacts) -> Figure | None:

@@ -20,6 +20,7 @@ from headrace.formats import parquet
 from headrace.formats.parquet import READS_MISSING_VECTORS
 from headrace.run.events import Step
 from laws import examples
+from raised import raised
 from tables import fresh, small_rows, small_source, split
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -109,10 +110,7 @@ def test_vectors_that_could_not_be_read_back_are_refused(tmp_path, monkeypatch):
     table = pa.table({"x": pa.array([[1.0, 2.0], None], pa.list_(pa.float32(), 2))})
     with pa.ipc.new_file(str(tmp_path / "a.arrow"), table.schema) as writer:
         writer.write_table(table)
-    with pytest.raises(
-        headrace.InputError,
-        match=r"column x: 1 lists of a fixed size are missing, .*install pyarrow 26",
-    ):
+    with raised(headrace.InputError, column="x", remedy="install pyarrow 26"):
         headrace.rewrite(tmp_path / "a.arrow", tmp_path / "out", cache_dir=tmp_path / "cache")
 
     assert not list((tmp_path / "out").rglob("*.parquet"))
@@ -249,7 +247,7 @@ def test_a_killed_rewrite_goes_on_and_makes_the_same_bytes(
     ]
     child = subprocess.run(command, env=dict(os.environ), check=False)
     assert child.returncode == -signal.SIGKILL
-    with pytest.raises(InputError, match="holds no finished run"):
+    with raised(InputError, path=tmp_path / "out", remedy="prepare it first"):
         headrace.open(tmp_path / "out")
     redone: list[str] = []
 
@@ -281,7 +279,7 @@ def test_a_damaged_source_shard_is_not_rewritten(tmp_path: Path) -> None:
     data[len(data) // 3] ^= 4
     shard.write_bytes(data)
 
-    with pytest.raises(CorruptShard, match=rf"{shard.name}: its bytes are not those"):
+    with raised(CorruptShard, path=shard, remedy="restore it"):
         headrace.rewrite(tmp_path / "prepared", tmp_path / "out")
 
 
@@ -321,7 +319,7 @@ def test_what_cannot_be_asked(tmp_path: Path) -> None:
                 tmp_path / "raw", tmp_path / "out", cache_dir=tmp_path / "cache", **wrong
             )
     split(small_source(tmp_path / "more", count=2, rows=50), tmp_path / "prepared")
-    with pytest.raises(SettingsError, match="are for plain text shards"):
+    with raised(SettingsError, setting="types", remedy="leave them out"):
         headrace.rewrite(tmp_path / "prepared", tmp_path / "out", types={"row": "int64"})
 
 
