@@ -191,7 +191,7 @@ def test_commands_take_the_splits(
     assert json.loads(capfd.readouterr().out)
     without = [each for each in given if each not in ("--split", "val")]
     assert 0 != command(monkeypatch, *without, *cache)
-    assert "has 2 splits, train, val; name one of them" in capfd.readouterr().err
+    assert "has 2 splits, train, val, and --split names none" in capfd.readouterr().err
 
 
 def test_verify_says_that_nobody_prepared_the_files(
