@@ -34,7 +34,7 @@ def test_a_recipe_has_its_settings_commands_and_init(name: str) -> None:
 def test_a_name_that_is_not_known_is_answered_with_the_nearest() -> None:
     with raised(SettingsError, setting="recipe", value="rewite", remedy="did you mean 'rewrite'?"):
         find_recipe("rewite")
-    with raised(SettingsError, setting="recipe", remedy="known: histories, packed_sequences, "):
+    with raised(SettingsError, setting="recipe", remedy="use one of histories, packed_sequences, "):
         find_recipe(None)
 
 

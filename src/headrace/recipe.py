@@ -12,10 +12,10 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from headrace.checks import nearest
-from headrace.errors import SettingsError
+from headrace.errors import SettingsError, setting_name
 
 if TYPE_CHECKING:
     from importlib import metadata
@@ -206,6 +206,13 @@ def load(reference: str) -> Any:
     return getattr(import_module(module), attribute)
 
 
+class _Unusable(NamedTuple):
+    """Why a registered recipe cannot be used."""
+
+    problem: str
+    remedy: str
+
+
 def recipes() -> Mapping[str, Recipe]:
     """Return all usable recipes by name: the built-in ones in their order, then those of other
     packages, sorted.
@@ -218,7 +225,7 @@ def recipes() -> Mapping[str, Recipe]:
 
 
 @functools.cache
-def _registered() -> Mapping[str, Recipe | str]:
+def _registered() -> Mapping[str, Recipe | _Unusable]:
     """Return each registered recipe, or why it cannot be used."""
     from importlib import metadata  # which takes as long as reading what is installed
 
@@ -234,45 +241,38 @@ def _registered() -> Mapping[str, Recipe | str]:
     registered = {name: _load_recipe(same_name) for name, same_name in points.items()}
     owners: dict[str, str] = {}
     for name, recipe in registered.items():
-        if isinstance(recipe, str):
+        if isinstance(recipe, _Unusable):
             continue
         commands = [f"headrace {word}" for word in recipe.commands]
         if recipe.init_word is not None:
             commands.append(f"headrace init {recipe.init_word}")
         for command in commands:
             if owners.setdefault(command, name) != name:
-                problem = (
-                    f"recipe {name!r}: `{command}` is a command of {owners[command]!r}; uninstall"
-                    " one of them"
-                )
-                registered[name] = problem
+                problem = f"recipe {name!r}: `{command}` is a command of {owners[command]!r}"
+                registered[name] = _Unusable(problem, "uninstall one of them")
                 break
     return registered
 
 
-def _load_recipe(points: Sequence[metadata.EntryPoint]) -> Recipe | str:
+def _load_recipe(points: Sequence[metadata.EntryPoint]) -> Recipe | _Unusable:
     """Return the recipe of these entry points, or why it cannot be used."""
     name = points[0].name
     value = points[0].value
     if len(points) > 1:
         values = " and as ".join(point.value for point in points)
-        return f"recipe {name!r} is registered as {values}; uninstall one of them"
+        return _Unusable(f"recipe {name!r} is registered as {values}", "uninstall one of them")
     try:
         recipe_class = load(value)
     except Exception as error:  # noqa: BLE001 - code of another package may raise anything while it is imported
-        return (
-            f"recipe {name!r}: {value} cannot be imported ({error!r}); update or uninstall its"
-            " package"
-        )
+        problem = f"recipe {name!r}: {value} cannot be imported ({error!r})"
+        return _Unusable(problem, "update or uninstall its package")
     if (
         not isinstance(recipe_class, type)
         or not issubclass(recipe_class, Recipe)
         or recipe_class.name != name
     ):
-        return (
-            f"recipe {name!r}: {value} is not a Recipe of that name; update or uninstall its"
-            " package"
-        )
+        problem = f"recipe {name!r}: {value} is not a Recipe of that name"
+        return _Unusable(problem, "update or uninstall its package")
     return recipe_class()
 
 
@@ -287,8 +287,10 @@ def find_recipe(name: object) -> Recipe:
     if isinstance(recipe, Recipe):
         return recipe
     if recipe is not None:
-        raise SettingsError(recipe)
-    hint = f"known: {', '.join(sorted(recipes()))}"
+        raise SettingsError(recipe.problem, remedy=recipe.remedy)
+    hint = f"use one of {', '.join(sorted(recipes()))}"
+    if name is None:
+        raise SettingsError(f"{setting_name('recipe')} is missing", remedy=hint)
     if isinstance(name, str):
         hint = nearest(name, _registered(), hint)
     raise SettingsError(setting="recipe", value=name, remedy=hint)

@@ -345,18 +345,26 @@ def test_short_series_ask_for_fewer_years_and_comments_are_the_descriptions(tmp_
             2,
             "target is not given; add --target with the column to be predicted, one of rain, warm, q",
         ),
-        (["--target", "qq"], 2, "target 'qq' is not a column of the source; did you mean 'q'"),
+        (
+            ["--target", "qq"],
+            2,
+            "--target is 'qq': the source has no such column; did you mean 'q'",
+        ),
         (
             ["--target", "q", "--features", "rains"],
             2,
-            "feature 'rains' is not a column of the source; did you mean 'rain'",
+            "--features is 'rains': the source has no such column; did you mean 'rain'",
         ),
         (
             ["--target", "q", "--time", "day"],
             2,
-            "time 'day' is not a column of the source; there are date, rain, warm, q",
+            "--time is 'day': the source has no such column; use one of date, rain, warm, q",
         ),
-        (["--target", "q", "--entity", "gauge"], 2, "entity 'gauge' is not a column"),
+        (
+            ["--target", "q", "--entity", "gauge"],
+            2,
+            "--entity is 'gauge': the source has no such column",
+        ),
         (["--target", "q", "--static", "nothing.csv"], 1, "nothing.csv: no such file"),
     ],
 )

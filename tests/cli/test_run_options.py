@@ -120,7 +120,7 @@ def test_files_that_were_copied_are_the_same_source_by_their_content(
     assert "reused" == again["how"]
     assert (2, True) == (
         wrong.returncode,
-        "fingerprint_by is 'bytes'; it should be 'stat' or 'content'" in wrong.stderr,
+        "--fingerprint-by is 'bytes'; it should be 'stat' or 'content'" in wrong.stderr,
     )
 
 
