@@ -54,7 +54,9 @@ class CommandsOnUse(Mapping[str, Any]):
         return self._made[word]
 
     def __iter__(self) -> Iterator[str]:
-        words = [word for recipe in recipes().values() for word in recipe.commands]
+        words: list[str] = []
+        for recipe in recipes().values():
+            words += recipe.commands
         return iter(
             dict.fromkeys([*words, *(word for commands in _COMMANDS.values() for word in commands)])
         )

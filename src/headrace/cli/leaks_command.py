@@ -282,10 +282,9 @@ def _print_pairs(
             f"{count / max(1, report.rows[split]):.2%}",
             *[""] * len(heads),
         )
-    rows = [
-        (pair.split, pair.earlier, f"{pair.rows:,}", f"{pair.fraction:.2%}")
-        for pair in comparison.shared
-    ]
+    rows = []
+    for pair in comparison.shared:
+        rows.append((pair.split, pair.earlier, f"{pair.rows:,}", f"{pair.fraction:.2%}"))
     for row, cells in zip(rows, examples, strict=True):
         rows_table.add_row(*row, *map(printable, cells))
     printer().print(rows_table)

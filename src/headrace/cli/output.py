@@ -108,10 +108,9 @@ def fitting_tables(
     wide as its name or 12 characters. Transposed tables have as many rows side by side as fit with
     24 characters each.
     """
-    widths = [
-        max(len(name), len(type_word), min(12, *map(len, column), 12))
-        for (name, type_word), column in zip(heads, columns, strict=True)
-    ]
+    widths = []
+    for (name, type_word), column in zip(heads, columns, strict=True):
+        widths.append(max(len(name), len(type_word), min(12, *map(len, column), 12)))
     rows = 0
     if columns:
         rows = len(columns[0])
@@ -196,7 +195,9 @@ def in_flags(text: str) -> str:
 
 def _flags_of(command: Any) -> dict[str, str]:
     inner = getattr(command, "commands", {}).values()
-    flags = {name: flag for subcommand in inner for name, flag in _flags_of(subcommand).items()}
+    flags: dict[str, str] = {}
+    for subcommand in inner:
+        flags |= _flags_of(subcommand)
     return flags | {
         parameter.name: parameter.opts[0]
         for parameter in command.params

@@ -129,19 +129,20 @@ def stream(
     if as_json:
         emit(record)
         return
-    columns = [
-        (
-            f"{speed['batches']:,}",
-            f"{speed['rows']:,}",
-            f"{speed['seconds']:.2f}",
-            f"{speed['first_batch_s']:.3f}",
-            f"{speed['rows_per_s']:,.0f}",
-            f"{speed['bytes_per_s'] / 1e6:,.1f}",
-            "" if speed["steady_rows_per_s"] is None else f"{speed['steady_rows_per_s']:,.0f}",
-            f"{speed['p50_wait_s'] * 1e3:.2f} / {speed['p95_wait_s'] * 1e3:.2f}",
+    columns = []
+    for speed in speeds:
+        columns.append(
+            (
+                f"{speed['batches']:,}",
+                f"{speed['rows']:,}",
+                f"{speed['seconds']:.2f}",
+                f"{speed['first_batch_s']:.3f}",
+                f"{speed['rows_per_s']:,.0f}",
+                f"{speed['bytes_per_s'] / 1e6:,.1f}",
+                "" if speed["steady_rows_per_s"] is None else f"{speed['steady_rows_per_s']:,.0f}",
+                f"{speed['p50_wait_s'] * 1e3:.2f} / {speed['p95_wait_s'] * 1e3:.2f}",
+            )
         )
-        for speed in speeds
-    ]
     beside = max(1, (printer().width - max(map(len, _HEADS)) - 4) // (_RANK_WIDTH + 3))
     for first in range(0, len(columns), beside):
         shown_ranks = columns[first : first + beside]
@@ -179,9 +180,11 @@ def _measure_ranks(work: _Work) -> list[dict[str, Any]]:
     ) as pool:
         with starting_without_interrupts("spawn"):
             futures = [pool.submit(_measure, work, rank) for rank in range(ranks)]
-        errors = [
-            error for error in (future.exception() for future in futures) if error is not None
-        ]
+        errors = []
+        for future in futures:
+            error = future.exception()
+            if error is not None:
+                errors.append(error)
         if errors:  # a failed rank breaks the barrier of the others; report the cause instead
             raise next(
                 (error for error in errors if type(error).__name__ != "BrokenBarrierError"),

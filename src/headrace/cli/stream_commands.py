@@ -97,14 +97,13 @@ def index(
         )
     splits = {name: published.dataset.split_index(name) for name in published.dataset.splits}
     if as_json:
-        counts = {
-            name: {
+        counts = {}
+        for name, split_index in splits.items():
+            counts[name] = {
                 "shards": len(split_index.shards),
                 "blocks": len(split_index.rows),
                 "rows": split_index.total_rows,
             }
-            for name, split_index in splits.items()
-        }
         size = published.path.stat().st_size
         emit(
             {
@@ -184,13 +183,14 @@ def peek(
         return
     from rich.text import Text
 
-    cells = [
-        [
-            Text("null", style="dim") if value is None else Text(cell(_cut(value)))
-            for value in column
-        ]
-        for column in values
-    ]
+    cells = []
+    for column in values:
+        cells.append(
+            [
+                Text("null", style="dim") if value is None else Text(cell(_cut(value)))
+                for value in column
+            ]
+        )
     heads = [(cell(column["name"]), cell(column["type"])) for column in columns]
     title = f"{index.split}: {first.num_rows:,} of {index.total_rows:,} rows"
     for part in fitting_tables(title, heads, cells, printer().width):
@@ -579,10 +579,9 @@ def _print_seen(
     if saved.rows:
         fraction = round(sum(counts) / saved.rows, 6)
     if as_json:
-        by_shard = {
-            name: {"seen_rows": count, "rows": total}
-            for name, count, total in zip(index.shards, counts, totals, strict=True)
-        }
+        by_shard = {}
+        for name, count, total in zip(index.shards, counts, totals, strict=True):
+            by_shard[name] = {"seen_rows": count, "rows": total}
         record = {
             "split": saved.split,
             "epoch": saved.epoch,

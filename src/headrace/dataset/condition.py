@@ -78,7 +78,9 @@ class Condition:
         """
         if not self.terms:
             return "some"
-        outcomes = [[_holds(term, ranges.get(term[0])) for term in all_of] for all_of in self.terms]
+        outcomes = []
+        for all_of in self.terms:
+            outcomes.append([_holds(term, ranges.get(term[0])) for term in all_of])
         if all("none" in outcome for outcome in outcomes):
             return "none"
         if any(set(outcome) == {"all"} for outcome in outcomes):
@@ -98,9 +100,11 @@ def condition_of(requested: Filter, schema: pa.Schema) -> Condition:
         digest = sha256_hex(requested.__reduce__()[1][0].to_pybytes())
     else:
         terms = _terms(requested)
-        alternatives = [
-            reduce(operator.and_, [_expression(term, schema) for term in group]) for group in terms
-        ]
+        alternatives = []
+        for group in terms:
+            alternatives.append(
+                reduce(operator.and_, [_expression(term, schema) for term in group])
+            )
         expression = reduce(operator.or_, alternatives)
         digest = sha256_hex(
             canonical_json(
@@ -251,11 +255,11 @@ def _holds(term: Term, known: Range | None) -> Holds:
     exact = known.nulls == 0 and not pa.types.is_floating(known.type)  # statistics do not count NaN
     # For a float32 column, Arrow may round the value to float32 before it compares.
     rounds = pa.types.is_float32(known.type)
-    near = [
-        rounded
-        for one in values
-        for rounded in ((one, float(np.float32(one))) if rounds else (one,))
-    ]
+    near = []
+    for one in values:
+        near.append(one)
+        if rounds:
+            near.append(float(np.float32(one)))
     # such a comparison is monotonic from low to high, so the bounds decide
     if comparison in _ORDERS:
         compare = _ORDERS[comparison]

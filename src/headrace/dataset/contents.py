@@ -170,11 +170,11 @@ def repeats_told(
 
     repeats: repeats by split.
     """
-    parts = [
-        f"{100 * count / rows[split]:.1f} % of the {split} {unit} ({count:,} of {rows[split]:,})"
-        for split, count in repeats.items()
-        if count > _SHARE * rows[split]
-    ]
+    parts = []
+    for split, count in repeats.items():
+        if count > _SHARE * rows[split]:
+            percent = f"{100 * count / rows[split]:.1f} % of the {split} {unit}"
+            parts.append(f"{percent} ({count:,} of {rows[split]:,})")
     if parts:
         return f"{' and '.join(parts)} {verb} an earlier split"
     return None

@@ -304,10 +304,9 @@ def _build(
         row_type = pa.uint32()
     else:
         row_type = pa.uint64()
-    lists = [
-        pa.field(name, pa.large_list(type_))
-        for name, type_ in {**_COLUMNS, "rows": row_type}.items()
-    ]
+    lists = []
+    for name, type_ in {**_COLUMNS, "rows": row_type}.items():
+        lists.append(pa.field(name, pa.large_list(type_)))
     schema = pa.schema([pa.field("split", pa.string()), *lists]).with_metadata(
         {_VERSION_KEY: b"%d" % _VERSION}
     )
@@ -318,12 +317,13 @@ def _build(
             for split in dataset.splits:
                 rows = dataset.split_index(split).total_rows
                 parts = 1 << max(0, (rows - 1) // part_rows).bit_length()
-                files = [
-                    stack.enter_context(
-                        tempfile.SpooledTemporaryFile(_IN_MEMORY, dir=str(path.parent))
+                files = []
+                for _ in range(parts):
+                    files.append(
+                        stack.enter_context(
+                            tempfile.SpooledTemporaryFile(_IN_MEMORY, dir=str(path.parent))
+                        )
                     )
-                    for _ in range(parts)
-                ]
                 for records in _records(dataset, split, column, parts):
                     done += 1
                     on_progress(done, total)

@@ -179,11 +179,12 @@ class FilteredRows(IndexedDataset):
         self.condition = condition_of(condition, source.schema)
 
     def __str__(self) -> str:
-        counted = [
-            f"; {name} {report.rows:,} of {report.total_rows:,} rows, {report.ruled_out:,} of"
-            f" {report.blocks:,} blocks ruled out by statistics"
-            for name, (_, _, report) in self._found.items()
-        ]
+        counted = []
+        for name, (_, _, report) in self._found.items():
+            counted.append(
+                f"; {name} {report.rows:,} of {report.total_rows:,} rows, {report.ruled_out:,} of"
+                f" {report.blocks:,} blocks ruled out by statistics"
+            )
         return f"rows where {self.condition}{''.join(counted)}"
 
     @property
@@ -249,10 +250,9 @@ class FilteredRows(IndexedDataset):
                 self.root, index, self._source.block_reader(split), self.condition, record_path
             )
             blocks = np.flatnonzero(counts)
-            left = {
-                name: getattr(index, name)[blocks]
-                for name in ("shard_of_block", "block", "offset", "length")
-            }
+            left = {}
+            for name in ("shard_of_block", "block", "offset", "length"):
+                left[name] = getattr(index, name)[blocks]
             report = FilterReport(
                 rows=int(counts.sum()),
                 total_rows=index.total_rows,

@@ -158,10 +158,12 @@ class _Hub:
                     files.append(entry)
         except Exception as error:
             raise self._failure(error, f"the list of files of commit {commit}") from error
-        listing = {
-            entry.path: [entry.size, entry.blob_id if entry.lfs is None else entry.lfs.sha256]
-            for entry in files
-        }
+        listing = {}
+        for entry in files:
+            listing[entry.path] = [
+                entry.size,
+                entry.blob_id if entry.lfs is None else entry.lfs.sha256,
+            ]
         return canonical_json(listing).decode()
 
     def fetch(self, name: str, commit: str, expected: Sequence[Any]) -> Path:
@@ -221,17 +223,19 @@ def _make(view: Path, hub: _Hub, commit: str, path: str) -> None:
     root = ""
     if path:
         root = f"{path}/"
-    top = {name[len(root) :].partition("/")[0] for name in listing if name.startswith(root)}
+    top = set()
+    for name in listing:
+        if name.startswith(root):
+            top.add(name[len(root) :].partition("/")[0])
     info = None
     if is_saved(Path(path), top):
         about = [name for name in listing if name.startswith(root) and name.endswith(".json")]
         paths = _fetch_all(hub, commit, about, listing)
         snapshot = paths[0].parents[about[0].count("/")]  # the directory that names are relative to
         saved = saved_files(snapshot / path, top) or {}
-        splits = {
-            split: [f"{root}{name}" for name in files_of_split]
-            for split, files_of_split in saved.items()
-        }
+        splits = {}
+        for split, files_of_split in saved.items():
+            splits[split] = [f"{root}{name}" for name in files_of_split]
     else:
         readme = None
         if not path and "README.md" in listing:
@@ -254,10 +258,9 @@ def _make(view: Path, hub: _Hub, commit: str, path: str) -> None:
     paths = _fetch_all(hub, commit, names, listing)
     files = dict(zip(names, paths, strict=True))
     address = f"hf://datasets/{hub.repository}@{commit}{f'/{path}' if path else ''}"
-    linked = {
-        split: {name: files[name] for name in files_of_split}
-        for split, files_of_split in splits.items()
-    }
+    linked = {}
+    for split, files_of_split in splits.items():
+        linked[split] = {name: files[name] for name in files_of_split}
     write_view(view, address, linked, {} if info is None else {"dataset_info": info})
 
 

@@ -264,9 +264,9 @@ _NULLS_KEY = b"headrace.null_values"
 
 def index_bytes(rows: Sequence[IndexRow], schema: pa.Schema, null_values: Sequence[str]) -> bytes:
     """Encode index.parquet: one row per block, with the logical schema in the metadata."""
-    columns = [
-        pa.array([getattr(row, field.name) for row in rows], field.type) for field in INDEX_SCHEMA
-    ]
+    columns = []
+    for column in INDEX_SCHEMA:
+        columns.append(pa.array([getattr(row, column.name) for row in rows], column.type))
     return table_bytes(pa.Table.from_arrays(columns, schema=INDEX_SCHEMA), schema, null_values)
 
 

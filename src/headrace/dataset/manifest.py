@@ -72,7 +72,9 @@ class Manifest:
         """Return the manifest of one fold, as if the run were prepared as that split alone."""
         lists = self.folds[number]
         cells_of = self.metadata["folds"][number]
-        cells = {split: [self.splits[cell] for cell in names] for split, names in lists.items()}
+        cells = {}
+        for split, names in lists.items():
+            cells[split] = [self.splits[cell] for cell in names]
         totals = {
             split: SplitTotals(
                 rows=sum(totals.rows for totals in cell_totals),
@@ -81,11 +83,10 @@ class Manifest:
             )
             for split, cell_totals in cells.items()
         }
-        metadata = {
-            name: value
-            for name, value in (self.metadata | cells_of).items()
-            if name not in ("folds", "splits", "dates")
-        }
+        metadata = {}
+        for name, value in (self.metadata | cells_of).items():
+            if name not in ("folds", "splits", "dates"):
+                metadata[name] = value
         return replace(self, splits=totals, metadata=metadata)
 
     def to_json(self) -> bytes:
@@ -101,10 +102,9 @@ class Manifest:
     def _repr_html_(self) -> str:
         """Show rows of each split and of each reason for dropping, for notebooks."""
         ordered = [(name, self.splits[name]) for name in in_usual_order(self.splits)]
-        splits = [
-            [name, totals.rows, totals.shards, f"{totals.bytes / 1e3:,.1f}"]
-            for name, totals in ordered
-        ]
+        splits = []
+        for name, totals in ordered:
+            splits.append([name, totals.rows, totals.shards, f"{totals.bytes / 1e3:,.1f}"])
         dropped = [
             [f"dropped: {reason}", rows, "", ""] for reason, rows in self.dropped.items() if rows
         ]

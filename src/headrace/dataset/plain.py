@@ -403,7 +403,9 @@ def _opened(request: _Asked, index: StoredIndex) -> PlainDataset:
         warnings.warn(printable(text), UserWarning, stacklevel=4)
     empty: list[str] = []
     if sum(len(split_index.shards) for split_index in index.splits.values()) < len(listing.names):
-        holding = {name for split_index in index.splits.values() for name in split_index.shards}
+        holding: set[str] = set()
+        for split_index in index.splits.values():
+            holding.update(split_index.shards)
         empty = [name for name in listing.names if name not in holding]
         _warn(describe_empty(empty, len(listing.names), "files"))
     return PlainDataset(listing.root, index, request.contents, empty)

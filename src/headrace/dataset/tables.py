@@ -322,10 +322,9 @@ def _groups(batches: Iterable[pa.RecordBatch], names: Sequence[str]) -> Iterator
     pending: list[pa.RecordBatch] = []
     rows = 0
     for batch in batches:
-        arrays = [
-            column.storage if isinstance(column, pa.ExtensionArray) else column
-            for column in batch.columns
-        ]
+        arrays = []
+        for column in batch.columns:
+            arrays.append(column.storage if isinstance(column, pa.ExtensionArray) else column)
         plain_batch = pa.RecordBatch.from_arrays(arrays, names=names)
         begin = 0
         while rows + len(plain_batch) - begin >= _GROUP_ROWS:

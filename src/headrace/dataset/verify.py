@@ -70,10 +70,15 @@ class Verdict:
 
     def _repr_html_(self) -> str:
         """Show every check and its result, for notebooks."""
-        rows = [
-            [check.name, "ok" if check.problem is None else "FAILED", check.problem or check.detail]
-            for check in self.checks
-        ]
+        rows = []
+        for check in self.checks:
+            rows.append(
+                [
+                    check.name,
+                    "ok" if check.problem is None else "FAILED",
+                    check.problem or check.detail,
+                ]
+            )
         return table_html(f"verify {self.run_id}", ["check", "result", "found"], rows)
 
 
@@ -204,14 +209,14 @@ def _beside(
     """Check the files in receipts but not in the index, and the files in second directories of
     splits.
     """
-    named = {
-        str(file["path"]): str(file["digest"]) for record in receipts for file in record["files"]
-    }
-    digests = {
-        name: digest
-        for name, digest in named.items()
-        if is_sound_name(name) and not name.startswith("stage/")
-    }
+    named = {}
+    for record in receipts:
+        for file in record["files"]:
+            named[str(file["path"])] = str(file["digest"])
+    digests = {}
+    for name, digest in named.items():
+        if is_sound_name(name) and not name.startswith("stage/"):
+            digests[name] = digest
     beside = sorted(set(digests) - set(indexed))
     digests |= indexed
     problems = [_file_problem(run.root / name, {digests[name]}) for name in beside]

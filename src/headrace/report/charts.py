@@ -54,16 +54,17 @@ def bars(
     """
     text_of = texts or [f"{value:,.0f}" for value in values]
     words = dict(names or {})
-    data = [
-        {
-            "label": label,
-            "value": value,
-            "role": words.get(role, role),
-            "text": text,
-            "hint": f"{label}: {text} {unit}",
-        }
-        for label, value, role, text in zip(labels, values, roles, text_of, strict=True)
-    ]
+    data = []
+    for label, value, role, text in zip(labels, values, roles, text_of, strict=True):
+        data.append(
+            {
+                "label": label,
+                "value": value,
+                "role": words.get(role, role),
+                "text": text,
+                "hint": f"{label}: {text} {unit}",
+            }
+        )
     # leave room for the texts
     room = max(values, default=0) * (1.15 + max(map(len, text_of), default=0) / 30) or 1
     x = {"field": "value", "type": "quantitative", "axis": None, "scale": {"domain": [0, room]}}
@@ -94,10 +95,9 @@ def stacked_bars(
 
     names: of roles.
     """
-    wholes = [
-        sum(float(values[index]) for values in parts.values()) or 1.0
-        for index in range(len(labels))
-    ]
+    wholes = []
+    for index in range(len(labels)):
+        wholes.append(sum(float(values[index]) for values in parts.values()) or 1.0)
     data = _parts_of_labels(labels, parts, unit, names)
     for bar in data:
         percent = 100 * bar["value"] / wholes[bar.pop("place")]
@@ -123,16 +123,17 @@ def matrix(
 
     down, across: titles of rows and columns. columns: of the table of numbers.
     """
-    data = [
-        {
-            "row": row,
-            "column": column,
-            "weight": 0.06 if not fraction else 0.25 + 0.75 * fraction,
-            "text": text,
-            "hint": f"{row}, {column}: {text}",
-        }
-        for row, column, fraction, text in cells
-    ]
+    data = []
+    for row, column, fraction, text in cells:
+        data.append(
+            {
+                "row": row,
+                "column": column,
+                "weight": 0.06 if not fraction else 0.25 + 0.75 * fraction,
+                "text": text,
+                "hint": f"{row}, {column}: {text}",
+            }
+        )
     axis = {**_LEFT_OUT, "labelAngle": 0, "labelLimit": 130}
     x = {
         "field": "column",
@@ -223,10 +224,9 @@ def histogram(  # noqa: PLR0913 - a chart's axis, words and mark
         "tickCount": 6,
     }
     if texts is not None:
-        ticks = [
-            (bounds[index], text_of[index])
-            for index in range(0, len(bounds), max(1, (len(bounds) + 6) // 7))
-        ]
+        ticks = []
+        for index in range(0, len(bounds), max(1, (len(bounds) + 6) // 7)):
+            ticks.append((bounds[index], text_of[index]))
         cases = [
             f"abs(datum.value-{edge!r})<=1e-9*abs({edge!r}) ? {text!r}" for edge, text in ticks
         ]
@@ -339,25 +339,25 @@ def quantiles(rows: Sequence[tuple[str, str, Sequence[float]]]) -> Chart:
     for column, _, values in rows:
         scales.setdefault(column, []).extend(values)
     data = [_quantile_bar(row, scales[row[0]]) for row in rows]
-    table = [
-        [f"{column} · {role}", *(f"{value:,.4g}" for value in values)]
-        for column, role, values in rows
-    ]
+    table = []
+    for column, role, values in rows:
+        table.append([f"{column} · {role}", *(f"{value:,.4g}" for value in values)])
     x = {"type": "quantitative", "axis": None, "scale": {"domain": [0, 1.9], "nice": False}}
     colour = _colour([role for _, role, _ in rows])
     described = {"y": _names(), "description": {"field": "hint"}}
-    layers: list[dict[str, Any]] = [
-        {
-            "mark": {"type": "bar", "height": height, "aria": height > 2},
-            "encoding": {
-                "x": {"field": begin, **x},
-                "x2": {"field": end},
-                "color": colour,
-                **described,
-            },
-        }
-        for begin, end, height in (("p5", "p95", 2), ("p25", "p75", 14))
-    ]
+    layers: list[dict[str, Any]] = []
+    for begin, end, height in (("p5", "p95", 2), ("p25", "p75", 14)):
+        layers.append(
+            {
+                "mark": {"type": "bar", "height": height, "aria": height > 2},
+                "encoding": {
+                    "x": {"field": begin, **x},
+                    "x2": {"field": end},
+                    "color": colour,
+                    **described,
+                },
+            }
+        )
     ink = {"type": "tick", "color": "var(--ink)", "thickness": 2, "height": 18, "aria": False}
     written = {"type": "text", "align": "left", "aria": False}
     layers += [
@@ -494,14 +494,15 @@ def _ruler(mark: Mark, scale: str) -> list[dict[str, Any]]:
     }
     # The halo keeps the text readable over the marks.
     halo = {**text, "stroke": "var(--card)", "strokeWidth": 4, "strokeJoin": "round"}
-    names = [
-        {
-            "data": data,
-            "mark": {**mark_options, "aria": False},
-            "encoding": {"x": x, "text": {"field": "name"}},
-        }
-        for mark_options in (halo, text)
-    ]
+    names = []
+    for mark_options in (halo, text):
+        names.append(
+            {
+                "data": data,
+                "mark": {**mark_options, "aria": False},
+                "encoding": {"x": x, "text": {"field": "name"}},
+            }
+        )
     return [
         {"data": data, "mark": line, "encoding": {"x": x, "description": {"field": "name"}}},
         *names,

@@ -63,10 +63,11 @@ def rows_figure(run_facts: RunFacts) -> Figure:
 def tables(run_facts: RunFacts) -> list[Table]:
     """Return the columns, the settings, and what made the run, as tables that are folded away."""
     manifest = run_facts.manifest
-    columns = [
-        [column["name"], column["type"], "may hold nulls" if column["nullable"] else "no nulls"]
-        for column in manifest.schema
-    ]
+    columns = []
+    for column in manifest.schema:
+        columns.append(
+            [column["name"], column["type"], "may hold nulls" if column["nullable"] else "no nulls"]
+        )
     origin = {
         "run": manifest.run_id,
         "finished": run_facts.run.finished_at,

@@ -112,11 +112,12 @@ def _repeats(
     unit = report.unit
     units = report.units
     shared = [item for item in repeats.shared if item.rows]
-    lines = [
-        f"{pluralise(item.rows, unit, units)} of {item.split} ({percentage(item.fraction, 1)})"
-        f" {verb(item.rows, 'is', 'are')} {earlier.format(item.earlier)}."
-        for item in shared
-    ]
+    lines = []
+    for item in shared:
+        lines.append(
+            f"{pluralise(item.rows, unit, units)} of {item.split} ({percentage(item.fraction, 1)})"
+            f" {verb(item.rows, 'is', 'are')} {earlier.format(item.earlier)}."
+        )
     if not shared:
         lines = [
             f"No {unit} of a split is {other}." if len(report.rows) > 1 else "There is one split."
@@ -258,16 +259,17 @@ def _time_figures(report: LeakReport) -> list[Figure]:
     dated = [item for item in report.periods if item.first_us is not None]
     if not dated:
         return []
-    rows = [
-        {
-            "label": item.split,
-            "from": (item.first_us or 0) / 1000,
-            "to": (item.last_us or 0) / 1000,
-            "role": item.split if item.split in _OWN_COLOUR else "all",
-            "hint": f"{moment(item.first_us or 0)} to {moment(item.last_us or 0)}",
-        }
-        for item in dated
-    ]
+    rows = []
+    for item in dated:
+        rows.append(
+            {
+                "label": item.split,
+                "from": (item.first_us or 0) / 1000,
+                "to": (item.last_us or 0) / 1000,
+                "role": item.split if item.split in _OWN_COLOUR else "all",
+                "hint": f"{moment(item.first_us or 0)} to {moment(item.last_us or 0)}",
+            }
+        )
     lines = [f"{row['label']} from {row['hint']}." for row in rows]
     lines += [
         f"{pluralise(item.unread, 'row')} of {item.split} {verb(item.unread, 'has', 'have')} no"
@@ -281,11 +283,14 @@ def _time_figures(report: LeakReport) -> list[Figure]:
     figures = [Figure("periods", "When are the splits?", "\n".join(lines), chart, width="full")]
     if report.concurrent:
         shared = [item for item in report.concurrent if item.rows]
-        text = [
-            f"{pluralise(item.rows, 'row')} of {item.split} ({percentage(item.fraction, 1)})"
-            f" {verb(item.rows, 'is', 'are')} at a time at which {item.earlier} has other entities."
-            for item in shared
-        ]
+        text = []
+        for together in shared:
+            rows_of_split = f"{pluralise(together.rows, 'row')} of {together.split}"
+            text.append(
+                f"{rows_of_split} ({percentage(together.fraction, 1)})"
+                f" {verb(together.rows, 'is', 'are')} at a time at which {together.earlier} has"
+                " other entities."
+            )
         text = text or ["No row is at a time at which another split has other entities."]
         pairs = {
             (item.split, item.earlier): (item.rows, item.fraction) for item in report.concurrent
@@ -304,14 +309,16 @@ def _horizon_figures(report: LeakReport, max_share: float) -> list[Figure]:
         return []
     past = [float(item.rows) for item in report.past_cut]
     names = [item.split for item in report.past_cut]
-    others = [
-        item.rows / item.fraction - item.rows if item.fraction else report.rows[item.split]
-        for item in report.past_cut
-    ]
-    text = [
-        f"{pluralise(item.rows, 'row')} of {item.split} ({percentage(item.fraction, 1)})"
-        for item in report.past_cut
-    ]
+    others = []
+    for item in report.past_cut:
+        others.append(
+            item.rows / item.fraction - item.rows if item.fraction else report.rows[item.split]
+        )
+    text = []
+    for item in report.past_cut:
+        text.append(
+            f"{pluralise(item.rows, 'row')} of {item.split} ({percentage(item.fraction, 1)})"
+        )
     answer = f"Labels of {listed(text)} do."
     chart = charts.stacked_bars(names, {"shared": past, "empty": others}, unit="rows", names=_PAST)
     bad = any(item.fraction > max_share for item in report.past_cut)
@@ -327,35 +334,35 @@ def _horizon_figures(report: LeakReport, max_share: float) -> list[Figure]:
 def _tables(report: LeakReport) -> list[Table]:
     """List examples of the findings in tables that are folded away."""
     folded = []
-    pairs = [
-        [f"{item.earlier} and {item.split}", *pair]
-        for item in report.shared
-        for pair in item.examples
-    ]
+    pairs = []
+    for item in report.shared:
+        for pair in item.examples:
+            pairs.append([f"{item.earlier} and {item.split}", *pair])
     if pairs:
         folded.append(
             Table(f"examples of the same {report.units}", ["splits", "first", "second"], pairs)
         )
     near = () if report.near is None else report.near.shared
-    alike = [
-        [f"{item.earlier} and {item.split}", a, b, f"{j:.2f}"]
-        for item in near
-        for a, b, j in item.examples
-    ]
+    alike = []
+    for near_item in near:
+        for first, second, jaccard in near_item.examples:
+            splits = f"{near_item.earlier} and {near_item.split}"
+            alike.append([splits, first, second, f"{jaccard:.2f}"])
     if alike:
         columns = ["splits", "first", "second", "Jaccard"]
         folded.append(Table(f"examples of near or the same {report.units}", columns, alike))
     if report.overlaps:
-        rows = [
-            [
-                f"{Path(item.source).name}:{item.item}",
-                item.split,
-                item.location,
-                percentage(item.fraction, 1),
-                item.text,
-            ]
-            for item in sorted(report.overlaps, key=lambda overlap: -overlap.fraction)
-        ]
+        rows = []
+        for overlap in sorted(report.overlaps, key=lambda overlap: -overlap.fraction):
+            rows.append(
+                [
+                    f"{Path(overlap.source).name}:{overlap.item}",
+                    overlap.split,
+                    overlap.location,
+                    percentage(overlap.fraction, 1),
+                    overlap.text,
+                ]
+            )
         columns = ["item", "split", "row", "share", "text"]
         folded.append(
             Table(

@@ -138,7 +138,9 @@ def source_files(settings: Rewrite) -> list[tuple[Path, str]]:
     Raises `InputError` if none holds rows.
     """
     source = open_source(settings)
-    names = {name for split in source.splits for name in source.split_index(split).shards}
+    names: set[str] = set()
+    for split in source.splits:
+        names.update(source.split_index(split).shards)
     if not names:
         raise InputError(
             "holds no rows, so there is nothing to rewrite",
@@ -460,10 +462,12 @@ def decide(run: Path, rows: Sequence[int], splits: Sequence[int], *, drop: bool)
     rows, splits: of each piece, the number of its rows and the index of its split.
     """
     tables = [read_arrow(run / _COMPARED.format(number)) for number in range(len(rows))]
-    holds = [
-        table["holds"].to_numpy() if "holds" in table.column_names else np.zeros(count, np.bool_)
-        for table, count in zip(tables, rows, strict=True)
-    ]
+    holds = []
+    for table, count in zip(tables, rows, strict=True):
+        if "holds" in table.column_names:
+            holds.append(table["holds"].to_numpy())
+        else:
+            holds.append(np.zeros(count, np.bool_))
     copies = np.zeros(sum(rows), np.bool_)
     if drop:
         digests = np.concatenate(
@@ -503,7 +507,8 @@ def _written_schema(
             return {"rows_in": chunk.rows, "nulls": [name for name in unknown if name not in left]}
 
         receipts = context.stage("nulls", _tasks(source, chunks, find), durable=False)
-        holding = {name for receipt in receipts for name in receipt.extra["nulls"]}
+        for receipt in receipts:
+            holding.update(receipt.extra["nulls"])
     return pa.schema([field.with_nullable(field.name in holding) for field in fields])
 
 
@@ -680,12 +685,9 @@ def _metadata(path: Path, word: str) -> dict[str, str]:
     if file_type.format.name != "parquet":
         return {}
     values = key_values(path, file_type)
-    texts = {
-        key.decode("utf-8", "replace"): value.decode("utf-8", "replace")
-        for key, value in values.items()
-    }
     result = {}
-    for key, value in texts.items():
+    for raw_key, value in values.items():
+        key = raw_key.decode("utf-8", "replace")
         if key.startswith(_OURS) or key in _ALIGNMENTS:
-            result[key] = value
+            result[key] = value.decode("utf-8", "replace")
     return result

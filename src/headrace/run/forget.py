@@ -169,10 +169,9 @@ def _find(
         )
     name = entity_column(run, column)
     matches = find_entities(run, name, names, cache_dir=cache_directory(None), workers=workers)
-    entities = {
-        split: [names[number] for number in np.unique(which).tolist()]
-        for split, (which, _) in matches.items()
-    }
+    entities = {}
+    for split, (which, _) in matches.items():
+        entities[split] = [names[number] for number in np.unique(which).tolist()]
     return Erased(name, entities, {split: np.sort(rows) for split, (_, rows) in matches.items()})
 
 
@@ -268,13 +267,14 @@ class _Without:
         work: list[tuple[ShardRecord, int]] = []
         for counts in touched.values():
             work += [(shards[name], count) for name, count in counts.items()]
-        tasks = [
-            Task(old.file.path, old.file.bytes, partial(eraser.task, old, count))
-            for old, count in work
-        ]
+        tasks = []
+        for old, count in work:
+            tasks.append(Task(old.file.path, old.file.bytes, partial(eraser.task, old, count)))
         receipts = context.stage("forget", tasks)
         written = {old.file.path: receipt for (old, _), receipt in zip(work, receipts, strict=True)}
-        new_files = {name: [file.path for file in new.files] for name, new in written.items()}
+        new_files = {}
+        for name, new in written.items():
+            new_files[name] = [file.path for file in new.files]
         _link(context, run, new_files, shards)
         beside = _files_beside(run, context.store or context.run, shards)
         if beside:  # no other receipt of the new run names them
@@ -344,16 +344,17 @@ class _Without:
     def _receipt(
         self, name: str, work: Sequence[tuple[ShardRecord, int]], written: Mapping[str, Any]
     ) -> bytes:
-        shards = [
-            {
-                "shard": old.file.path,
-                "rows_before": written[old.file.path].rows_in,
-                "rows": written[old.file.path].extra["rows"],
-                "bytes_before": old.file.bytes,
-                "bytes": sum(file.bytes for file in written[old.file.path].files),
-            }
-            for old, _ in work
-        ]
+        shards = []
+        for old, _ in work:
+            shards.append(
+                {
+                    "shard": old.file.path,
+                    "rows_before": written[old.file.path].rows_in,
+                    "rows": written[old.file.path].extra["rows"],
+                    "bytes_before": old.file.bytes,
+                    "bytes": sum(file.bytes for file in written[old.file.path].files),
+                }
+            )
         record = {
             "at": datetime.now(UTC).isoformat(timespec="seconds"),
             "run": name,

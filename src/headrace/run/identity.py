@@ -118,10 +118,9 @@ def fingerprint(
         versions = _of_all(sha256_file, paths)
     else:
         versions = [_version(path, states[path]) for path in paths]
-    parts = [
-        [name, states[path].size, version]
-        for (path, name), version in zip(files, versions, strict=True)
-    ]
+    parts = []
+    for (path, name), version in zip(files, versions, strict=True):
+        parts.append([name, states[path].size, version])
     return sha256_hex(canonical_json(parts))
 
 

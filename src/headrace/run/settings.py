@@ -67,9 +67,9 @@ class RecipeSettings(Settings):
         listing = list_files(fields["source"], splits="keep")
         files = [(listing.path(number), name) for number, name in enumerate(listing.names)]
         roles = (fields[name] for name in self.untyped)
-        columns = {
-            name for role in roles for name in ((role,) if isinstance(role, str) else role or ())
-        }
+        columns: set[str] = set()
+        for role in roles:
+            columns.update([role] if isinstance(role, str) else role or ())
         signature = fields.get("signature")
         return infer_types(
             files,

@@ -232,14 +232,13 @@ def _command_for(recipe: Recipe) -> Callable[..., None]:
                 path=config,
                 remedy=f"give another {setting('config')}",
             ) from error
-        proposed = [
-            (name, value) for section in sections for name, value in section.settings.items()
-        ]
-        needed = [
-            f" --set {name}={value.value}"
-            for name, value in proposed
-            if isinstance(value, Aside) and value.needed
-        ]
+        proposed: dict[str, Any] = {}
+        for section in sections:
+            proposed |= section.settings
+        needed = []
+        for name, value in proposed.items():
+            if isinstance(value, Aside) and value.needed:
+                needed.append(f" --set {name}={value.value}")
         to_run = f"headrace run {config}{''.join(needed)}"
         if as_json:
             emit({"config": str(config), "about": about, "run": to_run})

@@ -102,10 +102,10 @@ def look(source: Sequence[str | Path], *, files: int = FILES, rows: int = ROWS) 
     listing = list_files(with_paths(list(source)))  # accepts addresses of tables too
     chosen = evenly(len(listing.names), files)
     types = partition_types(listing.names)
-    tables = [
-        (name, first_rows(listing.root / name, name, rows, types))
-        for name in (listing.names[index] for index in chosen)
-    ]
+    tables = []
+    for index in chosen:
+        name = listing.names[index]
+        tables.append((name, first_rows(listing.root / name, name, rows, types)))
     return look_of(
         tuple(map(str, source)), listing.root, listing.names, int(listing.sizes.sum()), tables
     )
@@ -125,10 +125,11 @@ def look_of(
     # Empty files have no columns to describe.
     tables = [(name, table) for name, table in tables if table.num_columns] or tables[:1]
     names = list(dict.fromkeys(name for _, table in tables for name in table.column_names))
-    columns = {
-        name: _column(name, [table[name] for _, table in tables if name in table.column_names])
-        for name in names
-    }
+    columns = {}
+    for name in names:
+        columns[name] = _column(
+            name, [table[name] for _, table in tables if name in table.column_names]
+        )
     return Look(source, root, files, size, tables, columns)
 
 
