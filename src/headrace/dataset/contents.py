@@ -37,24 +37,18 @@ def roles_of(dataset: IndexedDataset) -> dict[str, Any]:
     if manifest is None or not path.is_file():
         return {}
     settings = json.loads(path.read_bytes())
-    named = ("time", "entity", "label", "time_format")
-    roles = {}
-    for name in named:
-        if isinstance(settings.get(name), str):
-            roles[name] = settings.get(name)
-    roles |= recipe_of_run(manifest.recipe).roles(settings)
-    # Settings name columns of the source, which packed rows no longer have.
-    roles = {
-        role: name
-        for role, name in roles.items()
-        if role == "time_format" or name in dataset.schema.names
-    }
-    other_roles = {
+    roles: dict[str, Any] = {
         "targets": tuple(settings.get("targets") or ()),
         "null_values": tuple(settings.get("null_values") or ()),
+        "label_horizon": settings.get("label_horizon"),
+        "cutoff_us": manifest.metadata.get("cutoff_us"),
     }
-    other_roles["label_horizon"] = settings.get("label_horizon")
-    return {**roles, **other_roles, "cutoff_us": manifest.metadata.get("cutoff_us")}
+    named = {name: settings.get(name) for name in ("time", "entity", "label", "time_format")}
+    for role, name in {**named, **recipe_of_run(manifest.recipe).roles(settings)}.items():
+        # Settings name columns of the source, which packed rows no longer have.
+        if isinstance(name, str) and (role == "time_format" or name in dataset.schema.names):
+            roles[role] = name
+    return roles
 
 
 def map_blocks(

@@ -223,10 +223,7 @@ def _make(view: Path, hub: _Hub, commit: str, path: str) -> None:
     root = ""
     if path:
         root = f"{path}/"
-    top = set()
-    for name in listing:
-        if name.startswith(root):
-            top.add(name[len(root) :].partition("/")[0])
+    top = {name[len(root) :].partition("/")[0] for name in listing if name.startswith(root)}
     info = None
     if is_saved(Path(path), top):
         about = [name for name in listing if name.startswith(root) and name.endswith(".json")]

@@ -161,12 +161,9 @@ def execute(settings: Rewrite, context: RunContext, files: Sequence[tuple[Path, 
     source = open_source(settings)
     columns = settings.columns or source.schema.names
     _check_columns(settings, source)
-    directories, from_source = _carried_over(source)
-    metadata: dict[str, Any] = {"compression": settings.compression, **from_source}
-    chunks: list[Piece] = []
-    for split in source.splits:
-        index = source.split_index(split)
-        chunks += plan_pieces(index, directories[split], settings.shard_bytes)
+    directories, metadata = _carried_over(source)
+    metadata = {"compression": settings.compression, **metadata}
+    chunks = _all_pieces(source, directories, settings.shard_bytes)
     compared = compared_columns(settings, source, columns, bins=are_bins(columns))
     benchmarks = read_excluded(settings.exclude, settings.exclude_ngram)
     choices: Sequence[Kept] | None = None
@@ -251,6 +248,15 @@ def _carried_over(source: IndexedDataset) -> tuple[dict[str, str], dict[str, Any
         "source_facts": facts,
     }
     return {split: directories[split] for split in source.splits}, metadata
+
+
+def _all_pieces(
+    source: IndexedDataset, directories: Mapping[str, str], shard_bytes: int | None
+) -> list[Piece]:
+    pieces: list[Piece] = []
+    for split in source.splits:
+        pieces += plan_pieces(source.split_index(split), directories[split], shard_bytes)
+    return pieces
 
 
 def _records(chunks: Sequence[Piece], receipts: Sequence[Receipt]) -> list[ShardRecord]:

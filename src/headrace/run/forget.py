@@ -272,10 +272,7 @@ class _Without:
             tasks.append(Task(old.file.path, old.file.bytes, partial(eraser.task, old, count)))
         receipts = context.stage("forget", tasks)
         written = {old.file.path: receipt for (old, _), receipt in zip(work, receipts, strict=True)}
-        new_files = {}
-        for name, new in written.items():
-            new_files[name] = [file.path for file in new.files]
-        _link(context, run, new_files, shards)
+        _link(context, run, written, shards)
         beside = _files_beside(run, context.store or context.run, shards)
         if beside:  # no other receipt of the new run names them
             write_receipt(
@@ -424,12 +421,12 @@ def _touched(run: FinishedRun, split: str, rows: I64) -> dict[str, int]:
 def _link(
     context: RunContext,
     run: FinishedRun,
-    written: Mapping[str, Sequence[str]],
+    written: Mapping[str, Receipt],
     shards: Mapping[str, ShardRecord],
 ) -> None:
     """Give every other file of the old run a name in the new one.
 
-    written: the new files of each touched shard, one or none. A file that is a second name or a
+    written: of each touched shard, with one new file or none. A file that is a second name or a
     copy of a touched shard becomes a second name of the new shard.
     """
     base = place_of(run.root)
@@ -455,9 +452,9 @@ def _link(
         else:
             same = [name_ for name_ in twins.get(fact.size, ()) if _is_shard(path, shards[name_])]
         if same:
-            for new in written[same[0]]:
+            for new in written[same[0]].files:
                 local.make_directory(target.parent)
-                local.alias(context.run / new, target)
+                local.alias(context.run / new.path, target)
         elif context.store is not None:
             place_of(path).alias(context.store / name)
         else:
