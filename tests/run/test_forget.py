@@ -349,7 +349,7 @@ def test_a_damaged_shard_is_not_written_again(tmp_path):
     data[-3] ^= 1
     (run / name).write_bytes(data)
 
-    with pytest.raises(headrace.errors.CorruptShard, match="its bytes are not those"):
+    with raised(headrace.errors.CorruptShard, path=run / name, remedy="restore it"):
         headrace.forget(tmp_path / "out", NAMES)
     assert run == find_run(tmp_path / "out")[0]
 

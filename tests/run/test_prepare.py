@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import headrace
-from headrace.errors import HeadraceError, InputError, RunBusy, SettingsError, StoreError
+from headrace.errors import CorruptShard, InputError, RunBusy, SettingsError, StoreError
 from headrace.run import identity
 from headrace.run.events import Event, StageBegan
 from headrace.run.prepare import Prepared, prepare
@@ -301,7 +301,7 @@ def test_a_damaged_manifest_is_an_error_that_names_it(tmp_path: Path, source: Pa
     damage_cut(run / "manifest.json")
     (run / "manifest.json").write_text("{")
 
-    with pytest.raises(HeadraceError, match=r"manifest\.json: is not a manifest"):
+    with raised(CorruptShard, path=run / "manifest.json", remedy="restore it"):
         split(source, tmp_path / "out")
 
 
@@ -460,7 +460,7 @@ def test_a_place_that_cannot_be_written_is_an_error_that_names_it(
 ) -> None:
     (tmp_path / "file").write_bytes(b"")
 
-    with raised(StoreError, remedy="choose another output directory"):
+    with pytest.raises(StoreError, match="choose another output directory"):
         split(source, tmp_path / "file" / "out")
 
 
