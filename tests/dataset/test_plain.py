@@ -9,7 +9,7 @@ import pytest
 
 import headrace
 from headrace.errors import InputError
-from headrace.formats import delimited, jsonl, text_blocks
+from headrace.formats import delimited, jsonl, write
 from headrace.stream.ranks.topology import Topology
 from raised import raised
 from tables import HEADER, small_rows, small_source, split, split_rows, write_bytes, write_rows
@@ -73,7 +73,7 @@ def test_a_plain_directory_and_a_prepared_run_hold_the_same_rows(tmp_path):
 
 @pytest.mark.parametrize("extension", [".csv", ".jsonl"])
 def test_text_is_cut_into_blocks_on_record_borders(extension, tmp_path, monkeypatch):
-    monkeypatch.setattr(text_blocks, "BLOCK_ROWS", 7)
+    monkeypatch.setattr(write, "BLOCK_ROWS", 7)
     for module in (delimited, jsonl):
         monkeypatch.setattr(module, "BLOCK_BYTES", 300)
     rows = [

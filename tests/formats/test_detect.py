@@ -12,8 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace.errors import InputError
-from headrace.formats.detect import detect
-from headrace.formats.registry import FileType, file_type_of_name
+from headrace.formats.registry import FileType, detect, file_type_of_name
 
 TEXT = b"id,date\n1,2024-01-01\n"
 LINES = b'{"id": 1, "date": "2024-01-01"}\n'

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import headrace
 from headrace.errors import InputError, SettingsError
-from headrace.formats.infer import infer_types
+from headrace.formats.common_schema import infer_types
 from headrace.formats.types import type_named
 from laws import examples
 

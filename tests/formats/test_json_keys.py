@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace
+from headrace.digest import RepeatedKey, loads
 from headrace.errors import HeadraceError, InputError
 from headrace.formats.json_text import first_repeated, key_bound, values_found
 from headrace.formats.jsonl import render
 from headrace.formats.records import as_bytes
 from headrace.formats.source import read_chunks, survey
-from headrace.formats.strict_json import RepeatedKey, loads
 from laws import examples
 from tables import split, write_bytes
 

@@ -91,7 +91,7 @@ def test_an_entry_without_files_is_an_error(entry: str, tmp_path: Path) -> None:
     [
         (["2024/1/a.parquet"], r"its subdirectories do; give '{root}/\*/\*/\*\.parquet'$"),
         (["b/a.csv.gz", "c/a.csv.gz"], r"its subdirectories do; give '{root}/\*/\*\.csv\.gz'$"),
-        (["a.csv.bz2"], r"arrow file; it has a\.csv\.bz2: convert or unpack such files"),
+        (["a.csv.bz2"], r"arrow file; it has a\.csv\.bz2; convert or unpack such files"),
         ([".hidden/a.csv", "_SUCCESS"], "arrow file; give the directory of the shards"),
     ],
 )

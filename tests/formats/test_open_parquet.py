@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace.errors import CorruptShard, InputError
-from headrace.formats import open_parquet
+from headrace.formats import parquet
 from headrace.formats.registry import FileType
 from headrace.formats.source import read_block
 from headrace.formats.types import Target
@@ -19,7 +19,7 @@ PARQUET = FileType.named("parquet")
 
 @pytest.fixture(autouse=True)
 def nothing_open() -> None:
-    open_parquet.forget()
+    parquet.forget()
 
 
 def write(path: Path, first: int = 0, rows: int = 400) -> pa.Table:
@@ -87,15 +87,15 @@ def test_a_file_that_changed_is_opened_again(how: str, tmp_path: Path) -> None:
 def test_more_files_than_footers_are_kept_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(open_parquet, "_MOST_FOOTER_BYTES", 20_000)
+    monkeypatch.setattr(parquet, "_MOST_FOOTER_BYTES", 20_000)
     tables = [write(tmp_path / f"{n}.parquet", n * 1000) for n in range(9)]
     for turn in range(3):
         for n, table in enumerate(tables):
             part = read(tmp_path / f"{n}.parquet", turn, ["a"], table.schema)
             assert table.slice(turn * 40, 40).select(["a"]).equals(part)
 
-    assert 0 < len(open_parquet._kept.footers) < 9
-    assert open_parquet._kept.bytes <= 20_000
+    assert 0 < len(parquet._kept.footers) < 9
+    assert parquet._kept.bytes <= 20_000
 
 
 def test_a_file_that_failed_is_looked_at_anew(tmp_path: Path) -> None:
@@ -122,10 +122,10 @@ def test_a_file_that_failed_is_looked_at_anew(tmp_path: Path) -> None:
 def test_a_forked_child_reads_its_own_footers(tmp_path: Path) -> None:
     table = write(tmp_path / "p.parquet")
     read(tmp_path / "p.parquet", 0, ["a"], table.schema)
-    assert open_parquet._kept.footers
+    assert parquet._kept.footers
     child = os.fork()
     if not child:
-        empty = not open_parquet._kept.footers
+        empty = not parquet._kept.footers
         part = read(tmp_path / "p.parquet", 1, ["a"], table.schema)
         os._exit(0 if empty and part.equals(table.slice(40, 40).select(["a"])) else 1)
 
@@ -137,6 +137,6 @@ def test_what_is_no_parquet_file_is_said(tmp_path: Path) -> None:
 
     with (
         pytest.raises(InputError, match="is not a complete Parquet file"),
-        open_parquet.open_file(tmp_path / "p.parquet", PARQUET),
+        parquet.open_file(tmp_path / "p.parquet", PARQUET),
     ):
         pass

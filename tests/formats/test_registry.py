@@ -10,9 +10,8 @@ import pytest
 import headrace
 from headrace.errors import InputError
 from headrace.formats import registry
-from headrace.formats.detect import detect
 from headrace.formats.listing import list_files
-from headrace.formats.registry import FORMATS, FileType, Format
+from headrace.formats.registry import FORMATS, FileType, Format, detect
 from headrace.formats.shard import FormatCode, Shard, TableChunk
 
 

@@ -149,7 +149,7 @@ def test_files_that_a_saved_dataset_does_not_list_are_not_its_rows(
     assert own(datasets, tmp_path / "data") == records(opened)
     assert list(range(20)) == [each["row"] for each in records(opened)]
     for pattern in ("data/*.arrow", "**/*.arrow"):
-        with pytest.raises(InputError, match="save_to_disk.*give this directory itself"):
+        with pytest.raises(InputError, match="save_to_disk.*give .* itself"):
             list_files([tmp_path / pattern])
 
 

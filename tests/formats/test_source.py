@@ -11,6 +11,7 @@ from headrace.errors import InputError, SettingsError
 from headrace.formats.common_schema import common_schema, fit
 from headrace.formats.shard import Shard
 from headrace.formats.source import find_files, read_chunks, read_signature, survey
+from raised import raised
 from tables import write_bytes
 
 
@@ -210,9 +211,7 @@ def test_json_shards_of_other_types_are_an_error_that_names_both(tmp_path: Path)
     one = write_bytes(tmp_path / "a.jsonl", b'{"a": 1}\n')
     two = write_bytes(tmp_path / "b.jsonl", b'{"a": "007"}\n')
 
-    with pytest.raises(
-        InputError, match=r"b\.jsonl: column a is (large_)?string, in .*a\.jsonl it is int64"
-    ):
+    with raised(InputError, path=tmp_path / "b.jsonl", column="a", value="string"):
         common_schema(surveyed(one, two), "widen")
 
 

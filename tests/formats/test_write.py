@@ -8,8 +8,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.formats import delimited, jsonl, records
-from headrace.formats.detect import compress_block, decompress_block
-from headrace.formats.registry import FileType
+from headrace.formats.registry import FileType, compress_block, decompress_block
 from headrace.formats.shard import Dialect
 from headrace.formats.source import read_chunks, survey
 from headrace.formats.write import BLOCK_ROWS, ShardWriter, Written

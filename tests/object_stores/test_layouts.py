@@ -63,7 +63,7 @@ def test_a_saved_dataset_of_hugging_face_is_read(s3: str, tmp_path: Path) -> Non
     assert ["data-00000-of-00001.arrow"] == list_files([f"{s3}/saved/train"]).names
     with pytest.raises(InputError, match="several splits, train, test"):
         list_files([f"{s3}/saved"])
-    with pytest.raises(InputError, match="save_to_disk.*give this directory itself"):
+    with pytest.raises(InputError, match="save_to_disk.*give .* itself"):
         list_files([f"{s3}/saved/train/*.arrow"])
     place_of(path_of(f"{s3}/saved/train/data-00000-of-00001.arrow")).delete()
     with pytest.raises(InputError, match=r"data-00000-of-00001\.arrow: is missing"):

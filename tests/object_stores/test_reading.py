@@ -20,7 +20,7 @@ from headrace.dataset import plain
 from headrace.dataset.plain import publish_index
 from headrace.dataset.pointer import pointer_record
 from headrace.errors import CorruptShard, InputError, StoreError
-from headrace.formats import open_parquet
+from headrace.formats import parquet
 from headrace.storage.places import path_of, place_of
 
 
@@ -125,7 +125,7 @@ def test_a_shard_replaced_before_it_is_read_is_refused(
     dataset = headrace.open(f"{s3}/data", cache_dir=tmp_path / "cache")
     place_of(path_of(f"{s3}/data/part-1.{suffix}")).replace((raw / f"part-0.{suffix}").read_bytes())
     if suffix == "parquet":
-        open_parquet._kept.drop(f"{s3}/data/part-1.parquet")  # as in a new process
+        parquet._kept.drop(f"{s3}/data/part-1.parquet")  # as in a new process
     options = {"cache": "files", "cache_dir": tmp_path / "copies"} if cached else {}
 
     with pytest.raises(CorruptShard, match=rf"part-1\.{suffix}"):
@@ -174,7 +174,7 @@ def test_a_flipped_bit_is_never_delivered(s3: str, prepared: Path) -> None:
         data[at] ^= 16
         place_of(place).replace(bytes(data))
         data[at] ^= 16
-        open_parquet._kept.drop(str(place))  # as in a new process
+        parquet._kept.drop(str(place))  # as in a new process
         try:
             outcomes.add("same" if read() == expected else "wrong")
         except CorruptShard as error:

@@ -27,7 +27,7 @@ from headrace.dataset.local_shards import FileCache
 from headrace.digest import canonical_json, sha256_hex
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import CorruptShard, HeadraceError, SettingsError, StoreError
-from headrace.formats.open_parquet import open_file
+from headrace.formats.parquet import open_file
 from headrace.formats.source import file_type_of_word
 from headrace.storage.local import make_directory, write_new
 

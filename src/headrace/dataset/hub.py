@@ -225,7 +225,7 @@ def _make(view: Path, hub: _Hub, commit: str, path: str) -> None:
         root = f"{path}/"
     top = {name[len(root) :].partition("/")[0] for name in listing if name.startswith(root)}
     info = None
-    if is_saved(Path(path), top):
+    if is_saved(top):
         about = [name for name in listing if name.startswith(root) and name.endswith(".json")]
         paths = _fetch_all(hub, commit, about, listing)
         snapshot = paths[0].parents[about[0].count("/")]  # the directory that names are relative to

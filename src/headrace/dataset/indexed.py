@@ -22,7 +22,7 @@ from headrace.dataset.sound import damaged
 from headrace.digest import checksum_bytes
 from headrace.errors import CorruptShard, InputError, SettingsError, setting, setting_name
 from headrace.formats.names import partition_of
-from headrace.formats.open_parquet import Stamp, fact_of, stamp_of
+from headrace.formats.parquet import Stamp, fact_of, stamp_of
 from headrace.formats.partitions import with_partition
 from headrace.formats.source import read_block
 from headrace.formats.types import Target

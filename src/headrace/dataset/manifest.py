@@ -13,9 +13,8 @@ from typing import Any, TypeAlias
 
 from headrace.dataset.html import table_html
 from headrace.dataset.sound import damaged, manifest_problem
-from headrace.digest import canonical_json, sha256_hex
+from headrace.digest import canonical_json, loads, sha256_hex
 from headrace.errors import InputError
-from headrace.formats.strict_json import loads
 
 MANIFEST = "manifest.json"
 INDEX = "index.parquet"

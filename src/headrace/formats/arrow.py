@@ -17,8 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from headrace.errors import CorruptShard, InputError
-from headrace.formats.detect import open_bytes
-from headrace.formats.registry import FileType
+from headrace.formats.registry import FileType, open_bytes
 from headrace.formats.shard import BlockRead, FormatCode, Shard, Span, TableChunk, column_name
 from headrace.formats.types import Target, in_schema
 from headrace.storage.places import place_of

@@ -1,15 +1,38 @@
-"""Find the schema that all shards of a source fit, and convert rows to it."""
+"""Find the schema that all shards of a source fit, convert rows to it, and infer types.
+
+Types of the columns of CSV and TSV files are inferred from all rows:
+
+| type | texts that it holds |
+|---|---|
+| bool | `true` and `false` |
+| int64, uint64 | whole numbers in range as decimal text: no sign but `-`, no leading zero |
+| float64 | decimal numbers that it keeps: its shortest text is of the same number |
+| date | `2024-12-31` |
+| datetime | `2024-12-31`, then a space or T, hours and minutes, optionally seconds; no zone |
+
+The type is the first one that holds all values of all shards; if none does, the column stays text.
+So the order and number of shards, chunks and workers do not matter, and one odd value anywhere
+counts. Writing a value gives back the same text for bool, whole numbers and dates, the same number
+for float64 (1.5 for 1.50), and the same moment for datetime. Empty fields and null values are
+missing. A column with nothing else stays text.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import InputError
 from headrace.formats.shard import Shard
-from headrace.formats.types import as_texts, hint, supertype
+from headrace.formats.source import read_chunks, survey
+from headrace.formats.text_columns import nulled
+from headrace.formats.types import TYPES, as_texts, hint, supertype
 
 Drift = Literal["error", "widen"]
 _ONE_FORMAT = "give files of one kind at a time, e.g. by a glob pattern"
@@ -42,51 +65,66 @@ def common_schema(
     """
     shards = with_content(shards)
     first = shards[0]
-    fields = {field.name: field.type for field in first.schema}
-    seen_in = dict.fromkeys(fields, first)
+    types = dict(zip(first.schema.names, first.schema.types, strict=True))
+    seen_in = dict.fromkeys(types, first)
     nulls = set(first.null_columns)
     by_name = drift == "widen" or all(shard.file_type.format.content == "json" for shard in shards)
     for shard in shards[1:]:
-        for name in shard.partition.keys() ^ first.partition.keys():
-            if name in first.schema.names and name in shard.schema.names:
-                raise InputError(
-                    f"column {name} comes from"
-                    f" {('its name' if name in shard.partition else 'the file')}, and that of"
-                    f" {first.path} from {('its name' if name in first.partition else 'the file')}",
-                    path=shard.path,
-                    remedy="give such files apart, or leave the column out of the files",
-                )
+        _check_same_origin(first, shard)
         if not by_name:
-            _same_columns(first, shard, widen_by)
-        for field in shard.schema:
-            before = fields.get(field.name, field.type)
-            common_type = supertype(before, field.type)
+            _check_same_columns(first, shard, widen_by)
+        for name, type_ in zip(shard.schema.names, shard.schema.types, strict=True):
+            if name not in types:
+                nulls.add(name)
+                types[name] = type_
+                seen_in[name] = shard
+                continue
+            before = types[name]
+            common_type = supertype(before, type_)
             if common_type is None and widen_by is not None:
-                common_type = as_texts(before, field.type)
-            exact = before == field.type or pa.types.is_null(field.type) or pa.types.is_null(before)
+                common_type = as_texts(before, type_)
+            exact = before == type_ or pa.types.is_null(type_) or pa.types.is_null(before)
             if common_type is None or (drift == "error" and not exact):
                 if common_type is None or widen_by is None:
                     remedy = _ONE_FORMAT
                 else:
                     remedy = f"use {widen_by} for a type that holds both"
                 raise InputError(
-                    f"column {field.name} is {field.type}, in {seen_in[field.name].path} it is"
-                    f" {before}",
+                    f"in {seen_in[name].path} it is {before}",
                     path=shard.path,
+                    column=name,
+                    value=str(type_),
                     remedy=f"rewrite one of them, or {remedy}",
                 )
-            if field.name not in fields:
-                nulls.add(field.name)
-            fields[field.name] = common_type
-            seen_in.setdefault(field.name, shard)
-        nulls |= shard.null_columns | (set(fields) - set(shard.schema.names))
-    # A column of nulls only has no type of its own; text can hold it.
-    typed = {
-        name: pa.string() if pa.types.is_null(type_) else type_ for name, type_ in fields.items()
-    }
-    return pa.schema(
-        [pa.field(name, type_, nullable=name in nulls) for name, type_ in typed.items()]
-    )
+            types[name] = common_type
+        nulls |= shard.null_columns | (types.keys() - set(shard.schema.names))
+    # A file may have hundreds of thousands of columns, and each field costs microseconds.
+    if nulls >= types.keys() and pa.null() not in types.values():
+        return pa.schema(types) if len(shards) > 1 else first.schema
+    fields = []
+    for name, type_ in types.items():
+        # A column of nulls only has no type of its own; text can hold it.
+        common_type = pa.string() if pa.types.is_null(type_) else type_
+        fields.append(pa.field(name, common_type, nullable=name in nulls))
+    return pa.schema(fields)
+
+
+def _check_same_origin(first: Shard, other: Shard) -> None:
+    """Raise `InputError` for a column that comes from the name of one file and from the other
+    file itself.
+    """
+    for name in sorted(other.partition.keys() ^ first.partition.keys()):
+        if name not in first.schema.names or name not in other.schema.names:
+            continue
+        origin, first_origin = "the file", "its name"
+        if name in other.partition:
+            origin, first_origin = "its name", "the file"
+        raise InputError(
+            f"it comes from {origin}, and that of {first.path} from {first_origin}",
+            path=other.path,
+            column=name,
+            remedy="give such files apart, or leave the column out of the files",
+        )
 
 
 def fit(table: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -105,7 +143,7 @@ def fit(table: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _same_columns(first: Shard, other: Shard, widen_by: str | None) -> None:
+def _check_same_columns(first: Shard, other: Shard, widen_by: str | None) -> None:
     if other.schema.names == first.schema.names:
         return
     known = dict.fromkeys(first.schema.names)
@@ -128,3 +166,138 @@ def _same_columns(first: Shard, other: Shard, widen_by: str | None) -> None:
         path=other.path,
         remedy=f"correct it, or {remedy}{header_hint}",
     )
+
+
+_WORDS = ("bool", "int64", "uint64", "float64", "date", "datetime")
+_NUMBER = r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?$"
+# 2024-12-31, … 23:59, … 23:59:59, … 23:59:59.123456
+_LENGTHS = pa.array([10, 16, 19, *range(21, 27)], pa.int32())
+_FIRST = 64
+_EXACT_DIGITS = 15  # digits that every float64 keeps
+
+
+def infer_types(
+    files: Sequence[tuple[Path, str]],
+    *,
+    signature: Sequence[str] | None = None,
+    null_values: Sequence[str] = (),
+    keep: Collection[str] = (),
+    workers: int | None = None,
+) -> dict[str, str]:
+    """Return column → type word, sorted, for the text columns for which another type than text
+    fits.
+
+    files: paths and names; files other than CSV or TSV are left out, with their columns. keep:
+    columns to skip. Reads every row once, O(chunk) of memory per worker. Raises `InputError` for
+    files that cannot be read.
+    """
+
+    def look(path: Path, name: str) -> Mapping[str, tuple[str, ...] | None]:
+        """Return the words that hold all values of each column with values; columns of other
+        formats map to None.
+        """
+        shard = survey(path, name, signature)
+        if shard.dialect is None:
+            return dict.fromkeys(shard.schema.names)
+        words_of: dict[str, tuple[str, ...]] = {}
+        for chunk in read_chunks(shard):
+            open_ = [
+                name for name in shard.schema.names if name not in keep and words_of.get(name) != ()
+            ]
+            table = chunk.table(open_)
+            for column in open_:
+                values = nulled(table[column], ("", *null_values)).drop_null()
+                if len(values):
+                    words_of[column] = _holding(values, words_of.get(column, _WORDS))
+        return words_of
+
+    tasks = [partial(look, path, name) for path, name in files]
+    words_of: dict[str, tuple[str, ...]] = {}
+    typed: set[str] = set()
+    for columns in run_tasks(tasks, workers or default_workers()):
+        for name, words in columns.items():
+            if words is None:
+                typed.add(name)
+            else:
+                words_of[name] = tuple(word for word in words_of.get(name, _WORDS) if word in words)
+    return {
+        name: words[0] for name, words in sorted(words_of.items()) if words and name not in typed
+    }
+
+
+def _holding(values: pa.ChunkedArray, words: Sequence[str]) -> tuple[str, ...]:
+    """Return those of the words whose types hold all values."""
+    matching: set[str] = set()
+    if "bool" in words and _all(
+        pc.is_in(values, value_set=pa.array(["true", "false"], values.type))
+    ):
+        matching.add("bool")
+    integers = None
+    if {"int64", "uint64", "float64"} & {*words}:
+        integers = _written_again(values, "int64")
+    if integers is not None:
+        least, most = (bound.as_py() for bound in pc.min_max(integers).values())
+        if least >= 0:
+            matching |= {"int64", "uint64"}
+        else:
+            matching |= {"int64"}
+        if max(-least, most) <= 10**_EXACT_DIGITS:
+            matching.add("float64")
+    elif "uint64" in words and _written_again(values, "uint64") is not None:
+        matching.add("uint64")
+    if "float64" in words and "float64" not in matching and _keeps_numbers(values):
+        matching.add("float64")
+    if "date" in words and _written_again(values, "date") is not None:
+        matching |= {"date", "datetime"}
+    elif (
+        "datetime" in words
+        and _read(values, "datetime") is not None
+        and _all(
+            pc.is_in(pc.binary_length(values), value_set=_LENGTHS)
+        )  # of these, Arrow reads no other form
+    ):
+        matching.add("datetime")
+    return tuple(word for word in words if word in matching)
+
+
+def _read(values: pa.ChunkedArray, word: str) -> pa.ChunkedArray | None:
+    try:
+        # try a few first: Arrow's error for each bad value is slow
+        values.slice(0, _FIRST).cast(TYPES[word])
+        return values.cast(TYPES[word])
+    except pa.ArrowInvalid:
+        return None
+
+
+def _all(mask: pa.ChunkedArray) -> bool:
+    return bool(pc.all(mask, min_count=0).as_py())
+
+
+def _written_again(values: pa.ChunkedArray, word: str) -> pa.ChunkedArray | None:
+    """Return the values as a type if writing them gives the same texts; else None."""
+    read = _read(values, word)
+    if read is not None and _all(pc.equal(read.cast(values.type), values)):
+        return read
+    return None
+
+
+def _keeps_numbers(values: pa.ChunkedArray) -> bool:
+    """Return whether float64 keeps every number, so that its shortest text is of the same
+    number.
+    """
+    read = _read(values, "float64")
+    if read is None or not _all(pc.is_finite(read)):
+        return False
+    again = read.cast(values.type)
+    other = pc.not_equal(again, values)  # texts of another form, such as 1.50, or another number
+    values = values.filter(other)
+    again = again.filter(other)
+    # The two numbers are close, so equal digits mean equal numbers.
+    return _all(pc.match_substring_regex(values, _NUMBER)) and _all(
+        pc.equal(_digits(values), _digits(again))
+    )
+
+
+def _digits(texts: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return the significant digits of numbers."""
+    return pc.utf8_trim(pc.replace_substring_regex(texts, r"[eE].*$|[-.]", ""), "0")

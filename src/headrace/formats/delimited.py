@@ -30,8 +30,15 @@ from headrace.arrays import I64, Bools
 from headrace.errors import InputError
 from headrace.formats import records
 from headrace.formats.delimited_rows import DelimitedChunk, parse_numbers
-from headrace.formats.detect import LARGEST_RECORD, open_bytes, reading, too_long
-from headrace.formats.registry import SEPARATOR_NAMES, Compression, FileType
+from headrace.formats.registry import (
+    LARGEST_RECORD,
+    SEPARATOR_NAMES,
+    Compression,
+    FileType,
+    open_bytes,
+    reading,
+    too_long,
+)
 from headrace.formats.shard import (
     BOM,
     BlockRead,
@@ -43,10 +50,9 @@ from headrace.formats.shard import (
     column_name,
     refuse_repeated_names,
 )
-from headrace.formats.text_blocks import TextSink, block_bytes, cut_blocks
 from headrace.formats.text_columns import typed
 from headrace.formats.types import Target, is_text
-from headrace.formats.write import BLOCK_BYTES, HashingFile
+from headrace.formats.write import BLOCK_BYTES, HashingFile, TextSink, block_bytes, cut_blocks
 
 CHUNK_BYTES = 32 << 20
 _HEAD_BYTES = 1 << 20

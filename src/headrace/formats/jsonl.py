@@ -24,7 +24,6 @@ import pyarrow.json as pj
 from headrace.arrays import I32, I64
 from headrace.errors import InputError, StreamError
 from headrace.formats import records
-from headrace.formats.detect import LARGEST_RECORD, open_bytes, read_whole, reading, too_long
 from headrace.formats.json_text import (
     array_as_lines,
     arrays_of,
@@ -32,7 +31,14 @@ from headrace.formats.json_text import (
     key_bound,
     values_found,
 )
-from headrace.formats.registry import FileType
+from headrace.formats.registry import (
+    LARGEST_RECORD,
+    FileType,
+    open_bytes,
+    read_whole,
+    reading,
+    too_long,
+)
 from headrace.formats.shard import (
     BOM,
     BlockRead,
@@ -42,9 +48,8 @@ from headrace.formats.shard import (
     WriteSettings,
     column_name,
 )
-from headrace.formats.text_blocks import TextSink, block_bytes, cut_blocks
 from headrace.formats.types import Target, is_text, plain, supertype
-from headrace.formats.write import BLOCK_BYTES, HashingFile
+from headrace.formats.write import BLOCK_BYTES, HashingFile, TextSink, block_bytes, cut_blocks
 
 if TYPE_CHECKING:
     import polars as pl

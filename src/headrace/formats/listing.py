@@ -13,23 +13,24 @@ import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from headrace.digest import sha256_hex
 from headrace.errors import InputError
-from headrace.formats.foreign import layout_of, refuse_foreign, refuse_unfinished, table_of_file
+from headrace.formats.foreign import refusal, table_above
 from headrace.formats.names import (
     Mixed,
     in_order,
     is_partition,
     is_split_name,
     partition_of,
+    refuse_unfinished,
     splits_of,
 )
 from headrace.formats.registry import FORMATS, is_data_name
 from headrace.formats.saved import VIEW, address_of, is_saved, saved_files
-from headrace.printable import printable
 from headrace.storage.object_store import matches
 from headrace.storage.place import Fact, Place
 from headrace.storage.places import path_of, place_of
@@ -107,88 +108,121 @@ def list_files(
     leaves open. Files whose names begin with "." or "_" and files of other kinds are not data. A
     directory that `save_to_disk` wrote contributes the files that it lists (see `formats.saved`).
     Directories of other systems (see `formats.foreign`) and unfinished downloads are refused.
+
     splits: what to do if the names below one entry tell several splits (see `formats.names`).
     "keep" keeps them in the listing, which requires that entry to be the only one. "refuse" raises,
     so that splits are not merged by accident; to merge them, give each as an entry of its own.
+
     Raises `InputError` if an entry matches no file.
     """
     if len(source) > 1:
         splits = "refuse"
-    paths = [path_of(entry) for entry in source]
-    remote = [path for path in paths if place_of(path).reads == "requests"]
-    if remote:
-        if len(remote) < len(source):
-            raise InputError(
-                f"{remote[0]}: is mixed with local files", remedy="give places of one kind"
-            )
-        return _remote_listing(remote, splits)
+    entries = [path_of(entry) for entry in source]
+    remote = [path for path in entries if place_of(path).reads == "requests"]
+    if not remote:
+        return _local_listing(entries, splits)
+    if len(remote) < len(source):
+        raise InputError(
+            "is mixed with local files", path=remote[0], remedy="give places of one kind"
+        )
+    return _remote_listing(remote, splits)
+
+
+def _local_listing(entries: Sequence[Path], splits: Literal["refuse", "keep"]) -> Listing:
     file_of_path: dict[str, _Found] = {}
-    words: dict[str, str] = {}
+    split_of_path: dict[str, str] = {}
     tables: set[str] = set()  # directories that were checked for being those of a table
-    for given_path in paths:
-        path = str(given_path)
-        files: list[_Found] = []
+    for entry in entries:
+        path = str(entry)
+        file_splits: list[str] = []
         if os.path.isdir(path):
-            listed, file_splits = _directory_files(path)
-            file_splits = _splits(
-                address_of(path) or path, [name for name, _, _ in listed], splits, file_splits
-            )
-            absolute = os.path.abspath(path)
-            real = os.path.realpath(path)
+            listed, declared = _directory_files(path)
+            names = [name for name, _, _ in listed]
+            file_splits = _splits(address_of(path) or path, names, splits, declared)
             # so no duplicates to look for
-            if len(source) == 1 and not any(is_link for _, _, is_link in listed):
-                return _listing(absolute, [(name, stat) for name, stat, _ in listed], file_splits)
-            for name, stat, is_link in listed:
-                absolute_path = os.path.join(absolute, name)
-                files.append(
-                    (
-                        absolute_path,
-                        os.path.realpath(absolute_path) if is_link else os.path.join(real, name),
-                        stat,
-                    )
-                )
+            if len(entries) == 1 and not any(is_link for _, _, is_link in listed):
+                stats = [(name, stat) for name, stat, _ in listed]
+                return _listing(os.path.abspath(path), stats, file_splits)
+            files = _resolved(path, listed)
         elif os.path.isfile(path):
-            directory = os.path.dirname(os.path.abspath(path))
-            if directory not in tables:
-                tables.add(directory)
-                if (warning := table_of_file(given_path)) is not None:
-                    warnings.warn(printable(warning), UserWarning, stacklevel=2)
+            _warn_of_table(os.path.dirname(os.path.abspath(path)), path, tables)
             files = _looked_at([path])
-            file_splits = []
         else:
             matched = _matched(path)
-            file_splits = _splits(
-                path, [match[len(_fixed(path)) :].replace(os.sep, "/") for match in matched], splits
-            )
+            start = len(_fixed(path))
+            names = [match[start:].replace(os.sep, "/") for match in matched]
+            file_splits = _splits(path, names, splits)
             files = _looked_at(matched)
         file_of_path.update((file[0], file) for file in files)
-        words.update((file[0], word) for file, word in zip(files, file_splits, strict=False))
-    root = os.path.commonpath({os.path.dirname(path) for path in file_of_path})
-    # move the root above the directories of columns below an entry, so that names include them
-    for given_path in paths:
-        entry = os.path.abspath(
-            str(given_path) if os.path.isdir(given_path) else _fixed(str(given_path))
+        split_of_path.update(
+            (file[0], word) for file, word in zip(files, file_splits, strict=False)
         )
-        below = os.path.relpath(root, entry).split(os.sep)
-        kept_parts = next((at for at, part in enumerate(below) if is_partition(part)), None)
-        if kept_parts is not None and below[0] != os.pardir:
-            root = os.path.join(entry, *below[:kept_parts])
+    root = _root(entries, file_of_path)
+    once = _without_links(root, file_of_path, split_of_path)
+    file_splits = []
+    if len(entries) == 1 and split_of_path:
+        file_splits = [split for _, _, split in once]
+    return _listing(root, [(name, stat) for name, stat, _ in once], file_splits)
+
+
+def _resolved(directory: str, listed: Iterable[_File]) -> list[_Found]:
+    """Find absolute and real paths of the files listed below a directory."""
+    absolute = os.path.abspath(directory)
+    real = os.path.realpath(directory)
+    files = []
+    for name, stat, is_link in listed:
+        path = os.path.join(absolute, name)
+        target = os.path.realpath(path) if is_link else os.path.join(real, name)
+        files.append((path, target, stat))
+    return files
+
+
+def _warn_of_table(directory: str, path: str, checked: set[str]) -> None:
+    """Warn of a single file of a table, whose rows may have been deleted or replaced."""
+    if directory in checked:
+        return
+    checked.add(directory)
+    error = table_above(Path(directory, "data"))
+    if error is not None:
+        warnings.warn(
+            f"{path}: {error.args[0]}: rows that were deleted or replaced are read too",
+            UserWarning,
+            stacklevel=4,
+        )
+
+
+def _root(entries: Iterable[Path], paths: Iterable[str]) -> str:
+    """Find the directory that names are relative to, above the directories of columns."""
+    root = os.path.commonpath({os.path.dirname(path) for path in paths})
+    for entry in map(str, entries):
+        top = os.path.abspath(entry if os.path.isdir(entry) else _fixed(entry))
+        below = os.path.relpath(root, top).split(os.sep)
+        if below[0] == os.pardir:
+            continue
+        for depth, part in enumerate(below):
+            if is_partition(part):
+                root = os.path.join(top, *below[:depth])
+                break
+    return root
+
+
+def _without_links(
+    root: str, files: Mapping[str, _Found], split_of_path: Mapping[str, str]
+) -> Collection[tuple[str, _Stat, str]]:
+    """Keep the first name, the stat and the split of each file, however many links it has."""
     start = len(root.rstrip(os.sep)) + 1
-    named = sorted((path[start:].replace(os.sep, "/"), path) for path in file_of_path)
     once: dict[str, tuple[str, _Stat, str]] = {}
-    for name, path in named:
-        _, real, stat = file_of_path[path]
-        first = once.setdefault(real, (name, stat, words.get(path, "")))
-        if first[2] != words.get(path, ""):
+    for name, path in sorted((path[start:].replace(os.sep, "/"), path) for path in files):
+        _, real, stat = files[path]
+        split = split_of_path.get(path, "")
+        first = once.setdefault(real, (name, stat, split))
+        if first[2] != split:
             raise InputError(
                 f"is the same file as {first[0]} of another split",
                 path=path,
                 remedy="remove one of the links",
             )
-    file_splits = []
-    if len(source) == 1 and words:
-        file_splits = [word for _, _, word in once.values()]
-    return _listing(root, [(name, stat) for name, stat, _ in once.values()], file_splits)
+    return once.values()
 
 
 def _splits(
@@ -208,15 +242,17 @@ def _splits(
             declared = splits_of(names)
     except Mixed as mixed:
         raise InputError(
-            f"{entry}: {mixed.belongs} belongs to a split by its name, and {mixed.without} to none",
+            f"{mixed.belongs} belongs to a split by its name, and {mixed.without} to none",
+            path=entry,
             remedy="give the files of one split at a time, by directory or pattern",
         ) from None
     if splits == "refuse" and len(set(declared)) > 1:
         several = in_order(declared)
         first = [names[declared.index(word)] for word in several]
         raise InputError(
-            f"{entry}: holds several splits, {', '.join(several)} (such as"
-            f" {' and '.join(first[:2])}), which are not merged",
+            f"holds several splits, {', '.join(several)} (such as {' and '.join(first[:2])}), which"
+            " are not merged",
+            path=entry,
             remedy=(
                 "give the files of one split, or each split as an entry of its own to use them"
                 " together"
@@ -229,11 +265,9 @@ def home_of(entry: str | Path) -> tuple[Path, str]:
     """Split an entry into its directory and the rest: a pattern, a file name, or nothing."""
     path = path_of(entry)
     if place_of(path).reads == "requests":  # judged by name, without a request
-        first_pattern = next(
-            (at for at, part in enumerate(path.parts) if any(sign in part for sign in "*?[")), None
-        )
-        if first_pattern is not None:
-            return type(path)(*path.parts[:first_pattern]), "/".join(path.parts[first_pattern:])
+        for at, part in enumerate(path.parts):
+            if _has_wildcard(part):
+                return type(path)(*path.parts[:at]), "/".join(path.parts[at:])
         if is_data_name(path.name):
             return (path.parent, path.name)
         return (path, "")
@@ -245,6 +279,10 @@ def home_of(entry: str | Path) -> tuple[Path, str]:
     else:
         directory = _fixed(text)
     return Path(directory), os.path.relpath(text, directory)
+
+
+def _has_wildcard(text: str) -> bool:
+    return any(sign in text for sign in "*?[")
 
 
 def _fixed(pattern: str) -> str:
@@ -259,75 +297,56 @@ def _matched(pattern: str) -> list[str]:
     """List the data files that a local pattern matches; directories of other systems are
     refused.
     """
-    files = []
-    for match in glob.glob(pattern, recursive=True):
-        if os.path.isfile(match):
-            files.append(match)
-    for directory in sorted({os.path.dirname(file) for file in files}):
-        here = Path(directory or ".")
-        names = os.listdir(directory or ".")
-        layout = layout_of(here, names)
-        if layout is None or layout.files != "plain":  # a pattern may choose among plain files
-            refuse_foreign(here, names)
+    files = [match for match in glob.glob(pattern, recursive=True) if os.path.isfile(match)]
+    for directory in sorted({os.path.dirname(file) or "." for file in files}):
+        refuse_foreign(Path(directory), os.listdir(directory))
     refuse_unfinished(files)
-    data = []
-    for match in files:
-        if is_data_name(os.path.basename(match)):
-            data.append(match)
-    if not data:
-        also = ""
-        if files:
-            also = f"; it matches {min(files)}, whose name is not that of a data file"
-        raise NoMatch(f"{pattern}: no such file, directory or match{also}; check the path")
-    return data
+    data = [match for match in files if is_data_name(os.path.basename(match))]
+    if data:
+        return data
+    if files:
+        raise NoMatch(
+            f"no data file matches; {min(files)} matches, and its name is not that of a data file",
+            path=pattern,
+            remedy=f"give {FORMATS.listed()} files",
+        )
+    raise NoMatch("no such file, directory or match", path=pattern, remedy="check the path")
+
+
+def refuse_foreign(directory: Path, names: Collection[str]) -> None:
+    """Raise `InputError` for a directory of another system with these entries, or in a table."""
+    error = refusal(directory, names) or table_above(directory)
+    if error is not None:
+        raise error
 
 
 def _directory_files(path: str) -> tuple[list[_File], list[str] | None]:
     """List a directory's data files, or those of subdirectories named after splits.
 
-    Raises `InputError`.
+    The second value is the split of each file, if the directory itself defines them.
 
-    The last value is the split of each file, if the directory itself defines them.
+    Raises `InputError`.
     """
     files, others = _data_files(path)
     top = _entries(files, others)
     saved = saved_files(Path(path), top)
     if saved is not None:
-        names = [name for files_of_split in saved.values() for name in files_of_split]
-        stats = zip(names, _looked_at(os.path.join(path, name) for name in names), strict=True)
-        # the hub's cache stores equal files once: both are data
-        root = os.path.realpath(path)
-        is_view = VIEW in top
-        files = [
-            (name, stat, not is_view and real != os.path.join(root, name))
-            for name, (_, real, stat) in stats
-        ]
-        return files, _told(saved)
+        return _saved_as_listed(path, saved, is_view=VIEW in top), _declared_splits(saved)
     refuse_foreign(Path(path), top)
     files += _in_partitions(path, others)
     files_of: dict[str, list[_File]] = {}
-    for split in sorted(filter(is_split_name, others)):
-        below = os.path.join(path, split)
-        if os.path.isdir(below):
-            split_files, own_others = _data_files(below)
-            split_files += _in_partitions(below, own_others)
-            if split_files:
-                refuse_foreign(Path(below), _entries(split_files, own_others))
-                refuse_unfinished(os.path.join(below, other) for other in own_others)
-                files_of[split] = _moved(split_files, below)
+    for split in filter(is_split_name, sorted(others)):
+        split_files = _with_partitions(os.path.join(path, split))
+        if split_files:
+            files_of[split] = split_files
     if not files_of and not files:
-        raise NoMatch(f"{path}: {no_data(path)}")
+        raise no_data(path)
     refuse_unfinished(os.path.join(path, other) for other in others)
     if not files_of:
         return files, None
-    beside = min((name for name, _, _ in files), default=None)
-    for name in sorted(others):
-        below = os.path.join(path, name)
-        if beside is None and name[0] not in "._" and name not in files_of and os.path.isdir(below):
-            beside = next(
-                (f"{name}/{entry}" for entry in sorted(os.listdir(below)) if is_data_name(entry)),
-                None,
-            )
+    beside = min((name for name, _, _ in files), default=None) or _data_beside(
+        path, sorted(set(others) - set(files_of))
+    )
     if beside is not None:
         raise InputError(
             f"{', '.join(files_of)} are splits by their names, and {beside} belongs to none"
@@ -338,7 +357,33 @@ def _directory_files(path: str) -> tuple[list[_File], list[str] | None]:
                 " the other data away"
             ),
         )
-    return [file for split_files in files_of.values() for file in split_files], None
+    return list(chain.from_iterable(files_of.values())), None
+
+
+def _saved_as_listed(
+    path: str, saved: Mapping[str, Sequence[str]], *, is_view: bool
+) -> list[_File]:
+    """Look at the files that a saved dataset or a view lists."""
+    root = os.path.realpath(path)
+    names = list(chain.from_iterable(saved.values()))
+    stats = _looked_at(os.path.join(path, name) for name in names)
+    files = []
+    for name, (_, real, stat) in zip(names, stats, strict=True):
+        # the hub's cache stores equal files once: both are data
+        is_link = not is_view and real != os.path.join(root, name)
+        files.append((name, stat, is_link))
+    return files
+
+
+def _data_beside(path: str, others: Iterable[str]) -> str | None:
+    """Find a data file in one of these subdirectories."""
+    for name in others:
+        below = os.path.join(path, name)
+        if name[0] not in "._" and os.path.isdir(below):
+            data = sorted(filter(is_data_name, os.listdir(below)))
+            if data:
+                return f"{name}/{data[0]}"
+    return None
 
 
 def _in_partitions(path: str, others: Iterable[str]) -> list[_File]:
@@ -346,157 +391,168 @@ def _in_partitions(path: str, others: Iterable[str]) -> list[_File]:
 
     others: entries of `path`.
     """
-    partition_files: list[_File] = []
-    for part in sorted(filter(is_partition, others)):
-        below = os.path.join(path, part)
-        if os.path.isdir(below):
-            data_files, own_others = _data_files(below)
-            refuse_foreign(Path(below), _entries(data_files, own_others))
-            refuse_unfinished(os.path.join(below, other) for other in own_others)
-            partition_of(f"{below}/")  # a link to a parent directory would be followed forever
-            partition_files += _moved([*data_files, *_in_partitions(below, own_others)], below)
-    return partition_files
+    files: list[_File] = []
+    for part in filter(is_partition, sorted(others)):
+        partition_of(f"{path}/{part}/")  # a link to a parent directory would be followed forever
+        files += _with_partitions(os.path.join(path, part))
+    return files
+
+
+def _with_partitions(path: str) -> list[_File]:
+    """List the data files of a directory and of its partitions, named as its parent does; none if
+    it is not a directory.
+    """
+    if not os.path.isdir(path):
+        return []
+    files, others = _data_files(path)
+    partition_files = _in_partitions(path, others)
+    if files or partition_files or is_partition(os.path.basename(path)):
+        refuse_foreign(Path(path), _entries(files, others))
+        refuse_unfinished(os.path.join(path, other) for other in others)
+    last = os.path.basename(path)
+    is_link = os.path.islink(path)
+    return [
+        (f"{last}/{name}", stat, linked or is_link)
+        for name, stat, linked in [*files, *partition_files]
+    ]
 
 
 def _entries(files: Iterable[_File], others: Iterable[str]) -> set[str]:
     return {*others, *(name for name, _, _ in files)}
 
 
-def _moved(files: Iterable[_File], directory: str) -> list[_File]:
-    """Name the files of a directory as its parent does."""
-    last = os.path.basename(directory)
-    is_link = os.path.islink(directory)
-    return [(f"{last}/{name}", stat, linked or is_link) for name, stat, linked in files]
-
-
-def _told(saved: Mapping[str, Sequence[str]]) -> list[str]:
+def _declared_splits(saved: Mapping[str, Sequence[str]]) -> list[str]:
     return [split for split, split_files in saved.items() for _ in split_files if split]
+
+
+@dataclass(frozen=True, slots=True)
+class _Objects:
+    """Data files in a store.
+
+    prefix: names are relative to it. splits: of each file, if the prefix itself defines them.
+    """
+
+    files: dict[Path, _Stat]
+    prefix: Path
+    splits: list[str] | None = None
 
 
 def _remote_listing(entries: Sequence[Path], splits: Literal["refuse", "keep"]) -> Listing:
     """List objects; each entry is an object, a prefix, or a pattern after the bucket's name."""
     stat_of: dict[Path, _Stat] = {}
-    words: dict[Path, str] = {}
-    bases: list[Path] = []
+    split_of: dict[Path, str] = {}
+    prefixes: list[Path] = []
     for entry in entries:
-        files, fixed, declared = _objects(entry)
-        if entry not in files:
-            bases.append(fixed)
+        objects = _objects(entry)
+        files = objects.files
         if not files:
             raise NoMatch(
-                f"{entry}: no object of that name, or none with data below it; check the address"
-                " and the bucket"
+                "no object of that name, or none with data below it",
+                path=entry,
+                remedy="check the address and the bucket",
             )
         stat_of |= files
         if entry not in files:
-            file_splits = _splits(
-                entry, [path.relative_to(fixed).as_posix() for path in files], splits, declared
-            )
-            words |= dict(zip(files, file_splits, strict=False))
+            prefixes.append(objects.prefix)
+            names = [path.relative_to(objects.prefix).as_posix() for path in files]
+            file_splits = _splits(entry, names, splits, objects.splits)
+            split_of |= dict(zip(files, file_splits, strict=False))
     parts = [path.parent.parts for path in stat_of]
-    depth = next(
-        (
-            at
-            for at, parts_at_depth in enumerate(zip(*parts, strict=False))
-            if len(set(parts_at_depth)) > 1
-        ),
-        min(map(len, parts)),
-    )
+    depth = 0
+    for parts_at_depth in zip(*parts, strict=False):
+        if len(set(parts_at_depth)) > 1:
+            break
+        depth += 1
     if depth < 2:
         raise InputError(
-            f"{entries[0]}: the files lie in several buckets", remedy="give those of one"
+            "the files lie in several buckets", path=entries[0], remedy="give those of one"
         )
-    for fixed in bases:
-        opened: tuple[str, ...] = ()
-        if parts[0][: len(fixed.parts)] == fixed.parts:
-            opened = parts[0][len(fixed.parts) : depth]
-        depth = next(
-            (len(fixed.parts) + at for at, part in enumerate(opened) if is_partition(part)), depth
-        )
+    for prefix in prefixes:  # the root is above the directories of columns
+        if parts[0][: len(prefix.parts)] == prefix.parts:
+            opened = enumerate(parts[0][:depth])
+            below = (at for at, part in opened if at >= len(prefix.parts) and is_partition(part))
+            depth = next(below, depth)
     root = type(entries[0])(*parts[0][:depth])
     file_splits = []
-    if len(entries) == 1 and words:
-        file_splits = [words[path] for path in stat_of]
-    return _listing(
-        root,
-        [(path.relative_to(root).as_posix(), stat) for path, stat in stat_of.items()],
-        file_splits,
-    )
+    if len(entries) == 1 and split_of:
+        file_splits = [split_of[path] for path in stat_of]
+    stats = [(path.relative_to(root).as_posix(), stat) for path, stat in stat_of.items()]
+    return _listing(root, stats, file_splits)
 
 
-def _objects(entry: Path) -> tuple[dict[Path, _Stat], Path, list[str] | None]:
-    """List the data files of an entry; also return the prefix that names are relative to, and the
-    splits it defines.
-    """
+def _objects(entry: Path) -> _Objects:
+    """List the data files of an entry."""
     location = place_of(entry)
-    if any(sign in str(entry) for sign in "*?["):
-        parts = entry.parts
-        depth = next(
-            depth for depth, part in enumerate(parts) if any(sign in part for sign in "*?[")
-        )
-        prefix = type(entry)(*parts[:depth])
-        pattern = parts[depth:]
-        every = [(prefix / fact.name, fact) for fact in place_of(prefix).files_below()]
-        below = []
-        for pair in every:
-            if matches(pair[1].name.split("/"), pattern):
-                below.append(pair)
-        _refuse_foreign_prefixes(
-            prefix, [fact.name for _, fact in every], {path.parent for path, _ in below}
-        )
-        refuse_unfinished(str(path) for path, _ in below)
-        return (
-            {path: _object_stat(location, fact) for path, fact in below if is_data_name(path.name)},
-            prefix,
-            None,
-        )
+    if _has_wildcard(str(entry)):
+        return _matching_objects(entry)
     if entry.is_file():
-        return {entry: _object_stat(location, location.stat())}, entry.parent, None
+        return _Objects({entry: _object_stat(location, location.stat())}, entry.parent)
     prefixes, objects = location.children()
-    saved = saved_files(entry, {*prefixes, *(fact.name for fact in objects)})
+    names = {*prefixes, *(fact.name for fact in objects)}
+    saved = saved_files(entry, names)
     if saved is not None:
-        listed = [entry / name for split_files in saved.values() for name in split_files]
-        there = {
-            directory / fact.name: fact
-            for directory in {path.parent for path in listed}
-            for fact in place_of(directory).children()[1]
-        }
-        for path in listed:
-            if path not in there:
-                raise InputError(
-                    "is missing, so the dataset is not whole", path=path, remedy="upload it again"
-                )
-        return {path: _object_stat(location, there[path]) for path in listed}, entry, _told(saved)
-    refuse_foreign(entry, {*prefixes, *(fact.name for fact in objects)})
-    refuse_unfinished(str(entry / fact.name) for fact in objects)
-    files = {}
-    for fact in objects:
-        if is_data_name(fact.name):
-            files[entry / fact.name] = _object_stat(location, fact)
+        return _Objects(_saved_objects(entry, saved), entry, _declared_splits(saved))
+    refuse_foreign(entry, names)
+    files = _data_objects(entry, objects)
     if any(map(is_partition, prefixes)):
-        inside = [(fact, fact.name.split("/")) for fact in location.files_below()]
-        inside = [
-            (fact, parts)
-            for fact, parts in inside
-            if all(map(is_partition, parts[:-1])) and len(parts) > 1
-        ]
-        refuse_unfinished(str(entry / fact.name) for fact, _ in inside)
-        files |= {
-            entry / fact.name: _object_stat(location, fact)
-            for fact, parts in inside
-            if is_data_name(parts[-1])
-        }
-    split_objects = [(name, _objects(entry / name)[0]) for name in prefixes if is_split_name(name)]
-    split_objects = [pair for pair in split_objects if pair[1]]
-    if split_objects and files:
+        inside = []
+        for fact in location.files_below():
+            directories = fact.name.split("/")[:-1]
+            if directories and all(map(is_partition, directories)):
+                inside.append(fact)
+        files |= _data_objects(entry, inside)
+    of_splits: dict[str, dict[Path, _Stat]] = {}
+    for name in filter(is_split_name, prefixes):
+        if split_files := _objects(entry / name).files:
+            of_splits[name] = split_files
+    if of_splits and files:
         raise InputError(
-            f"{entry}: {', '.join((name for name, _ in split_objects))} are splits by their"
-            f" names, and {min(files).name} belongs to none of them",
+            f"{', '.join(of_splits)} are splits by their names, and {min(files).name} belongs to"
+            " none of them",
+            path=entry,
             remedy="give one prefix, or move the other data away",
         )
-    for _, objects_of_split in split_objects:
-        files |= objects_of_split
-    return files, entry, None
+    for split_files in of_splits.values():
+        files |= split_files
+    return _Objects(files, entry)
+
+
+def _data_objects(prefix: Path, facts: Iterable[Fact]) -> dict[Path, _Stat]:
+    """Select the data files below a prefix. Raises `InputError` for an unfinished one."""
+    files = {}
+    location = place_of(prefix)
+    for fact in facts:
+        path = prefix / fact.name
+        refuse_unfinished([str(path)])
+        if is_data_name(path.name):
+            files[path] = _object_stat(location, fact)
+    return files
+
+
+def _matching_objects(pattern: Path) -> _Objects:
+    """List the data files that a pattern matches."""
+    depth = next(at for at, part in enumerate(pattern.parts) if _has_wildcard(part))
+    prefix = type(pattern)(*pattern.parts[:depth])
+    every = place_of(prefix).files_below()
+    below = [fact for fact in every if matches(fact.name.split("/"), pattern.parts[depth:])]
+    directories = {(prefix / fact.name).parent for fact in below}
+    _refuse_foreign_prefixes(prefix, [fact.name for fact in every], directories)
+    return _Objects(_data_objects(prefix, below), prefix)
+
+
+def _saved_objects(entry: Path, saved: Mapping[str, Sequence[str]]) -> dict[Path, _Stat]:
+    """Look up the files that a saved dataset lists."""
+    listed = [entry / name for name in chain.from_iterable(saved.values())]
+    facts: dict[Path, Fact] = {}
+    for directory in {path.parent for path in listed}:
+        _, objects = place_of(directory).children()
+        facts.update((directory / fact.name, fact) for fact in objects)
+    for path in listed:
+        if path not in facts:
+            raise InputError(
+                "is missing, so the dataset is not whole", path=path, remedy="upload it again"
+            )
+    return {path: _object_stat(place_of(entry), facts[path]) for path in listed}
 
 
 def _refuse_foreign_prefixes(prefix: Path, names: Sequence[str], matched: Collection[Path]) -> None:
@@ -509,11 +565,11 @@ def _refuse_foreign_prefixes(prefix: Path, names: Sequence[str], matched: Collec
         for depth, part in enumerate(parts):
             entries.setdefault(prefix.joinpath(*parts[:depth]), set()).add(part)
     for directory, names_in in sorted(entries.items()):
-        layout = layout_of(directory, names_in)
-        if layout is None or layout.files == "plain":
+        error = refusal(directory, names_in)
+        if error is None:
             continue
         if directory in matched or any(directory in match.parents for match in matched):
-            raise InputError(f"{layout.refusal(directory)}", path=directory)
+            raise error
     if matched:
         refuse_foreign(prefix, ())
 
@@ -530,7 +586,8 @@ def _listing(
     except UnicodeEncodeError as error:
         near = error.object[max(0, error.start - 40) : error.start + 40]
         raise InputError(
-            f"{str(root)!a}: a name is not UTF-8, near {near!a}",
+            f"a name is not UTF-8, near {near!a}",
+            path=root,
             remedy="rename the file or directory",
         ) from None
     order = sorted(range(len(files)), key=lambda index: files[index][0])
@@ -570,7 +627,7 @@ def holds_data(directory: str) -> bool:
     """
     with os.scandir(directory) as entries:
         children = list(entries)
-    if is_saved(Path(directory), {child.name for child in children}):
+    if is_saved({child.name for child in children}):
         return True
     if any(is_data_name(child.name) and child.is_file() for child in children):
         return True
@@ -585,21 +642,14 @@ def holds_data(directory: str) -> bool:
     )
 
 
-def no_data(directory: str) -> str:
-    """Explain that a directory has no data files, and what to give instead, after a look at what it
-    holds.
-    """
+def no_data(directory: str) -> NoMatch:
+    """Build the error for a directory without data files, after a look at what it holds."""
     problem = f"holds no {FORMATS.listed()} file"
-    with os.scandir(directory) as entries:
-        others = sorted(
-            child.name for child in entries if child.name[0] not in "._" and child.is_file()
-        )
     for at, (below, directories, files) in enumerate(os.walk(directory)):
-        layout = layout_of(Path(below), {*directories, *files})
-        if layout is not None and at == 0:
-            return layout.refusal(directory)
-        if layout is not None:
-            return f"{problem} itself; its subdirectory {below} {layout.refusal(below)}"
+        error = refusal(Path(below), {*directories, *files})
+        if error is not None:
+            where = f"itself; its subdirectory {below} " if at else "that is its rows; it "
+            return NoMatch(f"{problem} {where}{error.args[0]}", path=directory, remedy=error.remedy)
         directories[:] = sorted(name for name in directories if name[0] not in "._")
         data = sorted(filter(is_data_name, files))
         if data:
@@ -607,16 +657,25 @@ def no_data(directory: str) -> str:
             longest_first = sorted(FORMATS.endings, key=len, reverse=True)
             ending = next(word for word in longest_first if data[0].lower().endswith(word))
             pattern = os.path.join(directory, *"*" * len(steps), f"*{data[0][-len(ending) :]}")
-            return f"{problem} itself, its subdirectories do; give {pattern!r}"
+            return NoMatch(
+                f"{problem} itself, its subdirectories do",
+                path=directory,
+                remedy=f"give {pattern!r}",
+            )
         if at == _FEW_DIRECTORIES:
             break
-    if others:
-        others.sort(key=lambda name: name.upper().startswith(("README", "LICENSE")))
-        return (
-            f"{problem}; it has {others[0]}: convert or unpack such files, or rename them to what"
-            " they are"
-        )
-    return f"{problem}; give the directory of the shards"
+    others = []
+    for name in os.listdir(directory):
+        if name[0] not in "._" and os.path.isfile(os.path.join(directory, name)):
+            others.append(name)
+    if not others:
+        return NoMatch(problem, path=directory, remedy="give the directory of the shards")
+    others.sort(key=lambda name: (name.upper().startswith(("README", "LICENSE")), name))
+    return NoMatch(
+        f"{problem}; it has {others[0]}",
+        path=directory,
+        remedy="convert or unpack such files, or rename them to what they are",
+    )
 
 
 def _looked_at(paths: Iterable[str]) -> list[_Found]:

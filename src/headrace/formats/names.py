@@ -4,15 +4,19 @@ Splits are named by directories called train, or files such as train-00000-of-00
 rules are those of the Hugging Face Hub: a word of `WORDS` names a split if it is a whole directory
 name, or is delimited by separators in a file's name. Directories take precedence over file names.
 Columns are named by Hive directories, `key=value`.
+
+Endings such as .crdownload name files that are not whole yet.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Sequence
 from urllib.parse import unquote
 
 from headrace.errors import InputError
+from headrace.formats.registry import is_data_name
 
 WORDS = (
     "train",
@@ -30,6 +34,18 @@ WORDS = (
 _STEMS = ("train", "val", "dev", "test", "oot")  # each word contains one of them
 _IN_FILE = re.compile(rf"(?:^|[-_. 0-9])({'|'.join(WORDS)})(?=$|[-_. 0-9])", re.IGNORECASE)
 
+_DOWNLOADS = (
+    "crdownload",
+    "part",
+    "partial",
+    "incomplete",
+    "download",
+    "opdownload",
+    "aria2",
+    "filepart",
+)
+_PACKED = ("bz2", "xz", "zip", "lz4", "7z", "rar", "br", "lzma", "sz")
+_UNFINISHED = re.compile(rf"(.*)\.({'|'.join([*_DOWNLOADS, *_PACKED])})", re.IGNORECASE | re.DOTALL)
 _MISSING = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -102,14 +118,32 @@ def partition_of(name: str) -> dict[str, str | None]:
             value = unquote(text, errors="strict")
         except UnicodeDecodeError:
             raise InputError(
-                f"{name}: {part} is not percent-encoded UTF-8", remedy="rename the directory"
+                f"{part} is not percent-encoded UTF-8", path=name, remedy="rename the directory"
             ) from None
         if key in columns:
             raise InputError(
-                f"{name}: two directories say what {key} is", remedy="rename one of them"
+                "two directories have it", path=name, column=key, remedy="rename one of them"
             )
         if text == _MISSING:
             columns[key] = None
         else:
             columns[key] = value
     return columns
+
+
+def refuse_unfinished(names: Iterable[str]) -> None:
+    """Raise `InputError` for an unfinished or packed data file, because its rows would be
+    missing.
+    """
+    for name in names:
+        match = _UNFINISHED.fullmatch(name)
+        if match is None or not is_data_name(os.path.basename(match[1])):
+            continue
+        remedy = "decompress it or delete it"
+        if match[2].lower() in _DOWNLOADS:
+            remedy = "finish the download or delete it"
+        raise InputError(
+            "is not read, and its rows would be missing",
+            path=name,
+            remedy=f"{remedy}, or give files by pattern",
+        )

@@ -3,18 +3,30 @@
 A format is one module with an object that has the methods of `FormatCode`, and one entry of
 `FORMATS`, which has the facts that are needed before any file is read. Its module is imported on
 first use, because listing files needs names alone.
+
+The name of a file states its format and compression, and its first bytes show them. If they
+disagree, there is no way to know which is right, so the error states both (`detect`).
 """
 
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from headrace.errors import InputError
+from headrace.storage.places import place_of
+
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from headrace.formats.shard import FormatCode
+
 
 Compression = Literal["none", "gz", "zst"]
 SEPARATOR_NAMES = {",": "comma", ";": "semicolon", "|": "pipe", "\t": "tab"}
@@ -205,3 +217,219 @@ def parse_index_word(word: str) -> tuple[FileType, str | None]:
     if not dash:
         return file_type, file_type.format.separator
     return file_type, {name: character for character, name in SEPARATOR_NAMES.items()}[separator]
+
+
+_COMPRESSED: tuple[tuple[bytes, Compression], ...] = (
+    (b"\x1f\x8b", "gz"),
+    (b"\x28\xb5\x2f\xfd", "zst"),
+)
+_OTHERS: tuple[tuple[bytes, str], ...] = (  # formats that headrace does not read
+    (b"PK\x03\x04", "a zip archive"),
+    (b"BZh", "bzip2"),
+    (b"\xfd7zXZ", "xz"),
+    (b"ORC", "ORC"),
+    (b"Obj\x01", "Avro"),
+    (b"FEA1", "Feather version 1"),
+    (b"\xd0\xcf\x11\xe0", "an old Excel workbook"),
+    (b"SQLite format 3\x00", "an SQLite database"),
+    (b"\x89HDF", "HDF5"),
+    (b"\x93NUMPY", "a NumPy array"),
+    (b"\x80\x04\x95", "a pickle"),
+    (b"\x80\x05\x95", "a pickle"),
+    (b"7z\xbc\xaf", "a 7z archive"),
+    (b"Rar!\x1a", "a RAR archive"),
+    (b"\x04\x22\x4d\x18", "LZ4"),
+    (b"\xff\x06\x00\x00sNaPpY", "Snappy"),
+)
+_TAR = slice(257, 262), b"ustar"
+_INSTEAD: tuple[tuple[re.Pattern[bytes], str], ...] = (  # files found in place of data
+    (
+        re.compile(rb"version https://git-lfs\.github\.com/spec"),
+        "is a Git LFS pointer, not the data; run `git lfs pull` in its repository",
+    ),
+    (
+        re.compile(rb"/annex/objects/"),
+        "is a git-annex pointer, not the data; run `git annex get` in its repository",
+    ),
+    (
+        re.compile(rb"\s*<(!doctype\s+html|html[\s>])", re.IGNORECASE),
+        "is a web page, as a server sends for an error or a login; download the data again",
+    ),
+    (re.compile(rb"\s*<\?xml\s"), "is XML, as a store sends for an error; download the data again"),
+)
+_CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1f\x7f]")
+_JSON_OBJECT = re.compile(rb'(\[\s*)?\{\s*["}]')
+LARGEST_RECORD = 128 << 20  # bytes of one row of text
+LARGEST_WHOLE = 64 << 20
+_LONGEST_BLANK = 4096
+_BOM = b"\xef\xbb\xbf"
+_BOMB_RATIO = 200  # above the compression ratio of text rows
+# A gzip file may hold several members and a zstd file several frames; every reader joins them. Each
+# block is one of these, so that a block is a byte range of the file. No time stamp is written, so
+# output is deterministic.
+_GZIP_LEVEL = 4  # a quarter of the time of level 6 for a few percent of size, on text tables
+_ZSTD_LEVEL = 3
+_ARROW_CODEC = {"gz": "gzip", "zst": "zstd"}
+
+
+def open_bytes(path: Path, compression: Compression) -> pa.NativeFile:
+    """Open the decompressed bytes; a truncated or damaged stream raises `OSError` on read, never
+    ends early.
+    """
+    import pyarrow as pa
+
+    return pa.input_stream(place_of(path).arrow_stream(), compression=_ARROW_CODEC.get(compression))
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Convert an `OSError` of the enclosed reads to an `InputError` that names the file and a
+    remedy.
+    """
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise InputError("is gone; it was there a moment ago", path=path) from error
+    except PermissionError as error:
+        raise InputError("permission denied", path=path, remedy="make the file readable") from error
+    except OSError as error:
+        raise InputError(
+            f"{error}; the file is cut or damaged, fetch it again", path=path
+        ) from error
+
+
+def read_whole(path: Path, stream: pa.NativeFile, compression: Compression) -> bytes:
+    """Read the decompressed bytes of a file that must be read at once.
+
+    Raises `InputError` once they exceed both `LARGEST_WHOLE` and any plausible compression ratio: a
+    decompression bomb.
+    """
+    if compression == "none":
+        most = LARGEST_WHOLE
+    else:
+        most = max(LARGEST_WHOLE, _BOMB_RATIO * path.stat().st_size)
+    parts = []
+    size = 0
+    while block := stream.read(1 << 24):
+        parts.append(block)
+        size += len(block)
+        if size > most and compression != "none":
+            raise InputError(
+                f"decompresses to more than {size >> 20} MiB, {_BOMB_RATIO} times its size",
+                path=path,
+                remedy=(
+                    "if this is intended, decompress it, or write JSON lines or Parquet, which are"
+                    " read in parts"
+                ),
+            )
+    return b"".join(parts)
+
+
+def too_long(path: Path) -> InputError:
+    """Build the error for a record that does not end within `LARGEST_RECORD` bytes."""
+    return InputError(
+        f"a row is longer than {LARGEST_RECORD >> 20} MiB; a quote or a line end is"
+        " missing, or it is not a table",
+        path=path,
+    )
+
+
+def detect(path: Path) -> FileType:
+    """Detect format and compression of a file from its name and content, which must agree.
+
+    Reads a few hundred bytes. Raises `InputError` on disagreement or an unknown name.
+    """
+    file_type = file_type_of_name(path.name)
+    if file_type is None:
+        raise InputError(
+            "cannot tell the format from the name",
+            path=path,
+            remedy=f"use {FORMATS.listed()}, each optionally followed by .gz or .zst",
+        )
+    with path.open("rb") as file:
+        head = file.read(512)
+    for pattern, message in _INSTEAD:
+        if pattern.match(head.removeprefix(_BOM)):
+            raise InputError(f"{message}", path=path)
+    compression = next((name for magic, name in _COMPRESSED if head.startswith(magic)), "none")
+    if head and compression != file_type.compression:
+        words = {"none": "not compressed", "gz": "gzip", "zst": "zstd"}
+        raise InputError(
+            f"the name says {words[file_type.compression]}, the bytes say {words[compression]}",
+            path=path,
+            remedy="rename it to what it is",
+        )
+    with reading(path), open_bytes(path, file_type.compression) as stream:
+        start = stream.read(4096)
+    content = _content_of(start, file_type.format)
+    if file_type.format.content == "binary":
+        expected = file_type.format.name
+    else:
+        expected = file_type.format.content
+    if content not in (expected, "nothing"):
+        known = {"text", "json", *(entry.name for entry in FORMATS)}
+        remedy = "rename it to what it is, and convert or unpack it"
+        if content in known:
+            remedy = "rename it to what it is"
+        raise InputError(
+            f"the name says {file_type.format.name}, the content is {content}; {remedy}", path=path
+        )
+    return file_type
+
+
+def _content_of(start: bytes, named: Format) -> str:
+    """Return what the first bytes show: "text", "json", "nothing", or the name of a binary
+    format.
+    """
+    text = start.removeprefix(_BOM).lstrip()
+    if not text:
+        return "nothing"
+    magics = [(magic, entry.name) for entry in FORMATS for magic in entry.magic]
+    binary = next((name for magic, name in (*magics, *_OTHERS) if start.startswith(magic)), None)
+    if start[_TAR[0]] == _TAR[1]:
+        binary = "a tar archive"
+    # a header may begin with the letters of another format
+    if binary is not None and _CONTROL.search(start):
+        return binary
+    is_array = text[:1] == b"[" and named.content == "json"
+    if is_array or _JSON_OBJECT.match(text):
+        return "json"
+    return "text"
+
+
+def holds_nothing(path: Path, file_type: FileType) -> bool:
+    """Check for a file without content: 0 bytes decompressed, or only a byte-order mark and blank
+    lines.
+    """
+    if path.stat().st_size > _LONGEST_BLANK:  # compressed, it would be a few bytes
+        return False
+    with reading(path), open_bytes(path, file_type.compression) as stream:
+        data = stream.read(_LONGEST_BLANK + 1)
+    if file_type.format.content == "binary":
+        return not data
+    blank = b"\r\n"
+    if file_type.format.separator is None:
+        blank = b" \t\r\n"
+    return len(data) <= _LONGEST_BLANK and not data.removeprefix(_BOM).strip(blank)
+
+
+def compress_block(data: bytes | pa.Buffer, compression: Compression) -> bytes | pa.Buffer:
+    """Compress data to one gzip member or one zstd frame, or return it as it is."""
+    if compression == "gz":
+        member = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, 31)
+        return member.compress(data) + member.flush()
+    if compression == "zst":
+        import pyarrow as pa
+
+        return pa.Codec("zstd", _ZSTD_LEVEL).compress(data)
+    return data
+
+
+def decompress_block(data: bytes, compression: Compression) -> bytes:
+    """Undo `compress_block`; raises `OSError` or `zlib.error` on damaged bytes."""
+    if compression == "none":
+        return data
+    import pyarrow as pa
+
+    with pa.input_stream(pa.BufferReader(data), compression=_ARROW_CODEC[compression]) as stream:
+        return bytes(stream.read())

@@ -26,25 +26,21 @@ from typing import Any
 
 from headrace.digest import canonical_json
 from headrace.errors import InputError
-from headrace.formats.detect import reading
-from headrace.formats.foreign import layout_of
-from headrace.formats.registry import FileType, file_type_of_name
+from headrace.formats.registry import FileType, file_type_of_name, reading
 from headrace.storage import local
 
 VIEW = ".view.json"  # the record of a view
 _IN_VIEW = re.compile(r"(.*/hub/[^/]+--[^/]+/[0-9a-f]{40}/[^/]+)(?:/.*)?", re.DOTALL)
 _DICT = "dataset_dict.json"
 _STATE = "state.json"
+_INFO = "dataset_info.json"
 _ONE_NAME = re.compile(r"[^/\\\0.][^/\\\0]*")
 _INDICES = ("_indices_data_files", "_indices_files")
 
 
-def is_saved(directory: Path, names: Collection[str]) -> bool:
-    """Check whether `save_to_disk` wrote a directory, or it is a view. names: of its entries."""
-    if VIEW in names:
-        return True
-    layout = layout_of(directory, names)
-    return layout is not None and layout.files == "saved"
+def is_saved(names: Collection[str]) -> bool:
+    """Check whether `save_to_disk` wrote a directory with these entries, or it is a view."""
+    return VIEW in names or _DICT in names or (_STATE in names and _INFO in names)
 
 
 def saved_files(directory: Path, names: Collection[str]) -> dict[str, list[str]] | None:
@@ -55,7 +51,7 @@ def saved_files(directory: Path, names: Collection[str]) -> dict[str, list[str]]
     "". Raises `InputError` if the folder is damaged, or uses a feature that is not supported, such
     as row indices.
     """
-    if not is_saved(directory, names):
+    if not is_saved(names):
         return None
     if VIEW in names:
         return dict(_object(directory / VIEW)["splits"])

@@ -17,11 +17,18 @@ import pyarrow as pa
 from headrace.arrays import I32
 from headrace.errors import CorruptShard, InputError, SettingsError
 from headrace.formats import parquet, records
-from headrace.formats.detect import detect, holds_nothing, open_bytes, reading
 from headrace.formats.listing import list_files
-from headrace.formats.open_parquet import open_file
+from headrace.formats.parquet import open_file
 from headrace.formats.partitions import PartitionChunk, in_partition, stored
-from headrace.formats.registry import FileType, file_type_of_name, parse_index_word
+from headrace.formats.registry import (
+    FileType,
+    detect,
+    file_type_of_name,
+    holds_nothing,
+    open_bytes,
+    parse_index_word,
+    reading,
+)
 from headrace.formats.shard import BlockRead, Chunk, Pages, Shard, Span, unchanged
 from headrace.formats.types import Target
 from headrace.recipe import recipes

@@ -1,6 +1,6 @@
-"""Validate the setting `types`: column → type word, sorted.
+"""Name the types and time formats that settings may have.
 
-Separate, because streams do not load pydantic.
+Loads no data library, so that shell completion is fast.
 """
 
 from __future__ import annotations
@@ -10,6 +10,16 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
+DATE_WORDS = (
+    "iso",
+    "yyyymmdd",
+    "epoch_s",
+    "epoch_ms",
+    "epoch_us",
+    "epoch_ns",
+    "epoch_days",
+    "excel_days",
+)
 INFER = "infer"
 ALL_COLUMNS = "*"  # types={"*": "infer", "zip": "text"}
 

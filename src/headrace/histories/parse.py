@@ -24,8 +24,7 @@ import pyarrow.compute as pc
 
 from headrace.arrays import F64, I8, I64, U16, U64, Bools
 from headrace.errors import InputError
-from headrace.formats.date_words import advice
-from headrace.formats.dates import MISSING, parse_in_turn
+from headrace.formats.dates import MISSING, advice, parse_in_turn
 from headrace.formats.registry import stem_of_name
 from headrace.formats.shard import Shard
 from headrace.formats.source import read_chunks

@@ -22,10 +22,10 @@ from pydantic import Field, field_validator, model_validator
 from headrace.bins import Alignment
 from headrace.credentials import refuse_credentials
 from headrace.dataset.tables import with_paths
+from headrace.digest import loads
 from headrace.errors import InputError, SettingsError
 from headrace.formats.listing import list_files
 from headrace.formats.registry import file_type_of_name, stem_of_name
-from headrace.formats.strict_json import loads
 from headrace.packing.chats.settings import ChatForm
 from headrace.settings import Settings
 from headrace.storage.places import expanded, is_address, path_of

@@ -31,7 +31,7 @@ from headrace.dataset.open import FinishedRun, find_run, is_prepared
 from headrace.dataset.plain import PlainDataset, open_plain
 from headrace.errors import InputError, SettingsError, setting, setting_name
 from headrace.formats.content import NOTHING, Repeated, content_columns, row_digests, tagged
-from headrace.formats.open_parquet import key_values
+from headrace.formats.parquet import key_values
 from headrace.formats.registry import FileType, stem_of_name
 from headrace.formats.source import file_type_of_word
 from headrace.formats.types import shorten_list

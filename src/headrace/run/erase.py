@@ -21,7 +21,7 @@ from headrace.dataset.open import FinishedRun
 from headrace.dataset.sound import damaged
 from headrace.digest import sha256_file
 from headrace.errors import CorruptShard
-from headrace.formats.open_parquet import open_file
+from headrace.formats.parquet import open_file
 from headrace.formats.source import (
     copied_records,
     file_type_of_word,

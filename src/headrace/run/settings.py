@@ -59,7 +59,9 @@ class RecipeSettings(Settings):
         return self._inferred
 
     def _types_of_source(self, declared: Mapping[str, str]) -> dict[str, str]:
-        from headrace.formats.infer import infer_types  # settings alone load no data libraries
+        from headrace.formats.common_schema import (
+            infer_types,  # settings alone load no data libraries
+        )
         from headrace.formats.listing import list_files
         from headrace.formats.source import read_signature
 

@@ -22,17 +22,16 @@ import pyarrow.compute as pc
 from headrace.arrays import F64, I64
 from headrace.errors import InputError
 from headrace.formats import grids, parquet
-from headrace.formats.date_words import advice
-from headrace.formats.dates import MISSING, parse_dates, parse_in_turn
-from headrace.formats.detect import detect, holds_nothing
-from headrace.formats.foreign import refuse_foreign
-from headrace.formats.listing import list_files
-from headrace.formats.open_parquet import open_file
+from headrace.formats.dates import MISSING, advice, parse_dates, parse_in_turn
+from headrace.formats.listing import list_files, refuse_foreign
+from headrace.formats.parquet import open_file
 from headrace.formats.partitions import partition_types
 from headrace.formats.registry import (
     FORMATS,
     FileType,
+    detect,
     file_type_of_name,
+    holds_nothing,
     is_data_name,
     stem_of_name,
 )

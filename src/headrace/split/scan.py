@@ -25,8 +25,15 @@ import pyarrow.compute as pc
 from headrace.arrays import I64, U8, U16, U64, Bools
 from headrace.dataset.index import text_array
 from headrace.errors import InputError, setting
-from headrace.formats.date_words import advice
-from headrace.formats.dates import EPOCHS, INSTANTS, MISSING, Dates, look_like_hours, parse_dates
+from headrace.formats.dates import (
+    EPOCHS,
+    INSTANTS,
+    MISSING,
+    Dates,
+    advice,
+    look_like_hours,
+    parse_dates,
+)
 from headrace.formats.shard import Chunk, Shard
 from headrace.formats.source import read_chunks
 from headrace.formats.text_columns import MEANS_MISSING, as_text, nulled

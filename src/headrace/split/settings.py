@@ -12,8 +12,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from headrace.checks import duration_us
 from headrace.errors import InputError, setting, setting_name
 from headrace.folds.settings import Folds, GroupKFold, Rolling
-from headrace.formats.time_formats import DATE_WORDS
-from headrace.formats.type_words import TypeWords
+from headrace.formats.type_words import DATE_WORDS, TypeWords
 from headrace.near import LEAST_NEAR
 from headrace.run.settings import RecipeSettings
 from headrace.settings import Duplicates, Names, known_duration

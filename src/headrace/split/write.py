@@ -24,9 +24,8 @@ from headrace.errors import InputError
 from headrace.formats import delimited
 from headrace.formats.common_schema import fit
 from headrace.formats.content import tagged
-from headrace.formats.detect import compress_block
-from headrace.formats.open_parquet import open_file
-from headrace.formats.registry import FileType, index_word
+from headrace.formats.parquet import open_file
+from headrace.formats.registry import FileType, compress_block, index_word
 from headrace.formats.shard import Dialect, Shard, unchanged
 from headrace.formats.source import copied_records, read_chunks
 from headrace.formats.text_columns import typed

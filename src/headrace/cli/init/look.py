@@ -21,7 +21,7 @@ from headrace.cli.init.commented import Section
 from headrace.cli.init.times import NUMBERS, is_typed_time, time_format
 from headrace.dataset.tables import with_paths
 from headrace.errors import SettingsError
-from headrace.formats.infer import infer_types
+from headrace.formats.common_schema import infer_types
 from headrace.formats.listing import list_files
 from headrace.formats.partitions import partition_types
 from headrace.formats.source import read_chunks, survey

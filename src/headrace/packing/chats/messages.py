@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headrace.formats.strict_json import loads
+from headrace.digest import loads
 from headrace.packing.chats.rejections import RowRejected, preview
 
 Message = dict[str, Any]

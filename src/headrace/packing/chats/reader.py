@@ -21,10 +21,16 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.bins import Alignment
+from headrace.digest import DECODER, RepeatedKey, loads
 from headrace.errors import InputError
-from headrace.formats.detect import detect, holds_nothing, open_bytes
-from headrace.formats.registry import FORMATS, FileType, file_type_of_name
-from headrace.formats.strict_json import DECODER, RepeatedKey, loads
+from headrace.formats.registry import (
+    FORMATS,
+    FileType,
+    detect,
+    file_type_of_name,
+    holds_nothing,
+    open_bytes,
+)
 from headrace.packing.chats.rejections import RowRejected, preview
 from headrace.packing.storage.legacy import read_legacy, sequences_of_bins
 

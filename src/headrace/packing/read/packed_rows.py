@@ -28,7 +28,7 @@ from headrace.dataset.indexed import ReadBlock
 from headrace.digest import canonical_json, sha256_hex
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import CorruptShard, InputError, SettingsError, StoreError
-from headrace.formats.open_parquet import key_values
+from headrace.formats.parquet import key_values
 from headrace.formats.source import file_type_of_word
 from headrace.packing.storage.packed_parquet import rows_of
 from headrace.storage.local import make_directory, write_new

@@ -26,7 +26,7 @@ import polars as pl
 
 from headrace.arrays import F64, I64
 from headrace.errors import InputError
-from headrace.formats.detect import open_bytes
+from headrace.formats.registry import open_bytes
 
 if TYPE_CHECKING:
     from headrace.series.settings import Series

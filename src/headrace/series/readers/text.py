@@ -19,8 +19,7 @@ import pyarrow.compute as pc
 
 from headrace.errors import InputError
 from headrace.formats import delimited
-from headrace.formats.detect import open_bytes, read_whole, reading
-from headrace.formats.registry import Compression, FileType
+from headrace.formats.registry import Compression, FileType, open_bytes, read_whole, reading
 
 GRDC_NAME = re.compile(r"(\d+)_Q_\w+.*", re.IGNORECASE)
 _GRDC_TIME = ("YYYY-MM-DD", "hh:mm")

@@ -419,7 +419,10 @@ def open_dataset(
                     path=root,
                 )
             if run is None and empty and not is_prepared(root) and any(root.iterdir()):
-                raise InputError(f"holds no finished run, and {no_data(str(root))}", path=root)
+                error = no_data(str(root))
+                raise InputError(
+                    f"holds no finished run, and {error.args[0]}", path=root, remedy=error.remedy
+                )
             return Dataset(FinishedRun(*find_run(root, run)), cache_dir=cache_path)
         if local and not root.exists() and not any(sign in str(path) for sign in "*?["):
             raise InputError(
