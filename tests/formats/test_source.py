@@ -161,8 +161,9 @@ def test_widening_loses_nothing_or_is_an_error_that_names_both_files(
     )
 
     if kind is None:
-        with pytest.raises(InputError, match=rf"b\.parquet: column {name} .*a\.parquet"):
+        with raised(InputError, path=tmp_path / "b.parquet", column=name) as caught:
             common_schema(shards, "widen")
+        assert str(tmp_path / "a.parquet") in str(caught.value)
         return
     schema = common_schema(shards, "widen")
     fitted = [
