@@ -50,7 +50,7 @@ def test_a_question_about_entities_does_not_wait_for_pandas(tmp_path: Path) -> N
     assert "False" == after("print('pandas' in sys.modules)", *where)
 
 
-def test_a_split_and_its_reuse_do_not_load_streams(tmp_path: Path) -> None:
+def test_a_split_does_not_load_streams_nor_its_reuse_a_library_of_data(tmp_path: Path) -> None:
     (tmp_path / "rows").mkdir()
     shard = tmp_path / "rows" / "part-00000.csv"
     shard.write_text(
@@ -60,7 +60,8 @@ def test_a_split_and_its_reuse_do_not_load_streams(tmp_path: Path) -> None:
     split = ["split", tmp_path / "rows", "--out", tmp_path / "out", "--time", "time", "--entity", "customer", "--split-date", "2025-01-15", "--report", "never"]  # fmt: skip
     loaded = "print(sorted({'pyarrow.compute', 'headrace.stream.loader.dataset', 'rich.progress', 'headrace.cli.doctor'} & set(sys.modules)))"  # fmt: skip
 
+    data = "print(sorted({'numpy', 'pyarrow', 'polars', 'headrace.cli.stream_command'} & set(sys.modules)))"  # fmt: skip
+
     assert "['pyarrow.compute']" == after(loaded, *split)
-    assert "['pyarrow.compute']" == after(loaded, *split), (
-        "the sentences of a split are with its rules"
-    )
+    assert "[]" == after(loaded, *split)
+    assert "[]" == after(data, *split)

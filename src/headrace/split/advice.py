@@ -11,6 +11,7 @@ from headrace.errors import InputError, setting
 from headrace.formats.dates import moment
 from headrace.formats.shard import Shard
 from headrace.report.words import percentage, pluralise
+from headrace.split import reasons
 from headrace.split.features import Counts, Scans
 from headrace.split.settings import TemporalSplit
 
@@ -95,9 +96,9 @@ def small_splits(settings: TemporalSplit, counts: Counts, scans: Scans) -> Itera
 def _why_few_test(settings: TemporalSplit, counts: Counts, scans: Scans) -> str:
     dropped = counts.dropped
     date = settings.split_date
-    trained = dropped["train_entity_after_cutoff"]
-    validated = dropped["val_entity_after_cutoff"]
-    repeated = dropped["content_before_cutoff"]
+    trained = dropped[reasons.TRAIN_ENTITY_LATE]
+    validated = dropped[reasons.VAL_ENTITY_LATE]
+    repeated = dropped[reasons.CONTENT_BEFORE_CUTOFF]
     late = counts.rows["test"] + trained + validated + repeated
     remedy = f"give an earlier {setting('split_date')}"
     if late > 2 * counts.rows["test"]:
@@ -119,10 +120,11 @@ def _why_few_test(settings: TemporalSplit, counts: Counts, scans: Scans) -> str:
         )
         if last is not None:
             why += f", and the last date is {moment(last)}"
-    if dropped["duplicate"]:
+    copies = dropped[reasons.DUPLICATE]
+    if copies:
         why += (
-            f"; of all splits, {pluralise(dropped['duplicate'], 'row')} with the content of an"
-            " earlier one are left out"
+            f"; of all splits, {pluralise(copies, 'row')} with the content of an earlier one are"
+            " left out"
         )
     return f"{why}; {remedy}"
 

@@ -44,12 +44,9 @@ class TemporalSplitRecipe(Recipe):
 
     @cached_property
     def reasons(self) -> Mapping[str, str]:
-        from headrace.split.recipe import RULES
+        from headrace.split.reasons import SENTENCES
 
-        return {
-            **{rule.reason: rule.sentence for rule in RULES},
-            "forgotten": "its entity was erased",
-        }
+        return SENTENCES
 
     def settings(self) -> Any:
         from headrace.split.settings import TemporalSplit

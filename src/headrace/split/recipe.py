@@ -33,9 +33,6 @@ from headrace.split.features.labels import Labels
 from headrace.split.features.one_cut import OneCutInTime
 from headrace.split.rules import (
     OF_ALL_SPLITS,
-    OF_LABELS,
-    OF_ONE_CUT,
-    OF_REACHES,
     SPLITS,
     OneCut,
     Output,
@@ -51,18 +48,6 @@ from headrace.storage import local
 DIRECTORIES = {split: f"training_data/{split}" for split in SPLITS} | {"oot": "oot_data"}
 _NUMBER = re.compile(r"part-(\d+)")
 _DAY_US = timedelta(days=1) // timedelta(microseconds=1)
-
-RULES = (
-    *OF_ALL_SPLITS,
-    *OF_REACHES,
-    *OF_ONE_CUT,
-    OF_LABELS,
-    exclude.RULE,
-    known_at.RULE,
-    folds.RULE,
-    duplicates.CONTENT_BEFORE_CUTOFF,
-    duplicates.DUPLICATE,
-)
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,8 @@
 """Decide the split of every row, or the reason to drop it. Pure.
 
 Times and entities place a row in a split, or with folds in a cell. Then an ordered list of rules
-drops rows: the first rule that applies to a row is its reason. A rule holds the word that the
-manifest counts it under and the sentence that reports print, and masks the rows of a shard. Cost is
-a few vector operations per rule, about 2 % of a split.
+drops rows: the first rule that applies to a row is its reason. A rule masks the rows of a shard.
+Cost is a few vector operations per rule, about 2 % of a split.
 """
 
 from __future__ import annotations
@@ -21,11 +20,12 @@ import pyarrow as pa
 from headrace.arrays import I64, U8, Bools
 from headrace.formats.dates import INSTANTS, MISSING
 from headrace.formats.registry import FileType
+from headrace.split import reasons
 from headrace.split.allocate import TRAIN, VAL, Allocation, Hashes, allocate
 from headrace.split.content import Content, Repeats
 from headrace.split.cutoff import DateBins, in_utc
 from headrace.split.scan import INSTANT, MISSING_LABEL, NULL_ENTITY, UNREADABLE_TIME, Scanned
-from headrace.split.settings import GAP, LABEL_PAST, TemporalSplit
+from headrace.split.settings import TemporalSplit
 
 SPLITS = ("train", "val", "test")
 TRAIN_CODE, VAL_CODE, TEST_CODE = range(3)
@@ -38,12 +38,10 @@ Codes = npt.NDArray[np.uint16]
 class DropRule:
     """A reason to drop a row.
 
-    reason: its word in the manifest. sentence: for people. applies: masks the rows [N]; None for no
-    row.
+    reason: one of `headrace.split.reasons`. applies: masks the rows [N]; None for no row.
     """
 
     reason: str
-    sentence: str
     applies: Callable[[ScannedRows], Bools | None]
 
 
@@ -137,8 +135,8 @@ class SplitPlan:
     @cached_property
     def codes(self) -> Mapping[str, int]:
         """The numbers that `classify` returns for splits and reasons to drop."""
-        reasons = (rule.reason for rule in self.rules)
-        return {name: code for code, name in enumerate((*self.names, *reasons))}
+        dropped = [rule.reason for rule in self.rules]
+        return {name: code for code, name in enumerate((*self.names, *dropped))}
 
 
 class ScannedRows:
@@ -215,31 +213,26 @@ class ScannedRows:
         return lacks
 
 
-_TRAIN_ENTITY_LATE = "train_entity_after_cutoff"
-_VAL_ENTITY_LATE = "val_entity_after_cutoff"
-
 OF_ALL_SPLITS = (
-    DropRule("unreadable_time", "time cannot be read", lambda rows: rows.has(UNREADABLE_TIME)),
-    DropRule("null_time", "has no time", lambda rows: rows.time_us == MISSING),
-    DropRule("null_entity", "has no entity", ScannedRows.lacks_entity),
+    DropRule(reasons.UNREADABLE_TIME, lambda rows: rows.has(UNREADABLE_TIME)),
+    DropRule(reasons.NULL_TIME, lambda rows: rows.time_us == MISSING),
+    DropRule(reasons.NULL_ENTITY, ScannedRows.lacks_entity),
 )
 OF_REACHES = (
-    DropRule(GAP, "lies in the gap before the cutoff", lambda rows: rows.close(GAP)),
-    DropRule(LABEL_PAST, "label ends after the cutoff", lambda rows: rows.close(LABEL_PAST)),
+    DropRule(reasons.GAP, lambda rows: rows.close(reasons.GAP)),
+    DropRule(reasons.LABEL_PAST, lambda rows: rows.close(reasons.LABEL_PAST)),
 )
 OF_ONE_CUT = (
     DropRule(
-        _TRAIN_ENTITY_LATE,
-        "entity trains, row is from the cutoff on",
+        reasons.TRAIN_ENTITY_LATE,
         lambda rows: None if rows.plan.settings.entity is None else rows.late(TRAIN),
     ),
     DropRule(
-        _VAL_ENTITY_LATE,
-        "entity validates, row is from the cutoff on",
+        reasons.VAL_ENTITY_LATE,
         lambda rows: rows.late(VAL) if rows.plan.settings.val_in_test == "drop" else None,
     ),
 )
-OF_LABELS = DropRule("missing_label", "has no label", lambda rows: rows.has(MISSING_LABEL))
+OF_LABELS = DropRule(reasons.MISSING_LABEL, lambda rows: rows.has(MISSING_LABEL))
 
 
 def classify(scanned: Scanned, plan: SplitPlan) -> Codes:
@@ -249,8 +242,8 @@ def classify(scanned: Scanned, plan: SplitPlan) -> Codes:
     """
     rows = ScannedRows(scanned, plan)
     codes = rows.placed.copy()  # rules read the original
-    reasons = list(enumerate(plan.rules, start=len(plan.names)))
-    for code, rule in reversed(reasons):  # so that the first rule that applies has the last word
+    rules = list(enumerate(plan.rules, start=len(plan.names)))
+    for code, rule in reversed(rules):  # so that the first rule that applies has the last word
         dropped = rule.applies(rows)
         if dropped is not None:
             # Arithmetic, as masked writes are slow where a mask changes from row to row.

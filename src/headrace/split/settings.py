@@ -17,14 +17,12 @@ from headrace.near import LEAST_NEAR
 from headrace.run.settings import RecipeSettings
 from headrace.settings import Duplicates, Names, known_duration
 from headrace.split.cutoff import Cutoff, cutoffs
+from headrace.split.reasons import GAP, LABEL_PAST
 from headrace.storage.settings import LocalPath, Places
 from headrace.stream.audit.exclude import Exclude, ExcludeWords, exclusion_identity
 
 # Settings load no data libraries, so that completion and help of the command line are fast. So the
 # methods below import them on use.
-
-GAP = "gap_before_cutoff"
-LABEL_PAST = "label_past_cutoff"
 
 _COLUMNS: dict[str, Any] = {"panel": "Columns and dates"}
 _JOINED: dict[str, Any] = {"panel": "Joined values"}

@@ -40,7 +40,8 @@ from headrace.split.allocate import EntitySet, Hashes, hash_entities, hash_null_
 from headrace.split.cutoff import DateBins, cutoffs, in_utc
 from headrace.split.features.cells import FoldCells, fold_cells
 from headrace.split.features.known_at import known_late, times_in_utc
-from headrace.split.settings import GAP, LABEL_PAST, TemporalSplit
+from headrace.split.reasons import GAP, LABEL_PAST
+from headrace.split.settings import TemporalSplit
 from headrace.stream.audit.near import SplitBlocks, near_duplicates
 
 # rules besides those that keep rows away from the cutoff

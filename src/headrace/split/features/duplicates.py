@@ -29,6 +29,7 @@ from headrace.formats.dates import Dates
 from headrace.formats.shard import Chunk, Shard
 from headrace.near.repeats import count_kept
 from headrace.run.context import RunContext
+from headrace.split import reasons
 from headrace.split.content import Content, Repeats, row_numbers
 from headrace.split.features import Counts, Feature, Scans
 from headrace.split.rules import (
@@ -66,12 +67,8 @@ def _repeated(rows: ScannedRows, duplicates: str) -> Bools | None:
     return repeats.repeated(compared, rows.scanned.shard)
 
 
-CONTENT_BEFORE_CUTOFF = DropRule(
-    "content_before_cutoff", "train or val has its content", _content_before_cutoff
-)
-DUPLICATE = DropRule(
-    "duplicate", "an earlier row has its content", lambda rows: _repeated(rows, "drop")
-)
+CONTENT_BEFORE_CUTOFF = DropRule(reasons.CONTENT_BEFORE_CUTOFF, _content_before_cutoff)
+DUPLICATE = DropRule(reasons.DUPLICATE, lambda rows: _repeated(rows, "drop"))
 
 # Computes values from a shard's scan, the code of each row, and the indices of the kept rows with
 # content.

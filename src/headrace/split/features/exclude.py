@@ -20,11 +20,7 @@ from headrace.stream.audit.exclude import IN_BENCHMARK, read_excluded
 if TYPE_CHECKING:
     from headrace.stream.audit.overlap import Benchmarks
 
-RULE = DropRule(
-    IN_BENCHMARK,
-    "holds an item of a benchmark that is excluded",
-    lambda rows: rows.has(HOLDS_ITEM),
-)
+RULE = DropRule(IN_BENCHMARK, lambda rows: rows.has(HOLDS_ITEM))
 
 
 class BenchmarkScanner(Scanner):

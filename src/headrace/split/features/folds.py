@@ -17,7 +17,7 @@ from headrace.folds.settings import GroupKFold, Rolling
 from headrace.formats.dates import MISSING, Dates, moment
 from headrace.formats.shard import Chunk, Shard
 from headrace.run.context import TaskFiles, read_arrow
-from headrace.split import columns
+from headrace.split import columns, reasons
 from headrace.split.allocate import UNSEEN, Allocation, EntitySet, Hashes, allocate
 from headrace.split.cutoff import cutoffs
 from headrace.split.features import Counts, Feature, Scans
@@ -39,11 +39,7 @@ from headrace.split.settings import TemporalSplit
 
 MAX_STRATA = 100
 
-RULE = DropRule(
-    "in_no_fold",
-    "has no part in any fold",
-    lambda rows: rows.placed == len(rows.plan.names),
-)
+RULE = DropRule(reasons.IN_NO_FOLD, lambda rows: rows.placed == len(rows.plan.names))
 
 
 @dataclass(frozen=True)

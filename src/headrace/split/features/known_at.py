@@ -22,17 +22,14 @@ from headrace.formats.dates import DAY_US, MISSING, Dates, has_clock, parse_date
 from headrace.formats.shard import Chunk, Shard
 from headrace.formats.text_columns import nulled
 from headrace.formats.types import is_text
+from headrace.split import reasons
 from headrace.split.cutoff import in_utc
 from headrace.split.features import Feature
 from headrace.split.rules import DropRule
 from headrace.split.scan import KNOWN_LATE, Scanner, check_forms, column_of, to_python
 from headrace.split.settings import TemporalSplit
 
-RULE = DropRule(
-    "known_late",
-    "a value was not known before its time",
-    lambda rows: rows.has(KNOWN_LATE),
-)
+RULE = DropRule(reasons.KNOWN_LATE, lambda rows: rows.has(KNOWN_LATE))
 _ISO_DATE = r"^[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}$"
 _COMPACT_DATE = r"^[0-9]{8}(\.0*)?$"
 _COUNTS_DAYS = ("yyyymmdd", "epoch_days", "excel_days")
