@@ -10,6 +10,7 @@ from headrace.histories.contexts import sample, vocabulary
 from headrace.histories.contexts.sample import FULL, NONE, PARTIAL, find_candidates
 from headrace.histories.contexts.tokens import make_tokens
 from laws import examples
+from raised import raised
 
 ROOM = 1025
 
@@ -115,9 +116,9 @@ def test_damaged_tokens_are_refused_with_their_place():
     for position, value in ((0, 5), (1, 10), (2, 3)):
         wrong = tokens.copy()
         wrong[position] = value
-        with pytest.raises(InputError, match=r"position \d+"):
+        with raised(InputError, remedy="give complete measurements of one segment"):
             vocabulary.decode(wrong)
-    with pytest.raises(InputError, match="position"):
+    with raised(InputError, row="position 6", remedy="give complete measurements"):
         vocabulary.decode(tokens[:6])
 
 

@@ -18,6 +18,7 @@ from headrace.histories.codec.rows import (
     encode_rows,
     lay_out,
 )
+from raised import raised
 
 SIZES = st.builds(
     Sizes,
@@ -127,13 +128,13 @@ def test_damage_is_an_error_or_another_row_and_never_a_crash(
 def test_a_cut_row_is_an_error(sizes: Sizes, seed: int, cut: int) -> None:
     blob = encode_rows(random_rows(np.random.default_rng(seed), sizes)).blobs(np.array([0]))[0]
 
-    with pytest.raises(CorruptShard):
+    with raised(CorruptShard, path="file: row 1"):
         decode_rows([blob[: cut % len(blob)]], ["file: row 1"])
 
 
 @pytest.mark.parametrize("size", [0, 1, HEADER_BYTES - 1, HEADER_BYTES, 500])
 def test_zeros_are_no_row(size: int) -> None:
-    with pytest.raises(CorruptShard):
+    with raised(CorruptShard, path="file: row 1"):
         decode_rows([bytes(size)], ["file: row 1"])
 
 

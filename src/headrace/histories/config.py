@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
+from headrace.errors import setting, setting_name
 from headrace.histories import IdKind
 from headrace.run.settings import RecipeSettings
 from headrace.settings import Duplicates, Names
 from headrace.storage.settings import Places
-
-if TYPE_CHECKING:
-    pass
 
 VALUE_TYPES = ("int8", "int16", "int32", "int64", "float32", "float64", "category")
 ValueRule = Literal["failed", "drop", "error"]
@@ -38,7 +36,7 @@ def _known_types(types: Mapping[str, str]) -> Mapping[str, str]:
     for name, word in types.items():
         if word not in VALUE_TYPES:
             raise ValueError(
-                f"values has {name}={word}, which is not a type; choose one of"
+                f"{setting_name('values')} has {name}={word}, which is not a type; choose one of"
                 f" {', '.join(VALUE_TYPES)}"
             )
     return dict(sorted(types.items()))
@@ -179,7 +177,7 @@ class Histories(RecipeSettings):
         for time_format in value:
             date_word(time_format, "time_format")
         if not value:
-            raise ValueError("time_format is empty; give at least one")
+            raise ValueError(f"{setting_name('time_format')} is empty; give at least one")
         return value
 
     @model_validator(mode="before")
@@ -194,25 +192,31 @@ class Histories(RecipeSettings):
         names = self.columns()
         if len(set(names)) < len(names):
             raise ValueError(
-                f"columns are {', '.join(names)}; entity, time, peer, value and values must differ"
+                f"columns are {', '.join(names)};"
+                f" {', '.join(map(setting_name, ('entity', 'time', 'peer', 'value')))} and"
+                f" {setting_name('values')} must differ"
             )
         if self.value is None and not self.values:
             raise ValueError(
-                "neither value nor values is given; give a latency, or other columns such as"
-                " price=float32"
+                f"neither {setting_name('value')} nor {setting_name('values')} is given; give a"
+                " latency, or other columns such as price=float32"
             )
         if len(self.values) > MOST_VALUES:
-            raise ValueError(f"values has {len(self.values)} columns; give at most {MOST_VALUES}")
+            raise ValueError(
+                f"{setting_name('values')} has {len(self.values)} columns; give at most"
+                f" {MOST_VALUES}"
+            )
         if self.peer is None and self.peer_kind != "address":
             raise ValueError(
-                f"peer_kind is {self.peer_kind!r} without a peer; give peer, or leave it out"
+                f"{setting_name('peer_kind')} is {self.peer_kind!r} without a peer; give"
+                f" {setting('peer')}, or leave it out"
             )
         known = self._measured()
         unknown = [name for name in self.content if name not in known]
         if unknown:
             raise ValueError(
-                f"content names {unknown}; name some of {', '.join(known)}, which a measurement"
-                " consists of"
+                f"{setting_name('content')} names {unknown}; name some of {', '.join(known)}, which"
+                " a measurement consists of"
             )
         return self
 

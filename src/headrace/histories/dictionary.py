@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from headrace.arrays import I64, U32, U64
 from headrace.digest import derive_key
-from headrace.errors import CorruptShard, InputError
+from headrace.errors import CorruptShard, InputError, setting_name
 from headrace.formats.write import HashingFile
 from headrace.histories.codec.addresses import Addresses, from_numbers, from_words, to_numbers
 from headrace.keyed_hash import hash_texts
@@ -138,8 +138,9 @@ def merge_texts(
             for merged in _merged(batches, at_once):
                 if count + len(merged) > MOST_TEXTS:
                     raise InputError(
-                        f"column {column!r} has more than {MOST_TEXTS:,} distinct texts, which have"
-                        " no codes"
+                        f"has more than {MOST_TEXTS:,} distinct texts, which have no codes",
+                        column=column,
+                        remedy="leave it out",
                     )
                 table = _as_table(merged)
                 with storing(temporary):
@@ -198,8 +199,9 @@ def _gather_codes(files: TaskFiles, role: str, column: str, paths: Sequence[Path
                 records = records[np.argsort(records["hash"], kind="stable")]
                 if (records["hash"][1:] == records["hash"][:-1]).any():
                     raise InputError(
-                        f"two texts of column {column!r} have one hash of 64 bits",
-                        remedy="give another seed",
+                        "two texts have one hash of 64 bits",
+                        column=column,
+                        remedy=f"give another {setting_name('seed')}",
                     )
                 file.write(np.ascontiguousarray(records[name]).tobytes())
         written = file.holding(0)

@@ -18,7 +18,7 @@ from headrace.cli.init.asked import AskedHistories
 from headrace.cli.init.commented import Aside, Section, settings_of
 from headrace.cli.init.look import NULLS, Look, known, look, named, number_share
 from headrace.cli.init.times import time_forms
-from headrace.errors import SettingsError
+from headrace.errors import SettingsError, setting, setting_name
 from headrace.formats.registry import stem_of_name
 from headrace.formats.source import survey
 from headrace.formats.text_columns import as_text
@@ -137,7 +137,9 @@ def histories_sections(options: AskedHistories) -> tuple[list[Section], str]:
     )
     if not value and not types:
         raise SettingsError(
-            f"{seen.names[0]}: no column holds values", remedy=f"give --value, {_one_of(free)}"
+            "no column holds values",
+            path=seen.names[0],
+            remedy=f"give {setting('value')}, {_one_of(free)}",
         )
     values: dict[str, Any] = {}
     if types:
@@ -231,8 +233,8 @@ def _try(seen: Look, settings: Histories) -> Dropped:
     if not measurements:
         first = next(iter(dropped.first.values()))
         raise SettingsError(
-            f"none of the rows looked at is a measurement; {first}",
-            remedy="give --entity, --time, --value",
+            f"none of the rows looked at is a measurement: {first}",
+            remedy=f"give {setting('entity')}, {setting('time')} or {setting('value')}",
         )
     return dropped
 
@@ -269,15 +271,18 @@ def _find_time(seen: Look, chosen: str | None, free: Sequence[str]) -> Proposal:
         return {"time": name, **declared}, f"{words} {forms.doubt}".strip()
     if chosen is not None:
         raise SettingsError(
-            f"{seen.names[0]}: column {chosen!r} holds no times that can be read",
+            "holds no times that can be read",
+            path=seen.names[0],
+            column=chosen,
             remedy=(
-                "give another --time, or write the configuration with time_format as a strptime"
-                " pattern"
+                f"give another {setting_name('time')}, or write the configuration with time_format"
+                " as a strptime pattern"
             ),
         )
     raise SettingsError(
-        f"{seen.names[0]}: no column that all files have holds times",
-        remedy=f"give --time, {_one_of(free)}",
+        "no column that all files have holds times",
+        path=seen.names[0],
+        remedy=f"give {setting('time')}, {_one_of(free)}",
     )
 
 
@@ -306,9 +311,9 @@ def _find_entity(seen: Look, chosen: str | None, free: Sequence[str]) -> Proposa
     if chosen is not None:
         return {"entity_from": "file_name", "entity_kind": "text"}, words
     raise SettingsError(
-        f"{seen.names[0]}: no column is the entity for certain, and names of files are"
-        f" none ({stems[0]!r})",
-        remedy=f"give --entity, {_one_of(free)}",
+        f"no column is the entity for certain, and names of files are none ({stems[0]!r})",
+        path=seen.names[0],
+        remedy=f"give {setting('entity')}, {_one_of(free)}",
     )
 
 
@@ -369,8 +374,9 @@ def _find_value(seen: Look, chosen: str | None, free: Sequence[str]) -> Proposal
         )
         if not usable:
             raise SettingsError(
-                f"{seen.names[0]}: no column is the latency for certain",
-                remedy=f"give --value, {_one_of(numbers or free)}",
+                "no column is the latency for certain",
+                path=seen.names[0],
+                remedy=f"give {setting('value')}, {_one_of(numbers or free)}",
             )
         name = usable[0]
     unit = next((word for word, ends in _UNITS.items() if name.lower().endswith(ends)), None)
@@ -418,8 +424,10 @@ def _address_column(seen: Look, name: str, role: str, otherwise: str) -> dict[st
     id_kind = _kind_of(seen, name) or "text"
     if pa.types.is_nested(_parts(seen, name)[0].type):
         raise SettingsError(
-            f"{seen.names[0]}: column {name!r} is nested",
-            remedy=f"give another --{role}, or {otherwise}",
+            "is nested",
+            path=seen.names[0],
+            column=name,
+            remedy=f"give another {setting_name(role)}, or {otherwise}",
         )
     return {role: name} | ({} if id_kind == "address" else {f"{role}_kind": id_kind})
 

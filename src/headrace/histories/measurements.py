@@ -193,4 +193,4 @@ def _decode(path: Path, name: str) -> Iterator[tuple[str, Decoded]]:
             yield f"{name}: row {rows + 1}", decoded
         rows += len(decoded.n)
         if decoded.damage is not None:
-            raise CorruptShard(damaged(f"{name}: row {rows + 1}", decoded.damage))
+            raise damaged(name, decoded.damage, rows + 1)

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.arrays import F64, I8, I64, U16, U64, Bools
-from headrace.errors import InputError
+from headrace.errors import InputError, setting
 from headrace.formats.dates import MISSING, advice, parse_in_turn
 from headrace.formats.registry import stem_of_name
 from headrace.formats.shard import Shard
@@ -51,26 +51,27 @@ from headrace.storage.local import created, storing
 _LATEST_US = 1 << 62
 _ENOUGH_ROWS = 1 << 10  # this many addresses show whether they repeat
 _US_PER = {"us": 1, "ms": 1_000, "s": 1_000_000}
-_ADVICE = {  # of each reason, what is wrong with the value
-    "null_time": "is missing",
-    "unreadable_time": "is not a time of the declared form: {time}",
-    "time_before_1970": "is before 1970, and row times count from there",
-    "null_entity": "is missing",
-    "unreadable_entity": "is not a valid {entity_kind}; correct it, or give entity_kind='text'",
-    "null_peer": "is missing",
-    "unreadable_peer": "is not a valid {peer_kind}; correct it, or give peer_kind='text'",
-    "unreadable_value": "is not {expected}",
-    "missing_value": (
-        "is missing, which missing='error' refuses; or give missing='failed' or missing='drop'"
-    ),
-    "negative_value": (
-        "is below 0, which negative='error' refuses; or give negative='failed' or negative='drop'"
-    ),
-    "zero_value": (
-        "is 0, which zero='error' refuses; or give zero='value', zero='failed' or zero='drop'"
-    ),
+_FAULTS = {  # of each reason, what is wrong with the value
+    "null_time": "missing",
+    "unreadable_time": "not a time of the declared form: {time}",
+    "time_before_1970": "before 1970, and row times count from there",
+    "null_entity": "missing",
+    "unreadable_entity": "not a valid {entity_kind}",
+    "null_peer": "missing",
+    "unreadable_peer": "not a valid {peer_kind}",
+    "unreadable_value": "not {expected}",
+    "missing_value": "missing",
+    "negative_value": "below 0",
+    "zero_value": "zero",
 }
-REASONS = tuple(_ADVICE)
+_REMEDIES = {
+    "unreadable_entity": f"correct it, or give {setting('entity_kind', 'text')}",
+    "unreadable_peer": f"correct it, or give {setting('peer_kind', 'text')}",
+    "missing_value": f"give {setting('missing', 'failed', 'drop')}",
+    "negative_value": f"give {setting('negative', 'failed', 'drop')}",
+    "zero_value": f"give {setting('zero', 'value', 'failed', 'drop')}",
+}
+REASONS = tuple(_FAULTS)
 # instead of an index
 _NULL = -1
 _UNREADABLE = -2
@@ -322,7 +323,8 @@ def _read_floats(
 
 def _not_numbers(column: pa.ChunkedArray, name: str) -> InputError:
     return InputError(
-        f"column {name!r} is {column.type}, which is not a number",
+        f"is of type {column.type}, which is not a number",
+        column=name,
         remedy="name a column of numbers",
     )
 
@@ -509,22 +511,23 @@ def _drop_or_refuse(
     describe = partial(_describe, table, rows, file, settings, reasons)
     if len(errors):
         row = int(errors[0])
-        message = f"{file.path}: {describe(row)}"
+        error = describe(row).at(path=file.path)
         if REASONS[reasons.numbers[row] - 1] not in rules:
-            message += "; or drop and count such rows with bad_rows='drop'"
-        raise InputError(message)
+            dropping = f"drop and count such rows with {setting('bad_rows', 'drop')}"
+            error.remedy = ", or ".join(filter(None, [error.remedy, dropping]))
+        raise error
     for number in np.unique(reasons.numbers[reasons.numbers > 0]).tolist():
         word = REASONS[number - 1]
         chosen = np.flatnonzero(reasons.numbers == number)
         dropped.rows[word] = dropped.rows.get(word, 0) + len(chosen)
         if word not in dropped.first:
-            dropped.first[word] = f"{file.name}: {describe(int(chosen[0]))}"
+            dropped.first[word] = str(describe(int(chosen[0])).at(path=file.name))
 
 
 def _describe(
     table: pa.Table, rows: I64, file: SourceFile, settings: Histories, reasons: Reasons, row: int
-) -> str:
-    """Say what is wrong with a row: its number, column and value."""
+) -> InputError:
+    """Say what is wrong with a row: its number, column and value, but not its file."""
     word = REASONS[reasons.numbers[row] - 1]
     expected = "a finite number"
     time_advice = ""
@@ -539,25 +542,32 @@ def _describe(
             expected = _expected(type_name)
     else:
         name = settings.time
-    if word.endswith("_entity") and settings.entity_from == "file_name":
-        name = "the file's name"
-        value = file.stem
-    else:
+    in_name = word.endswith("_entity") and settings.entity_from == "file_name"
+    value: object = file.stem
+    if not in_name:
         value = table[name][row].as_py()
     if "time" in word:
         time_advice = advice(value, " or ".join(settings.time_format), "time_format")
-    message = _ADVICE[word].format(
+    problem = _FAULTS[word].format(
         entity_kind=settings.entity_kind,
         peer_kind=settings.peer_kind,
         expected=expected,
         time=time_advice,
     )
+    remedy = _REMEDIES.get(word)
     if word.startswith("unreadable") and value in MEANS_MISSING:
-        message += f"; if {value!r} means missing, give null_values={value!r}"
-    quoted = f"{value}"
-    if value is None or isinstance(value, str):
-        quoted = repr(value)
-    return f"row {rows[row] + 1}: {name} is {quoted}, which {message}"
+        nulls = f"give {setting('null_values', value)} if it means missing"
+        remedy = ", or ".join(filter(None, [remedy, nulls]))
+    error = InputError(problem, row=int(rows[row]) + 1, remedy=remedy)
+    if in_name:
+        error.args = (f"the file's name is {value!r}: {problem}",)
+        return error
+    error.column = name
+    if value is None or isinstance(value, str | int | float):
+        error.value = value
+    else:  # a time, whose representation is Python
+        error.value = str(value)
+    return error
 
 
 def _expected(type_name: str) -> str:
@@ -652,9 +662,8 @@ def gather_shard(
             try:
                 parsed = parse_chunk(table, rows, source, settings, dropped, cache=cache)
             except InputError as error:
-                if str(error).startswith(source.path):
-                    raise
-                raise InputError(f"{error}", path=source.path) from error
+                error.at(path=source.path)
+                raise
             if len(parsed.micros):
                 add_texts(parsed.texts)
                 gatherer.add(parsed)

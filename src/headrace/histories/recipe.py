@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.errors import InputError
+from headrace.errors import InputError, setting
 from headrace.formats.common_schema import with_content
 from headrace.formats.partitions import partition_types
 from headrace.formats.shard import Shard
@@ -129,13 +129,12 @@ def _survey(
         names = shard.schema.names
         for column in settings.columns():
             if column not in names:
+                flags = ", ".join(map(setting, ("entity", "time", "peer", "value")))
                 raise InputError(
                     f"has no column {column!r}, it has {shorten_list(names)}",
                     path=shard.path,
-                    remedy=(
-                        "name its columns with entity=, time=, peer=, value= and"
-                        f" values={hint(names)}"
-                    ),
+                    value=column,
+                    remedy=f"name its columns with {flags} and {setting('values')}{hint(names)}",
                 )
     if settings.partitions is not None:
         return shards, settings.partitions

@@ -310,11 +310,10 @@ class _ShardCheck:
         if len(decoded.n):
             listed = self._listed.slice(self.rows, len(decoded.n)).combine_chunks()
             self._check_rows(decoded, listed)
-        where = f"{self._path}: row {self.rows + 1}"
         if decoded.damage is not None:
-            raise CorruptShard(damaged(where, decoded.damage))
+            raise damaged(self._path, decoded.damage, self.rows + 1)
         if len(decoded.n) < len(blobs.sizes):
-            raise CorruptShard(f"is not in {ROWS}", path=where)
+            raise CorruptShard(f"is not in {ROWS}", path=self._path, row=self.rows + 1)
 
     def _check_rows(self, decoded: Decoded, listed: pa.Table) -> None:
         n = decoded.n
@@ -485,7 +484,7 @@ class _ShardCheck:
         violation = first_violation(rules)
         if violation is not None:
             row = self.rows + violation.row + 1
-            raise CorruptShard(f"row {row}: {violation.message}", path=self._path)
+            raise CorruptShard(violation.message, path=self._path, row=row)
 
     def _value_words(self, decoded: Decoded) -> U64 | None:
         """Return the words of the values, as they were when the measurements were gathered."""
@@ -536,7 +535,7 @@ def contents_of_split(
             data = np.frombuffer(part.buffers()[2], np.uint8)[offsets[0] : offsets[-1]]
             decoded = decode_together(data, np.diff(offsets))
             if decoded.damage is not None:
-                raise CorruptShard(damaged(f"{dataset.root}: split {split}", decoded.damage))
+                raise damaged(f"{dataset.root}: split {split}", decoded.damage)
             # Codes are as good as their texts, because a run has one dictionary.
             peer = _peers(decoded, mix_peers(decoded.peers))
             words = None

@@ -33,7 +33,6 @@ def check_units(settings: TemporalSplit, scans: Scans) -> None:
     Numbers of two usual sizes, with none in between, are epochs of two units. Numbers of one size
     that is not the declared unit's, all on one side of the cutoff, are of that other unit.
     """
-    name = settings.time
     dated = [
         (receipt.extra, shard)
         for receipt, shard in zip(scans.receipts, scans.shards, strict=True)
@@ -41,8 +40,9 @@ def check_units(settings: TemporalSplit, scans: Scans) -> None:
     ]
     if dated and all(result["hours"] for result, _ in dated):
         raise InputError(
-            f"{name} is written in ten digits, an hour as YYYYMMDDHH and also seconds since 1970",
+            "is written in ten digits, an hour as YYYYMMDDHH and also seconds since 1970",
             path=dated[0][1].path,
+            column=settings.time,
             remedy=(
                 f"give {setting('time_format', '%Y%m%d%H')} or {setting('time_format', 'epoch_s')}"
             ),
@@ -56,8 +56,9 @@ def check_units(settings: TemporalSplit, scans: Scans) -> None:
     if len(first) > 1:
         listed = ", ".join(f"those of {unit} in {first[unit].path}" for unit in sorted(first))
         raise InputError(
-            f"{name} holds numbers in two units: {listed}",
+            f"holds numbers in two units: {listed}",
             path=next(iter(first.values())).path,
+            column=settings.time,
             remedy="write one unit throughout, or split the files of each separately",
         )
     if first and settings.time_format not in first and dated:
@@ -66,9 +67,10 @@ def check_units(settings: TemporalSplit, scans: Scans) -> None:
         last_us = max(result["last_us"] for result, _ in dated)
         if not first_us <= settings.cutoff().instant_us <= last_us:
             raise InputError(
-                f"{name} holds numbers of the size of {unit}, which as {settings.time_format}"
-                f" run from {moment(first_us)} to {moment(last_us)}",
+                f"holds numbers of the size of {unit}, which as {settings.time_format} run from"
+                f" {moment(first_us)} to {moment(last_us)}",
                 path=shard.path,
+                column=settings.time,
                 remedy=f"give {setting('time_format', unit)}",
             )
 

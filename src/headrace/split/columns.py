@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.errors import InputError
+from headrace.errors import InputError, setting
 from headrace.formats.text_columns import as_text, numbers
 from headrace.formats.types import is_text
 
@@ -70,8 +70,10 @@ def number_texts(values: pa.ChunkedArray) -> pa.ChunkedArray:
     )
 
 
-def label_map(distinct: Sequence[str]) -> dict[str, int]:
+def label_map(distinct: Sequence[str], name: str) -> dict[str, int]:
     """Number all label texts of the source, in one map for all shards.
+
+    name: of the column, for errors.
 
     If all labels are whole numbers ("0", "1.0"), they keep their number. Any other set of texts
     becomes 0..k-1 in sorted order. Raises `InputError` if whole numbers are mixed with other
@@ -87,10 +89,12 @@ def label_map(distinct: Sequence[str]) -> dict[str, int]:
         for text, match in zip(distinct, matches, strict=True):
             if match is None:
                 raise InputError(
-                    f"label {text!r} appears among numbers and is not a class",
+                    "appears among numbers and is not a class",
+                    column=name,
+                    value=text,
                     remedy=(
-                        "name it in null_values if it means missing, or leave label= out for"
-                        " regression targets"
+                        f"name it in {setting('null_values')} if it means missing, or leave"
+                        f" {setting('label')} out for regression targets"
                     ),
                 )
     return {text: index for index, text in enumerate(sorted(distinct))}

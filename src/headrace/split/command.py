@@ -14,7 +14,7 @@ import typer
 
 from headrace.cli.commands import execute
 from headrace.cli.settings_flags import PartialFlagValues, RunOptions
-from headrace.errors import SettingsError
+from headrace.errors import SettingsError, setting, setting_name
 
 # paths of the container job
 _SOURCE = "/opt/ml/processing/input/data"
@@ -78,22 +78,26 @@ def split(
         for name in needed
         if name not in settings and not (name == "split_date" and "folds" in settings)
     ]
-    arguments = [*(() if source else ("SOURCE",)), *(() if out else ("--out",))]
     if missing or not source or out is None:
-        flags = [*arguments, *("--" + name.replace("_", "-") for name in missing)]
-        variables_too = ""
+        flags = list(map(setting, missing))
+        if out is None:
+            flags.insert(0, setting("out"))
+        if not source:
+            flags.insert(0, "SOURCE")
+        remedy = "add it"
+        if len(flags) > 1:
+            remedy = "add them"
         if from_env:
-            variables_too = f" or set {', '.join(_REQUIRED[name] for name in missing)}"
-        raise SettingsError(
-            f"not given: {', '.join(flags)}",
-            remedy=f"add {('them' if len(flags) > 1 else 'it')}{variables_too}",
-        )
+            remedy += f" or set {', '.join(_REQUIRED[name] for name in missing)}"
+        raise SettingsError(f"not given: {', '.join(flags)}", remedy=remedy)
 
     from headrace.storage.places import is_address
 
     if from_env and is_address(str(out)):
         raise SettingsError(
-            f"--from-env lays links and copies beside the run, and {out} has none",
+            f"{setting_name('from_env')} lays links and copies beside the run, which an address"
+            " cannot hold",
+            path=out,
             remedy="leave it out",
         )
     run = execute(flag_values.model(source=source, **settings), out, about)
@@ -131,14 +135,16 @@ def settings_from_environment(environment: Mapping[str, str]) -> tuple[dict[str,
             return parse(value)
         except ValueError:
             raise SettingsError(
-                f"{name} is {value!r}", remedy="give a number, or unset it"
+                setting=name, value=value, remedy="give a number, or unset it"
             ) from None
 
     for name in ("SHARD_SIZE", "STREAMING_BATCH_SIZE", "BATCH_SIZE"):
         number(name, int)
     format_ = text("OUTPUT_FORMAT") or "csv"
     if format_.lower() not in ("csv", "tsv", "parquet"):
-        raise SettingsError(f"OUTPUT_FORMAT is {format_!r}", remedy="give CSV, TSV or Parquet")
+        raise SettingsError(
+            setting="OUTPUT_FORMAT", value=format_, remedy="give CSV, TSV or Parquet"
+        )
     targets = _targets(text("TARGETS"))
     index = number("MAIN_TASK_INDEX", int)
     if (targets is None) != (index is None):
@@ -149,8 +155,9 @@ def settings_from_environment(environment: Mapping[str, str]) -> tuple[dict[str,
             present_name = "MAIN_TASK_INDEX"
             missing = "TARGETS"
         raise SettingsError(
-            f"{present_name} is {text(present_name)!r} and {missing} is not set, so no main"
-            " target would be made",
+            f"{missing} is not set, so no main target would be made",
+            setting=present_name,
+            value=text(present_name),
             remedy=f"set {missing}, or unset {present_name}",
         )
     settings = {
@@ -179,6 +186,6 @@ def _targets(text: str | None) -> tuple[str, ...] | None:
             return tuple(str(name) for name in ast.literal_eval(text))
         except (ValueError, SyntaxError):
             raise SettingsError(
-                f"TARGETS is {text!r}", remedy="give a comma-separated list of columns"
+                setting="TARGETS", value=text, remedy="give a comma-separated list of columns"
             ) from None
     return tuple(name.strip().strip("'\"") for name in text.split(",") if name.strip())

@@ -17,6 +17,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 from zoneinfo import ZoneInfo
 
+from headrace.errors import setting_name
 from headrace.folds.settings import Rolling
 
 if TYPE_CHECKING:
@@ -57,8 +58,8 @@ def cutoff_at(moment: datetime, zone: ZoneInfo) -> Cutoff:
             if skipped:
                 problem = "does not exist"
             raise ValueError(
-                f"split_date {moment} {problem} in {zone.key} (clock change); "
-                f"give it with an offset, e.g. {first.isoformat()}"
+                f"{setting_name('split_date')} {moment} {problem} in {zone.key} (clock change);"
+                f" give it with an offset, e.g. {first.isoformat()}"
             )
         moment = first
     wall = moment.astimezone(zone)
@@ -80,7 +81,8 @@ def cutoffs(settings: TemporalSplit) -> list[Cutoff]:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise ValueError(
-            f"split_date is {settings.split_date!r}; give an ISO date such as 2025-01-01"
+            f"{setting_name('split_date')} is {settings.split_date!r}; give an ISO date such as"
+            " 2025-01-01"
         ) from None
     zone = ZoneInfo(settings.time_zone)
     folds = settings.folds
@@ -92,14 +94,15 @@ def cutoffs(settings: TemporalSplit) -> list[Cutoff]:
         ]
     except OverflowError:
         raise ValueError(
-            f"folds: {folds.n} steps of {folds.step} go beyond the year 9999; give fewer"
+            f"{setting_name('folds')}: {folds.n} steps of {folds.step} go beyond the year 9999;"
+            " give fewer"
         ) from None
     cuts = [cutoff_at(moment, zone) for moment in moments]
     for earlier, later in pairwise(cuts):
         if later.instant_us <= earlier.instant_us or later.wall_us <= earlier.wall_us:
             raise ValueError(
-                f"folds: two cuts {folds.step} apart are the same time in {zone.key} (clock"
-                " change); choose a longer step"
+                f"{setting_name('folds')}: two cuts {folds.step} apart are the same time in"
+                f" {zone.key} (clock change); choose a longer step"
             )
     return cuts
 

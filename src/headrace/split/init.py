@@ -26,7 +26,7 @@ from headrace.cli.init.look import (
     number_share,
 )
 from headrace.cli.init.times import day_first_doubt, number_time_format
-from headrace.errors import SettingsError
+from headrace.errors import SettingsError, setting
 from headrace.formats.dates import MISSING, parse_dates
 from headrace.formats.text_columns import as_text, nulled
 from headrace.formats.types import is_text
@@ -151,7 +151,7 @@ def _time(sample: Look, options: AskedSplit) -> tuple[Column, Section]:
         raise SettingsError(
             "no column that all files have holds dates",
             path=options.source[0],
-            remedy=f"give --time, one of {', '.join(list(sample.columns)[:20])}",
+            remedy=f"give {setting('time')}, one of {', '.join(list(sample.columns)[:20])}",
         )
     else:
         one_day = {
@@ -220,7 +220,7 @@ def _entity(sample: Look, options: AskedSplit, time: str) -> tuple[str, Section]
             raise SettingsError(
                 "no column repeats as an entity's would",
                 path=options.source[0],
-                remedy=f"give --entity, one of {', '.join(list(sample.columns)[:20])}",
+                remedy=f"give {setting('entity')}, one of {', '.join(list(sample.columns)[:20])}",
             )
         usable.sort(
             key=lambda candidate: (
@@ -283,7 +283,7 @@ def _cutoff(sample: Look, options: AskedSplit, time: Column) -> tuple[str, str]:
         raise SettingsError(
             "the time column holds no time in the rows sampled",
             path=options.source[0],
-            remedy="give --time",
+            remedy=f"give {setting('time')}",
         )
     first, last = (
         str(np.datetime64(int(date), "us").astype("datetime64[D]"))

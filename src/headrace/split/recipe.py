@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from headrace.errors import InputError, SettingsError, setting
+from headrace.errors import InputError, SettingsError, setting, setting_name
 from headrace.folds.settings import GroupKFold, Rolling
 from headrace.formats.common_schema import common_schema, with_content
 from headrace.formats.partitions import partition_types
@@ -309,16 +309,20 @@ def _survey(
             )
             path = with_content(shards)[0].path
             raise InputError(
-                f"has no column {name!r} ({role}); its columns are"
+                f"has no column {name!r} for {setting_name(role)}; its columns are"
                 f" {shorten_list(schema.names)}{advice_on_header}",
                 path=path,
+                value=name,
             )
-    if settings.lineage == "columns" and {"source_shard", "source_row"} & set(schema.names):
-        raise InputError(
-            "has a column source_shard or source_row already",
-            path=shards[0].path,
-            remedy="leave lineage off or rename it",
-        )
+    if settings.lineage == "columns":
+        for name in ("source_shard", "source_row"):
+            if name in schema.names:
+                raise InputError(
+                    f"{setting_name('lineage')} would add a second column of this name",
+                    path=shards[0].path,
+                    column=name,
+                    remedy="leave it off or rename the column",
+                )
     return SurveyedSource(
         shards, number_shards([name for _, name in files], settings.shard_numbers), schema
     )
@@ -340,15 +344,15 @@ def _named_columns(settings: TemporalSplit) -> Iterable[tuple[str, str]]:
         if name is not None:
             yield role, name
     for name in settings.types:
-        yield f"types[{name!r}]", name
+        yield "types", name
     lists = {
         "targets": settings.targets or (),
         "content": settings.content,
         "known_at": settings.known_at,
     }
     for role, names in lists.items():
-        for index, name in enumerate(names):
-            yield f"{role}[{index}]", name
+        for name in names:
+            yield role, name
 
 
 def number_shards(names: Sequence[str], how: Literal["keep", "dense"]) -> list[int]:
@@ -366,14 +370,15 @@ def number_shards(names: Sequence[str], how: Literal["keep", "dense"]) -> list[i
     for name, match in zip(names, matches, strict=True):
         if match is None:
             raise InputError(
-                f"{name}: has no number, but other shards are called part-N",
+                "has no number, but other shards are called part-N",
+                path=name,
                 remedy=f"rename it, or number all with {dense}",
             )
         first = numbered.setdefault(int(match[1]), name)
         if first != name:
             raise InputError(
-                f"{name} and {first}: are both shard {int(match[1])}, one would overwrite the"
-                " other",
+                f"is shard {int(match[1])} like {first}, and one would overwrite the other",
+                path=name,
                 remedy=f"rename one, or number all with {dense}",
             )
     return list(numbered)
@@ -393,7 +398,9 @@ def _output(settings: TemporalSplit, source: SurveyedSource) -> Output:
             listed = " and ".join(sorted(formats))
             raise SettingsError(
                 f"the source holds {listed}",
-                remedy=f"choose one output format with {setting('format')}",
+                setting="format",
+                value=format_name,
+                remedy="choose one output format",
             )
         format_name = next(iter(formats))
     problem = compression_problem(format_name, settings.compression)
@@ -447,9 +454,9 @@ def _refuse_types(output: Output, shards: Sequence[Shard]) -> None:
         ):
             shard = next((shard for shard in shards if field.name in shard.schema.names), shards[0])
             raise InputError(
-                f"column {field.name} is {data_type}, which {output.file_type.format.name}"
-                " cannot hold",
+                f"{output.file_type.format.name} cannot hold {data_type}",
                 path=shard.path,
+                column=field.name,
                 remedy=f"choose {setting('format', 'parquet')} or remove the column",
             )
 

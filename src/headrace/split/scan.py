@@ -37,7 +37,6 @@ from headrace.formats.dates import (
 from headrace.formats.shard import Chunk, Shard
 from headrace.formats.source import read_chunks
 from headrace.formats.text_columns import MEANS_MISSING, as_text, nulled
-from headrace.printable import short_repr
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles, read_arrow
 from headrace.split.allocate import Hashes, hash_entities, in_order
 from headrace.split.cutoff import cutoffs
@@ -172,13 +171,18 @@ def read_entities(run: Path, number: int) -> tuple[Hashes, U16]:
 
 @contextmanager
 def located(path: str | PathLike[str], first_row: int) -> Iterator[None]:
-    """Within the block, add the file and the row to input errors that do not name the file."""
+    """Within the block, add the file and the row to input errors that lack the file.
+
+    Such an error counts its row from `first_row`.
+    """
     try:
         yield
     except InputError as error:
-        if str(path) in str(error):
-            raise
-        raise InputError(f"from row {first_row + 1}: {error.marked}", path=path) from error
+        if error.path is None:
+            if isinstance(error.row, int):
+                error.row += first_row
+            error.at(path=path, row=f"from row {first_row + 1:,}")
+        raise
 
 
 class _ShardScan:
@@ -251,20 +255,23 @@ class _ShardScan:
         if not absent.any() or (settings.bad_rows == "drop" and self.first_unreadable is not None):
             return times
         row = int(np.flatnonzero(absent)[0])
-        value = column[row]
-        if value.is_valid and repeated[row]:
-            fault = (
-                f"is {short_repr(to_python(value), 80)}, an hour that happens twice in"
-                f" {settings.time_zone} around the split date; give dates an offset"
+        value = to_python(column[row])
+        if value is None:
+            problem = "has no date"
+        elif repeated[row]:
+            problem = (
+                f"an hour that happens twice in {settings.time_zone} around the split date; give"
+                " dates an offset"
             )
         else:
-            fault = fault_of(value, settings.time_format) or "has no date"
-        message = f"{self.shard.path}: row {first_row + row + 1}: {name} {fault}"
+            problem = advice(value, settings.time_format)
+        error = InputError(
+            problem, path=self.shard.path, row=first_row + row + 1, column=name, value=value
+        )
         if settings.bad_rows == "error":
-            raise InputError(
-                f"{message}; or drop and count such rows with {setting('bad_rows', 'drop')}"
-            )
-        self.first_unreadable = message
+            error.remedy = f"or drop and count such rows with {setting('bad_rows', 'drop')}"
+            raise error
+        self.first_unreadable = error.marked
         return times
 
     def _in_repeated_hour(self, times: Dates) -> Bools:
@@ -308,8 +315,10 @@ class _ShardScan:
             if encoded.null_count and self.settings.null_entity == "error":
                 row = int(np.flatnonzero(pc.is_null(encoded).to_numpy(zero_copy_only=False))[0])
                 raise InputError(
-                    f"row {chunk.first_row + row + 1}: {name} is empty",
+                    "is empty",
                     path=self.shard.path,
+                    row=chunk.first_row + row + 1,
+                    column=name,
                     remedy=(
                         f"choose what becomes of such rows with {setting('null_entity', 'drop')},"
                         f" which counts them, or {setting('null_entity', 'own')}, one entity"
@@ -461,7 +470,10 @@ def check_forms(
     if _may_not_mix(forms, time_format):
         first, second = sorted(forms)[:2]
         raise InputError(
-            f"{name} is written as {first} and as {second}; {_one_form_advice(forms)}", path=path
+            f"is written as {first} and as {second}",
+            path=path,
+            column=name,
+            remedy=_one_form_advice(forms),
         )
 
 
@@ -481,8 +493,10 @@ def one_form(
     if _may_not_mix(first, time_format):
         (form, path), (other_form, other_path) = list(first.items())[:2]
         raise InputError(
-            f"{name} is of form {other_form}, in {path} of form {form}; {_one_form_advice(first)}",
+            f"is of form {other_form}, in {path} of form {form}",
             path=other_path,
+            column=name,
+            remedy=_one_form_advice(first),
         )
     return set(first)
 
@@ -497,14 +511,6 @@ def _one_form_advice(forms: Iterable[str]) -> str:
         zone = setting("time_zone")
         return f"give {iso}, which reads dates without an offset as times in {zone}"
     return f"write one form, or give {setting('time_format')}"
-
-
-def fault_of(value: pa.Scalar, time_format: str) -> str | None:
-    """Describe a time that cannot be read; None if there is none."""
-    if not value.is_valid:
-        return None
-    plain = to_python(value)
-    return f"is {short_repr(plain, 80)}, {advice(plain, time_format)}"
 
 
 def _first_padded(texts: pa.Array) -> str | None:

@@ -305,8 +305,8 @@ class TemporalSplit(RecipeSettings):
         self._check_roles()
         if self.near is not None and self.duplicates == "allow":
             raise ValueError(
-                f"{setting_name('near')} is {self.near:g} and duplicates is 'allow', which looks"
-                " for none; give group, drop or count"
+                f"{setting_name('near')} is {self.near:g} and {setting_name('duplicates')} is"
+                " 'allow', which looks for none; give group, drop or count"
             )
         self._check_computed_columns()
         self._check_known_at()
@@ -323,17 +323,21 @@ class TemporalSplit(RecipeSettings):
         targets = self.targets
         index = self.main_task_index
         if (targets is None) != (index is None):
-            raise ValueError("targets and main_task_index go together; give both or neither")
+            raise ValueError(
+                f"{setting_name('targets')} and {setting_name('main_task_index')} go together;"
+                " give both or neither"
+            )
         if targets is None or index is None:
             return
         if len(targets) < 2 or len(set(targets)) != len(targets):
             raise ValueError(
-                f"targets are {', '.join(targets)}; give two or more different columns"
+                f"{setting_name('targets')} are {', '.join(targets)}; give two or more different"
+                " columns"
             )
         if index >= len(targets):
             raise ValueError(
-                f"main_task_index is {index}, there are {len(targets)} targets; counting begins"
-                " at 0"
+                f"{setting_name('main_task_index')} is {index}, there are {len(targets)}"
+                f" {setting_name('targets')}; counting begins at 0"
             )
 
     def _check_without_entity(self) -> None:
@@ -344,20 +348,25 @@ class TemporalSplit(RecipeSettings):
             name = "duplicates"
         if name is not None:
             raise ValueError(
-                f"{setting_name(name)} is {getattr(self, name)!r}, which needs entities, and entity"
-                f" is not given; give {setting('entity')}, or leave {name} out"
+                f"{setting_name(name)} is {getattr(self, name)!r}, which needs entities, and"
+                f" {setting_name('entity')} is not given; give {setting('entity')}, or leave"
+                f" {setting_name(name)} out"
             )
 
     def _check_roles(self) -> None:
         """Refuse columns of two roles of which one would be overwritten."""
         if self.time == self.entity:
-            raise ValueError(f"time and entity are both {self.time!r}; they must differ")
+            raise ValueError(
+                f"{setting_name('time')} and {setting_name('entity')} are both {self.time!r}; they"
+                " must differ"
+            )
         roles = {"time": (self.time,), "entity": (self.entity,), "known_at column": self.known_at}
         for role, names in roles.items():
             for name in filter(None, names):
                 if self.main_target == name:
                     raise ValueError(
-                        f"the main target {name!r} is also the {role}; it would be overwritten"
+                        f"the main target of {setting_name('targets')}, {name!r}, is also the"
+                        f" {role}; it would be overwritten"
                     )
                 if self.label == name:
                     raise ValueError(
@@ -377,8 +386,9 @@ class TemporalSplit(RecipeSettings):
         label_type = self.types.get(self.label or "", "int64")
         if label_type != "int64":
             raise ValueError(
-                f"types[{self.label!r}] is {label_type!r}, but a label becomes int64 class numbers;"
-                f" leave it out of types, or leave {setting('label')} out for values as they are"
+                f"{setting_name('types')} has {self.label!r} as {label_type!r}, but a label becomes"
+                f" int64 class numbers; leave it out of {setting_name('types')}, or leave"
+                f" {setting('label')} out for values as they are"
             )
 
     def _check_known_at(self) -> None:
@@ -390,21 +400,22 @@ class TemporalSplit(RecipeSettings):
         name = self._not_default({"known_equal": "late", "known_late": "error"})
         if name is not None and not self.known_at:
             raise ValueError(
-                f"{setting_name(name)} is {getattr(self, name)!r}, and known_at names no column;"
-                f" give {setting('known_at')}, or leave {name} out"
+                f"{setting_name(name)} is {getattr(self, name)!r}, and"
+                f" {setting_name('known_at')} names no column; give {setting('known_at')}, or leave"
+                f" {setting_name(name)} out"
             )
 
     def _check_group_folds(self, folds: GroupKFold) -> None:
         if self.entity is None:
             raise ValueError(
-                f"these folds divide entities, and entity is not given; give {setting('entity')},"
-                " or folds that roll in time"
+                f"{setting_name('folds')} divide entities here, and {setting_name('entity')} is not"
+                f" given; give {setting('entity')}, or folds that roll in time"
             )
         name = self._not_default({"split_date": None, "gap": None, "label_horizon": None})
         if name is not None:
             raise ValueError(
                 f"{setting_name(name)} is {getattr(self, name)!r}, and folds of entities have no"
-                f" cut in time; leave {name} out, or choose folds that roll, such as"
+                f" cut in time; leave {setting_name(name)} out, or choose folds that roll, such as"
                 " rolling:n=5,step=30d"
             )
         name = self._not_default({"train_ratio": 0.9, "val_in_test": "keep"})
@@ -415,7 +426,8 @@ class TemporalSplit(RecipeSettings):
             )
         if folds.stratify in (self.time, self.entity):
             raise ValueError(
-                f"stratify is {folds.stratify!r}, the time or the entity; name a column of classes"
+                f"{setting_name('folds')} stratify by {folds.stratify!r}, the time or the entity;"
+                " name a column of classes"
             )
 
     def _check_folds(self) -> None:
@@ -432,7 +444,8 @@ class TemporalSplit(RecipeSettings):
         if name is not None and self.duplicates not in ("group", "drop"):
             raise ValueError(
                 f'{setting_name("duplicates")} is "{self.duplicates}", which compares no rows in'
-                f' folds; choose "drop", or "group" for folds of entities, or leave {name} out'
+                f' folds; choose "drop", or "group" for folds of entities, or leave'
+                f" {setting_name(name)} out"
             )
         if self.null_entity == "own":
             raise ValueError(
@@ -530,4 +543,7 @@ def compression_problem(output_format: str, compression: str | None) -> str | No
         allowed = ("none", "snappy", "lz4", "zstd")
     if compression is None or compression in allowed:
         return None
-    return f"compression is {compression!r}, {name} takes {', '.join(allowed)}"
+    return (
+        f"{setting_name('compression')} is {compression!r}, which {name} does not take; choose one"
+        f" of {', '.join(allowed)}"
+    )

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from headrace.errors import InputError
 from headrace.formats.text_columns import as_text, first_unreadable, nulled, typed
 from headrace.split import columns
+from raised import raised
 
 
 def column(values: list[object], kind: pa.DataType | None = None) -> pa.ChunkedArray:
@@ -79,30 +80,27 @@ def test_bytes_that_are_not_utf8_are_no_entity() -> None:
 def test_labels_that_are_whole_numbers_keep_them_and_others_are_counted_in_order(
     texts: list[str], expected: dict[str, int]
 ) -> None:
-    assert expected == columns.label_map(texts)
+    assert expected == columns.label_map(texts, "y")
 
 
 @given(st.lists(st.text(max_size=4), unique=True))
 def test_a_label_map_does_not_depend_on_the_order_of_labels(texts: list[str]) -> None:
     try:
-        expected = columns.label_map(sorted(texts))
+        expected = columns.label_map(sorted(texts), "y")
     except InputError:
         return
-    assert expected == columns.label_map(texts[::-1])
+    assert expected == columns.label_map(texts[::-1], "y")
 
 
 @pytest.mark.parametrize("odd", ["0.5", "nan", "NaN", "inf", "1e300", "-.5"])
 def test_a_label_among_numbers_that_is_no_whole_number_is_an_error(odd: str) -> None:
-    with pytest.raises(
-        InputError,
-        match=rf"label '{odd}' appears among numbers and is not a class; .* leave label= out",
-    ):
-        columns.label_map(["0", odd])
+    with raised(InputError, column="y", value=odd, remedy="leave label= out"):
+        columns.label_map(["0", odd], "y")
 
 
 def test_fractions_alone_are_no_classes() -> None:
-    with pytest.raises(InputError, match=r"label '0\.25' appears among numbers"):
-        columns.label_map(["0.25", "0.5"])
+    with raised(InputError, column="y", value="0.25"):
+        columns.label_map(["0.25", "0.5"], "y")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Dates as other systems write them: read as the instant they mean, or refused with the word that would read them."""
 
 import datetime as dt
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import headrace
 from headrace.errors import InputError, SettingsError, spell
 from headrace.formats.dates import MISSING, parse_dates
+from raised import raised
 from tables import HEADER, split, split_rows, write_rows
 
 EPOCH = dt.datetime(1970, 1, 1)
@@ -192,9 +194,7 @@ def test_a_naive_date_in_a_repeated_hour_is_refused_beside_zoned_ones(tmp_path: 
         "split_date": "2024-10-27T02:30:00+01:00",
     }
 
-    with pytest.raises(
-        InputError, match=r"row 10: date is '2024-10-27 02:30:00', an hour that happens twice"
-    ):
+    with raised(InputError, row=10, column="date", value="2024-10-27 02:30:00"):
         split(tmp_path / "in", tmp_path / "out", **asked)
 
 
@@ -208,7 +208,7 @@ def test_a_mix_is_refused_without_a_word_of_the_user_and_the_word_is_named(
     )
     write_rows(tmp_path / "in" / "part-1.csv", HEADER, zoned)
 
-    with pytest.raises(InputError, match=r"part-[01]\.csv.*time_format=\"iso\".*time_zone"):
+    with raised(InputError, column="date", remedy='time_format="iso"'):
         split(tmp_path / "in", tmp_path / "out")
 
 
@@ -231,22 +231,23 @@ def test_shards_of_two_units_are_refused_by_name(
             rows_of(epochs(unit, range(12)), 100 * number),
         )
 
-    with pytest.raises(InputError, match=r"part-[01]\.csv.*epoch_"):
+    with raised(InputError, column="date") as caught:
         split(tmp_path / "in", tmp_path / "out", time_format=date_format, bad_rows=bad_rows)
+    assert "epoch_" in str(caught.value)
 
 
 def test_two_units_in_one_shard_are_refused_by_row(tmp_path: Path) -> None:
     rows = rows_of([*epochs(1_000, range(6)), *epochs(1, range(6))])
     write_rows(tmp_path / "in" / "part-0.csv", HEADER, rows)
 
-    with pytest.raises(InputError, match=r"part-0\.csv.*epoch_ms.*epoch_s"):
+    with raised(InputError, column="date", remedy="write one unit throughout"):
         split(tmp_path / "in", tmp_path / "out", time_format="epoch_ms")
 
 
 def test_a_source_in_another_unit_than_declared_is_refused(tmp_path: Path) -> None:
     write_rows(tmp_path / "in" / "part-0.csv", HEADER, rows_of(epochs(1, range(12))))
 
-    with pytest.raises(InputError, match=r'part-0\.csv.*time_format="epoch_s"'):
+    with raised(InputError, column="date", remedy='give time_format="epoch_s"'):
         split(tmp_path / "in", tmp_path / "out", time_format="epoch_ms")
 
 
@@ -267,7 +268,7 @@ def test_hours_written_as_ten_digits_are_not_taken_for_seconds(tmp_path: Path) -
     rows = rows_of([f"20240{1 + number // 9}0{1 + number % 9}{number:02d}" for number in range(12)])
     write_rows(tmp_path / "in" / "part-0.csv", HEADER, [*rows, ("late", "2025010100", "99")])
 
-    with pytest.raises(InputError, match=r'part-0\.csv.*"%Y%m%d%H".*epoch_s'):
+    with raised(InputError, column="date", remedy='give time_format="%Y%m%d%H"'):
         split(tmp_path / "in", tmp_path / "out")
     assert (
         1
@@ -306,8 +307,9 @@ def test_the_error_names_the_word_that_reads_the_value(
 ) -> None:
     write_rows(tmp_path / "in" / "part-0.csv", HEADER, [*rows_of(EARLY), ("x", value, "1")])
 
-    with pytest.raises(InputError, match=rf"part-0\.csv: row 9: date is '.*', .*{told}"):
+    with raised(InputError, row=9, column="date", value=value) as caught:
         split(tmp_path / "in", tmp_path / "out", time_format="iso")
+    assert re.search(told, str(caught.value))
 
 
 @pytest.mark.parametrize(

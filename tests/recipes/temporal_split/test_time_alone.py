@@ -14,6 +14,7 @@ from headrace.dataset.verify import certify, verify
 from headrace.errors import InputError, SettingsError
 from headrace.split.verify import verify_split
 from laws import examples
+from raised import raised
 from tables import digests, fresh, split, split_rows, write_rows
 
 HEADER = ("id", "date", "row")
@@ -61,7 +62,7 @@ def test_time_alone_sends_each_row_where_the_rule_says(
     expected = [plainly(time, gap, horizon) for part in table for _, time in part]
     asked = {"entity": None, "train_ratio": 0.9, "gap": gap, "label_horizon": horizon}
     if "train" not in expected:
-        with pytest.raises(InputError, match="train has no rows"):
+        with raised(InputError, remedy="choose a later split_date"):
             split(source, directory / "out", **asked)
         return
     made = split(source, directory / "out", workers=workers, **asked)
@@ -172,12 +173,24 @@ def test_a_row_whose_label_looks_too_far_is_found(tmp_path: Path) -> None:
     [
         ({"gap": "soon"}, "gap is 'soon'; give a number and s, m, h, d or w"),
         ({"label_horizon": "0d"}, "label_horizon is '0d'"),
-        ({"entity": None}, "train_ratio is 0.5, which needs entities"),
-        ({"entity": None, "train_ratio": 0.9, "duplicates": "group"}, "duplicates is 'group'"),
     ],
 )
-def test_settings_that_cannot_work_are_refused(
+def test_spans_that_cannot_work_are_refused(
     tmp_path: Path, asked: dict[str, Any], told: str
 ) -> None:
     with pytest.raises(SettingsError, match=told):
+        split(tmp_path, tmp_path / "out", **asked)
+
+
+@pytest.mark.parametrize(
+    ("asked", "setting"),
+    [
+        ({"entity": None}, "train_ratio"),
+        ({"entity": None, "train_ratio": 0.9, "duplicates": "group"}, "duplicates"),
+    ],
+)
+def test_settings_that_need_entities_are_refused(
+    tmp_path: Path, asked: dict[str, Any], setting: str
+) -> None:
+    with raised(SettingsError, setting=setting):
         split(tmp_path, tmp_path / "out", **asked)

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from os import PathLike
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -317,9 +318,14 @@ def first_violation(rules: Sequence[Rule]) -> Violation | None:
     return Violation(first, rule.message(first))
 
 
-def damaged(where: str, damage: str) -> str:
-    """Return the message for a damaged row."""
-    return f"{where}: {damage}; it is damaged: restore the file or prepare the run again"
+def damaged(path: str | PathLike[str], damage: str, row: int | None = None) -> CorruptShard:
+    """Return the error for a damaged row.
+
+    path: of its file, or of file and row.
+    """
+    return CorruptShard(
+        damage, path=path, row=row, remedy="restore the file or prepare the run again"
+    )
 
 
 def decode_together(data: U8, sizes: I64) -> Decoded:
@@ -554,7 +560,7 @@ def decode_rows(blobs: Sequence[bytes | memoryview], names: Sequence[str]) -> li
         decoded = decode_blobs(members)
         rows.update(zip(group, _views(decoded, members), strict=False))
         if decoded.damage:
-            raise CorruptShard(damaged(names[group[len(decoded.n)]], decoded.damage))
+            raise damaged(names[group[len(decoded.n)]], decoded.damage)
     return [rows[number] for number in range(len(blobs))]
 
 

@@ -250,7 +250,8 @@ def build(index: ContextIndex, rows: HistoryRows, positions: I64) -> Built:
     if lost.any():
         row = int(segments.row[lost.argmax()])
         raise CorruptShard(
-            f"row {row} of the split is longer than it was when it was indexed",
+            "is longer than it was when the split was indexed",
+            row=row + 1,
             remedy="open the run again",
         )
     return Built(segments, tokens)
@@ -350,8 +351,9 @@ def open_contexts(
     longest = longest_measurement(rows.values)
     if rows.values and longest > checked.context_tokens:
         raise SettingsError(
-            f"contexts: context_tokens is {checked.context_tokens}, and a measurement of"
-            f" {len(rows.values)} value columns takes up to {longest} tokens",
+            f"a measurement of {len(rows.values)} value columns takes up to {longest} tokens",
+            setting="context_tokens",
+            value=checked.context_tokens,
             remedy="give at least as many",
         )
     return Contexts(rows, checked)

@@ -24,7 +24,7 @@ from headrace.arrays import I64, offsets_from_lengths
 from headrace.dataset.local_shards import LocalFiles, LocalShards, checked_table
 from headrace.dataset.open import FinishedRun, find_run
 from headrace.digest import canonical_json, sha256_hex
-from headrace.errors import CorruptShard, InputError
+from headrace.errors import CorruptShard, InputError, setting_name
 from headrace.histories.codec.rows import RowColumns, damaged, decode_blobs, decode_rows
 from headrace.histories.contexts.vocabulary import result_sizes
 from headrace.histories.shard_file import open_array_record, unreadable
@@ -161,7 +161,9 @@ class HistoryRows:
     def _check(self, number: int, n: int) -> None:
         if n != self.n[number]:
             raise CorruptShard(
-                f"{self._name(number)} has {n} measurements, {ROWS} says {self.n[number]}",
+                f"has {n} measurements, {ROWS} says {self.n[number]}",
+                path=self._shards[self._shard_of_row[number]],
+                row=int(self._position[number]) + 1,
                 remedy="restore the file or prepare the run again",
             )
 
@@ -187,7 +189,11 @@ def find_histories(path: str | Path, split: str, run: str | None) -> tuple[Finis
     finished = FinishedRun(root, manifest)
     name = finished.split_named(split)
     if name is None:
-        raise InputError(f"has no split {split!r}; it has {', '.join(manifest.splits)}", path=root)
+        raise InputError(
+            f"has no {setting_name('split')} {split!r}; it has {', '.join(manifest.splits)}",
+            path=root,
+            value=split,
+        )
     return finished, name
 
 
@@ -200,7 +206,7 @@ def facts_of_blobs(blobs: RowBytes, names: Sequence[str]) -> I64:
         return np.zeros((0, 5), np.int64)
     decoded = decode_blobs(blobs)
     if decoded.damage:
-        raise CorruptShard(damaged(names[len(decoded.n)], decoded.damage))
+        raise damaged(names[len(decoded.n)], decoded.damage)
     n = decoded.n
     starts = decoded.starts
     index = decoded.index

@@ -123,7 +123,8 @@ def find_candidates(
     if short.any():
         changed = int(segments.row[short.argmax()])
         raise CorruptShard(
-            f"row {changed} of the split is shorter than it was when it was indexed",
+            "is shorter than it was when the split was indexed",
+            row=changed + 1,
             remedy="open the run again",
         )
     # Tokens that any measurement of a row has at least, without a timestamp.

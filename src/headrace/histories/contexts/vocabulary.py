@@ -32,7 +32,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.arrays import I32, I64, U16, Bools
-from headrace.errors import InputError
+from headrace.errors import InputError, setting_name
 from headrace.histories.codec.values import Values, is_missing
 
 PAD = 0
@@ -49,6 +49,8 @@ FAILED = 11
 BYTE = 12
 VALUE = 268
 SIZE = 268  # of the vocabulary without value columns
+
+_COMPLETE = "give complete measurements of one segment"
 
 _FIELDS = {  # the field of each role, and the number of bytes that follow it
     SOURCE_V4: ("source", 4),
@@ -169,7 +171,7 @@ def decode_context(
     for name in ("inputs", segment_name, "targets"):
         if name not in context:
             raise InputError(
-                f"context: has no {name}, only {', '.join(context)}",
+                f"{setting_name('context')} has no {name}, only {', '.join(context)}",
                 remedy="give a context as it was delivered",
             )
     tokens = np.asarray(context["inputs"], np.int64)
@@ -194,7 +196,9 @@ def _decode_segment(
     while at < len(ids):
         if ids[at] != START:
             raise InputError(
-                f"tokens: position {start + at} has id {ids[at]}, a measurement begins with {START}"
+                f"the id is {ids[at]}, and a measurement begins with {START}",
+                row=f"position {start + at}",
+                remedy=_COMPLETE,
             )
         at += 1
         fields: dict[str, tuple[int, bytes]] = {}
@@ -204,13 +208,15 @@ def _decode_segment(
             body = ids[at + 1 : at + 1 + size]
             if not name or len(body) != size or not all(BYTE <= token < VALUE for token in body):
                 raise InputError(
-                    f"tokens: position {start + at} has id {role} with {body} after it, which is"
-                    " not a field",
-                    remedy="give complete measurements of one segment",
+                    f"the id is {role} with {body} after it, which is not a field",
+                    row=f"position {start + at}",
+                    remedy=_COMPLETE,
                 )
             if name in fields:
                 raise InputError(
-                    f"tokens: position {start + at} has a second {name} in one measurement"
+                    f"a second {name} in one measurement",
+                    row=f"position {start + at}",
+                    remedy=_COMPLETE,
                 )
             fields[name] = (role, bytes(token - BYTE for token in body))
             at += 1 + size
@@ -233,7 +239,9 @@ def _measurement(
     """
     if "source" not in fields or ("result" not in fields and not types):
         raise InputError(
-            f"tokens: the measurement before position {end} has only {sorted(fields)}; it is cut"
+            f"the measurement before has only {sorted(fields)}",
+            row=f"position {end}",
+            remedy=_COMPLETE,
         )
     time: int | None = None
     if "time" in fields:
@@ -242,8 +250,9 @@ def _measurement(
         if role != TIME_ABSOLUTE:
             if previous is None:
                 raise InputError(
-                    f"tokens: the measurement before position {end} has a delta without an earlier"
-                    " timestamp"
+                    "the measurement before has a delta without an earlier timestamp",
+                    row=f"position {end}",
+                    remedy=_COMPLETE,
                 )
             time += previous
     destination = code = None

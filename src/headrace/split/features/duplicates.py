@@ -169,14 +169,14 @@ def choose_content(output: Output, shards: Sequence[Shard]) -> Content | None:
     if not names and only_counts:
         return None
     if not names:
-        if settings.near is None:
-            near = ""
-        else:
-            near = f" and near {settings.near:g}"
+        asking = "duplicates"
+        if settings.duplicates == "count":
+            asking = "near"
         raise SettingsError(
-            f"duplicates is {settings.duplicates!r}{near}, but all columns are time, entity,"
-            " label or targets",
-            remedy=f'name those to compare with {setting("content")}, or leave it at "count"',
+            "all columns are time, entity, label or targets, so there is nothing to compare",
+            setting=asking,
+            value=getattr(settings, asking),
+            remedy=f"name the columns to compare with {setting('content')}, or leave it out",
         )
     types = {name: data_type for name, data_type in output.types.items() if name in names}
     content = Content(

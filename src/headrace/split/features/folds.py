@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.arrays import I64
-from headrace.errors import InputError
+from headrace.errors import InputError, setting_name
 from headrace.folds.settings import GroupKFold, Rolling
 from headrace.formats.dates import MISSING, Dates, moment
 from headrace.formats.shard import Chunk, Shard
@@ -128,8 +128,9 @@ class GroupPlacement(Placement):
             else:
                 joined = f", which content joins to {len(unit_rows):,} units"
             raise InputError(
-                f"{settings.entity}: has {len(entities):,} entities with rows that count{joined},"
-                f" and folds are {folds}",
+                f"has {len(entities):,} entities with rows that count{joined}, and"
+                f" {setting_name('folds')} are {folds}",
+                column=settings.entity,
                 remedy="choose fewer folds",
             )
         if settings.folds.stratify is None:
@@ -209,9 +210,10 @@ class StrataScanner(Scanner):
             ]
         if len(texts) > MAX_STRATA:
             raise InputError(
-                f"{self.stratify} has {len(texts):,} values, and folds are stratified by at most"
+                f"has {len(texts):,} values, and {setting_name('folds')} are stratified by at most"
                 f" {MAX_STRATA}",
                 path=self.shard.path,
+                column=self.stratify,
                 remedy="name a column of classes",
             )
         pairs = entity[counted].astype(np.int64) * len(texts) + codes[counted]
@@ -278,8 +280,8 @@ class Folds(Feature):
                 raise InputError(
                     f"{words} has no rows to train",
                     remedy=(
-                        "choose a later split_date, or a longer window, or a smaller gap or"
-                        " label_horizon"
+                        f"choose a later {setting_name('split_date')}, or a longer window, or a"
+                        f" smaller {setting_name('gap')} or {setting_name('label_horizon')}"
                     ),
                 )
             empty = [split for split, names in cells.items() if not names]

@@ -58,8 +58,9 @@ class LabelScanner(Scanner):
         self.classes.update(distinct.dictionary.to_pylist())
         if len(self.classes) > MAX_CLASSES:
             raise InputError(
-                f"{self.label} has more than {MAX_CLASSES:,} classes; this is not a label column,"
-                f" leave {setting('label')} out"
+                f"has more than {MAX_CLASSES:,} classes",
+                column=self.label,
+                remedy=f"leave {setting('label')} out, as this is not a label column",
             )
         return np.where(pc.is_null(texts).to_numpy(), MISSING_LABEL, 0).astype(np.uint8)
 
@@ -91,7 +92,7 @@ class Labels(Feature):
         if self.settings.label is None:
             return plan
         distinct = {name for classes in scans.results("classes") for name in classes}
-        return replace(plan, classes=columns.label_map(sorted(distinct)))
+        return replace(plan, classes=columns.label_map(sorted(distinct), self.settings.label))
 
     def metadata(self, plan: SplitPlan, scans: Scans, counts: Counts) -> dict[str, Any]:
         """Record the map of classes."""

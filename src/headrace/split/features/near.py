@@ -33,7 +33,9 @@ def check_near(content: Content) -> None:
     if not holds_texts(content.select(content.schema.empty_table(), "", 0).schema):
         names = ", ".join(content.schema.names)
         raise SettingsError(
-            f"near: none of the compared columns holds texts: {names}", remedy="leave near out"
+            f"none of the compared columns holds texts: {names}",
+            setting="near",
+            remedy="leave it out",
         )
 
 

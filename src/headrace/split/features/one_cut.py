@@ -43,7 +43,10 @@ class OneCutInTime(Feature):
         if settings.entity is None:
             if not counts.rows["train"]:
                 reaches = {"gap": settings.gap, "label_horizon": settings.label_horizon}
-                listed = "".join(f", {name}={value}" for name, value in reaches.items() if value)
+                listed = ""
+                for name, value in reaches.items():
+                    if value:
+                        listed += f", {setting(name, value)}"
                 raise InputError(
                     "train has no rows: no row that counts is before"
                     f" {settings.split_date}{listed}",
