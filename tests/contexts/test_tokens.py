@@ -118,7 +118,7 @@ def test_damaged_tokens_are_refused_with_their_place():
         wrong[position] = value
         with raised(InputError, remedy="give complete measurements of one segment"):
             vocabulary.decode(wrong)
-    with raised(InputError, row="position 6", remedy="give complete measurements"):
+    with raised(InputError, row="position 4", remedy="give complete measurements"):
         vocabulary.decode(tokens[:6])
 
 

@@ -5,7 +5,7 @@ replaces.
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -71,25 +71,13 @@ def split(
             files = sorted(path for path in directory.iterdir() if path.is_file())
         if files and files[0].stat().st_size:
             settings.setdefault("signature", files[0])
-    # the job always requires an entity
-    needed = [name for name in _REQUIRED if from_env or name != "entity"]
-    missing = [
-        name
-        for name in needed
-        if name not in settings and not (name == "split_date" and "folds" in settings)
-    ]
-    if missing or not source or out is None:
-        flags = list(map(setting, missing))
-        if out is None:
-            flags.insert(0, setting("out"))
-        if not source:
-            flags.insert(0, "SOURCE")
-        remedy = "add it"
-        if len(flags) > 1:
-            remedy = "add them"
-        if from_env:
-            remedy += f" or set {', '.join(_REQUIRED[name] for name in missing)}"
-        raise SettingsError(f"not given: {', '.join(flags)}", remedy=remedy)
+    flags = []
+    if not source:
+        flags.append("SOURCE")
+    if out is None:
+        flags.append(setting("out"))
+    _refuse_missing(flags, settings, from_env)
+    assert out is not None
 
     from headrace.storage.places import is_address
 
@@ -105,6 +93,27 @@ def split(
         from headrace.run.prepare import export_tree
 
         export_tree(run, out, ("training_data", "oot_data"))
+
+
+def _refuse_missing(flags: Sequence[str], settings: Mapping[str, Any], from_env: bool) -> None:
+    """Raise `SettingsError` if something required is missing.
+
+    flags: those known to be missing.
+    """
+    # the job always requires an entity
+    needed = [name for name in _REQUIRED if from_env or name != "entity"]
+    if "folds" in settings:
+        needed.remove("split_date")
+    missing = [name for name in needed if name not in settings]
+    flags = [*flags, *map(setting, missing)]
+    if not flags:
+        return
+    remedy = "add it"
+    if len(flags) > 1:
+        remedy = "add them"
+    if from_env:
+        remedy += f" or set {', '.join(_REQUIRED[name] for name in missing)}"
+    raise SettingsError(f"not given: {', '.join(flags)}", remedy=remedy)
 
 
 def settings_from_environment(environment: Mapping[str, str]) -> tuple[dict[str, Any], int | None]:

@@ -13,16 +13,17 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from headrace.arrays import F64
+from headrace.arrays import F64, I64, Bools
 from headrace.report import charts, common
 from headrace.report.bins import counted, edges_for
-from headrace.report.figure import Figure, Tone
+from headrace.report.figure import Chart, Figure, Tone
 from headrace.report.run_facts import RunFacts
 from headrace.report.words import listed, many_entities, moment, percentage, pluralise, verb
 from headrace.split import reasons
 
 _TIMELINE = "Is the split clean in time?"
 _SHARED = "Do splits share content?"
+_ENTITIES = "How large are the entities?"
 # above either, entities are not counted for a figure
 _MOST_ROWS = 3_000_000
 _MOST_BYTES = 48 << 20
@@ -58,52 +59,65 @@ def timeline_figure(data: RunFacts) -> Figure | None:
     cutoff = data.manifest.metadata.get("cutoff_us")
     if blocks.is_empty() or cutoff is None:
         return None
-    before = blocks.filter(pl.col("split") != "test")
-    after = blocks.filter(pl.col("split") == "test")
-    if before.is_empty():
-        late = 0
-    else:
-        late = int((before["key_max"] >= cutoff).sum())
-    early = int((after["key_min"] < cutoff).sum())
-    lines = []
+    is_test = pl.col("split") == "test"
+    crosses = (
+        pl.when(is_test).then(pl.col("key_min") < cutoff).otherwise(pl.col("key_max") >= cutoff)
+    )
+    crossing = blocks.filter(crosses).height
+    tested = not blocks.filter(is_test).is_empty()
+    answer = f"{_timeline_answer(data, cutoff, crossing, tested)}\n{_time_spans(data, blocks)}."
+    tone: Tone = "warning"
+    if tested and not crossing:
+        tone = "good"
+    return Figure(
+        "timeline", _TIMELINE, answer, _timeline_chart(data, cutoff, tested), tone, "full"
+    )
+
+
+def _timeline_answer(data: RunFacts, cutoff: int, crossing: int, tested: bool) -> str:
+    """Say whether the splits are on their side of the cutoff.
+
+    crossing: number of blocks that are not. tested: whether test has rows.
+    """
+    if crossing:
+        return (
+            f"No: {pluralise(crossing, 'block')} span the cutoff {moment(cutoff)}; run"
+            " `headrace verify`."
+        )
+    early = [split for split in data.splits if split != "test"]
+    ends = f"{' and '.join(early)} {verb(len(early), 'ends', 'end')} before {moment(cutoff)}"
+    if tested:
+        return f"Yes: {ends}, test begins there."
+    return f"Test is empty: {_why_empty(data)}. {ends}."
+
+
+def _time_spans(data: RunFacts, blocks: pl.DataFrame) -> str:
+    """Say from when to when the rows of each split are."""
+    spans = []
     for split in data.splits:
         split_blocks = blocks.filter(pl.col("split") == split)
         if not split_blocks.is_empty():
-            first, last = split_blocks.select(pl.col("key_min").min(), pl.col("key_max").max()).row(
-                0
-            )
-            lines.append(f"{split} from {moment(first)} to {moment(last)}")
-    if late or early:
-        answer = (
-            f"No: {pluralise(late + early, 'block')} span the cutoff {moment(cutoff)}; run"
-            " `headrace verify`."
-        )
-    else:
-        early_splits = " and ".join(split for split in data.splits if split != "test")
-        ends = "ends"
-        if " and " in early_splits:
-            ends = "end"
-        answer = f"Yes: {early_splits} {ends} before {moment(cutoff)}, test begins there."
-        if after.is_empty():
-            answer = (
-                f"Test is empty: {_why_empty(data)}. {early_splits} {ends} before {moment(cutoff)}."
-            )
-    answer = "\n".join([answer, f"{'; '.join(lines)}."])
-    if late or early or after.is_empty():
-        tone: Tone = "warning"
-    else:
-        tone = "good"
-    counted_dates = data.manifest.metadata["dates"]
-    parts = {split: np.array(counted_dates["rows"][split], np.float64) for split in data.splits}
-    edges = counted_dates["first_us"] + counted_dates["width_us"] * np.arange(
-        len(parts["train"]) + 1, dtype=np.float64
+            first, last = split_blocks.select(pl.min("key_min"), pl.max("key_max")).row(0)
+            spans.append(f"{split} from {moment(first)} to {moment(last)}")
+    return "; ".join(spans)
+
+
+def _timeline_chart(data: RunFacts, cutoff: int, tested: bool) -> Chart:
+    dates = data.manifest.metadata["dates"]
+    parts = {split: np.array(dates["rows"][split], np.float64) for split in data.splits}
+    bins = np.arange(len(parts["train"]) + 1, dtype=np.float64)
+    edges = dates["first_us"] + dates["width_us"] * bins
+    late_label = "test"
+    if not tested:
+        late_label = "test: none"
+    return charts.over_time(
+        edges,
+        parts,
+        of="rows",
+        texts=list(map(moment, edges)),
+        mark=(float(cutoff), "cutoff"),
+        shading=("test", late_label),
     )
-    texts = [moment(edge) for edge in edges]
-    late_label = ("test", "test: none" if after.is_empty() else "test")
-    chart = charts.over_time(
-        edges, parts, of="rows", texts=texts, mark=(float(cutoff), "cutoff"), shading=late_label
-    )
-    return Figure("timeline", _TIMELINE, answer, chart, tone, "full")
 
 
 def _why_empty(data: RunFacts) -> str:
@@ -194,68 +208,84 @@ def label_figures(data: RunFacts) -> list[Figure]:
     classes = data.manifest.metadata.get("label_map") or {}
     if column is None or len(classes) < 2 or _much_to_read(data, _MOST_LABELS):
         return []
-    counts = {split: np.zeros(len(classes), np.int64) for split in data.splits}
-    for split, class_rows in counts.items():
-        index = data.run.split_index(split)
-        read = data.run.block_reader(split, verify="never")
-        for block in range(len(index.rows)):
-            class_rows += np.bincount(
-                read(block, [column])[column].to_numpy(), minlength=len(classes)
-            )
-    counts = {split: class_rows for split, class_rows in counts.items() if class_rows.any()}
+    counts = _class_counts(data, column, len(classes))
     if not counts:
         return []
     names = sorted(classes, key=classes.__getitem__)
-    total = np.sum(list(counts.values()), axis=0)
-    order = np.argsort(-total, kind="stable")
-    shares = {split: class_rows / class_rows.sum() for split, class_rows in counts.items()}
-    every = np.stack(list(shares.values()))
-    widest = int(np.argmax(np.ptp(every, axis=0)))
-    common_class = int(order[0])
-    answer = (
-        f"{column} has {pluralise(len(names), 'class', 'classes')}. Most frequent is"
-        f" {names[common_class]} with {percentage(int(total[common_class]), int(total.sum()))} of"
-        " all rows."
-    )
-    if len(shares) > 1:
-        fractions = [
-            f"{percentage(int(class_rows[widest]), int(class_rows.sum()))} of {split}"
-            for split, class_rows in counts.items()
-        ]
-        answer += f" The share of {names[widest]} differs most between splits: {listed(fractions)}."
-    train = counts.get("train")
-    if train is None:
-        unseen = []
-    else:
-        unseen = [names[number] for number in order if total[number] and not train[number]]
-    if unseen:
-        answer += f" {listed(unseen)} {verb(len(unseen), 'has', 'have')} no row in train."
+    order = np.argsort(-np.sum(list(counts.values()), axis=0), kind="stable")
+    unseen = _absent_in_train(counts, order)
+    lines = [_most_frequent(column, names, counts)]
+    if len(unseen):
+        listed_names = listed([names[number] for number in unseen])
+        lines.append(f"{listed_names} {verb(len(unseen), 'has', 'have')} no row in train.")
     drawn = order[:_MOST_CLASSES].tolist()
     if len(names) > len(drawn):
-        answer += f" The {len(drawn)} most frequent are drawn."
-    bars = [
-        (f"{names[number]} · {split}", int(class_rows[number]), split)
-        for number in drawn
-        for split, class_rows in counts.items()
-    ]
-    chart = charts.bars(
-        [label for label, _, _ in bars],
-        [100 * count / int(counts[split].sum()) for _, count, split in bars],
-        [split for _, _, split in bars],
-        unit="of the rows",
-        texts=[
-            f"{percentage(count, int(counts[split].sum()))} · {count:,}" for _, count, split in bars
-        ],
+        lines.append(f"The {len(drawn)} most frequent are drawn.")
+    tone: Tone = "plain"
+    if len(unseen):
+        tone = "warning"
+    chart = _class_chart({number: names[number] for number in drawn}, counts)
+    return [Figure("labels", "Are the classes alike in all splits?", " ".join(lines), chart, tone)]
+
+
+def _class_counts(data: RunFacts, column: str, classes: int) -> dict[str, I64]:
+    """Count the rows of each class in each split that has any."""
+    counts: dict[str, I64] = {}
+    for split in data.splits:
+        class_rows = np.zeros(classes, np.int64)
+        read = data.run.block_reader(split, verify="never")
+        for block in range(len(data.run.split_index(split).rows)):
+            numbers = read(block, [column])[column].to_numpy()
+            class_rows += np.bincount(numbers, minlength=classes)
+        if class_rows.any():
+            counts[split] = class_rows
+    return counts
+
+
+def _absent_in_train(counts: Mapping[str, I64], order: I64) -> I64:
+    """Return the classes that have rows, but none in train, in this order."""
+    if "train" not in counts:
+        return order[:0]
+    absent: Bools = (np.sum(list(counts.values()), axis=0) > 0) & (counts["train"] == 0)
+    return order[absent[order]]
+
+
+def _most_frequent(column: str, names: Sequence[str], counts: Mapping[str, I64]) -> str:
+    """Say which class is most frequent, and which share differs most between splits."""
+    total = np.sum(list(counts.values()), axis=0)
+    most = int(np.argmax(total))
+    answer = (
+        f"{column} has {pluralise(len(names), 'class', 'classes')}. Most frequent is"
+        f" {names[most]} with {percentage(int(total[most]), int(total.sum()))} of all rows."
     )
-    return [
-        Figure(
-            "labels",
-            "Are the classes alike in all splits?",
-            answer,
-            chart,
-            "warning" if unseen else "plain",
-        )
-    ]
+    if len(counts) == 1:
+        return answer
+    shares = [class_rows / class_rows.sum() for class_rows in counts.values()]
+    widest = int(np.argmax(np.ptp(np.stack(shares), axis=0)))
+    fractions = []
+    for split, class_rows in counts.items():
+        share = percentage(int(class_rows[widest]), int(class_rows.sum()))
+        fractions.append(f"{share} of {split}")
+    return (
+        f"{answer} The share of {names[widest]} differs most between splits: {listed(fractions)}."
+    )
+
+
+def _class_chart(names: Mapping[int, str], counts: Mapping[str, I64]) -> Chart:
+    """Draw these classes. names: by number."""
+    labels = []
+    shares = []
+    splits = []
+    texts = []
+    for number, name in names.items():
+        for split, class_rows in counts.items():
+            count = int(class_rows[number])
+            rows = int(class_rows.sum())
+            labels.append(f"{name} · {split}")
+            shares.append(100 * count / rows)
+            splits.append(split)
+            texts.append(f"{percentage(count, rows)} · {count:,}")
+    return charts.bars(labels, shares, splits, unit="of the rows", texts=texts)
 
 
 def drift_figures(data: RunFacts) -> list[Figure]:
@@ -380,51 +410,50 @@ def entity_figures(data: RunFacts) -> list[Figure]:
     known = data.manifest.metadata
     if "entity" in known and known["entity"] is None:
         return []
-    train = int(known.get("train_entities") or 0)
-    val = int(known.get("val_entities") or 0)
-    question = "How large are the entities?"
     sizes = _entity_rows(data)
     if sizes is None:
+        train = int(known.get("train_entities") or 0)
+        val = int(known.get("val_entities") or 0)
         answer = (
             f"{many_entities(train)} train and {many_entities(val)} validate. "
             "There are too many rows to count each entity's for a picture."
         )
-        return [Figure("entities", question, answer)]
-    parts = {}
-    lines = []
-    values = np.concatenate(
-        [entity_rows["rows"].to_numpy() for entity_rows in sizes.values()]
-    ).astype(np.float64)
+        return [Figure("entities", _ENTITIES, answer)]
+    rows = {split: table["rows"].to_numpy().astype(np.float64) for split, table in sizes.items()}
+    values = np.concatenate(list(rows.values()))
     if not len(values):
         return []
-    edges, grows = edges_for(values)
-    for split, table in sizes.items():
-        rows = table["rows"].to_numpy().astype(np.float64)
-        parts[split] = counted(rows, edges)
-        if len(rows):
-            lines.append(
-                f"{split}: {many_entities(len(rows))} with a median of {np.median(rows):,.0f} rows"
-                " and at most"
-                f" {rows.max():,.0f} ({percentage(float(rows.max()), float(rows.sum()))} of"
-                f" {split})."
-            )
-    both = 0
-    if "train" in sizes and "test" in sizes:
-        shared = sizes["train"].join(sizes["test"], on="entity", how="semi")
-        both = shared.filter(pl.col("entity").is_not_null()).height
-    column = known.get("entity", "the entity")
-    if not both:
-        leak = f"Counted in the shards: no {column} both trains and tests."
-    else:
-        leak = (
-            f"{many_entities(both)} of {column} both train and test, a leak: run `headrace verify`."
-        )
-    chart = charts.histogram(edges, parts, of="entities", title="rows of an entity", grows=grows)
-    return [
-        Figure(
-            "entities", question, "\n".join([leak, *lines]), chart, "warning" if both else "good"
-        )
+    lines = [
+        f"Counted in the shards: no {known.get('entity', 'the entity')} both trains and tests."
     ]
+    tone: Tone = "good"
+    both = _in_train_and_test(sizes)
+    if both:
+        tone = "warning"
+        lines = [
+            f"{many_entities(both)} of {known.get('entity', 'the entity')} both train and test, a"
+            " leak: run `headrace verify`."
+        ]
+    for split, split_rows in rows.items():
+        if len(split_rows):
+            largest = float(split_rows.max())
+            lines.append(
+                f"{split}: {many_entities(len(split_rows))} with a median of"
+                f" {np.median(split_rows):,.0f} rows and at most {largest:,.0f}"
+                f" ({percentage(largest, float(split_rows.sum()))} of {split})."
+            )
+    edges, grows = edges_for(values)
+    parts = {split: counted(split_rows, edges) for split, split_rows in rows.items()}
+    chart = charts.histogram(edges, parts, of="entities", title="rows of an entity", grows=grows)
+    return [Figure("entities", _ENTITIES, "\n".join(lines), chart, tone)]
+
+
+def _in_train_and_test(sizes: Mapping[str, pl.DataFrame]) -> int:
+    """Count the entities that both splits have."""
+    if "train" not in sizes or "test" not in sizes:
+        return 0
+    shared = sizes["train"].join(sizes["test"], on="entity", how="semi")
+    return shared.filter(pl.col("entity").is_not_null()).height
 
 
 def _entity_rows(data: RunFacts) -> dict[str, pl.DataFrame] | None:
@@ -441,11 +470,11 @@ def _entity_rows(data: RunFacts) -> dict[str, pl.DataFrame] | None:
     for split in data.splits:
         index = data.run.split_index(split)
         read = data.run.block_reader(split, verify="never")
-        parts = [pl.from_arrow(read(block, [column])) for block in range(len(index.rows))]
-        frames = []
-        for frame in parts:
-            if isinstance(frame, pl.DataFrame):
-                frames.append(frame)
+        frames: list[pl.DataFrame] = []
+        for block in range(len(index.rows)):
+            frame = pl.from_arrow(read(block, [column]))
+            assert isinstance(frame, pl.DataFrame)
+            frames.append(frame)
         entities = pl.concat(frames or [none])
         by_split[split] = (
             entities.select(pl.col(column).alias("entity"))

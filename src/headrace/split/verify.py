@@ -39,7 +39,7 @@ from headrace.formats.text_columns import as_text, nulled
 from headrace.split.allocate import EntitySet, Hashes, hash_entities, hash_null_entity
 from headrace.split.cutoff import DateBins, cutoffs, in_utc
 from headrace.split.features.cells import FoldCells, fold_cells
-from headrace.split.features.known_at import known_late, times_in_utc
+from headrace.split.features.known_at import LateValue, known_late, times_in_utc
 from headrace.split.reasons import GAP, LABEL_PAST
 from headrace.split.settings import TemporalSplit
 from headrace.stream.audit.near import SplitBlocks, near_duplicates
@@ -148,14 +148,10 @@ class _SplitOutput:
             if broken.rows.any():
                 row = first + int(np.flatnonzero(broken.rows)[0])
                 problems[broken.rule] = f"{place_of_row(run, split, row)}: {broken.why}"
-        if settings.known_at:
-            path = str(run.root)
-            _, late = known_late(table, times_in_utc(dates, settings.time_zone), settings, path)
-            if late is not None:
-                where = place_of_row(run, split, first + late.row)
-                problems[_KNOWN] = (
-                    f"{where}: column {late.column!r} is {late.value!r}: {late.problem}"
-                )
+        late = self._first_late(table, dates)
+        if late is not None:
+            where = place_of_row(run, split, first + late.row)
+            problems[_KNOWN] = f"{where}: column {late.column!r} is {late.value!r}: {late.problem}"
         if len(micros) != (expected := int(index.rows[block])):
             where = place_of_row(run, split, first)
             problems[_SIDE] = (
@@ -165,6 +161,13 @@ class _SplitOutput:
         wall = dates.micros[~dates.instant]
         latest = [int(utc.max(initial=MISSING)), int(wall.max(initial=MISSING))]
         return _Seen(self._entities(table), len(micros), self.bins.counts(micros), problems, latest)
+
+    def _first_late(self, table: pa.Table, dates: Dates) -> LateValue | None:
+        settings = self.settings
+        if not settings.known_at:
+            return None
+        time_us = times_in_utc(dates, settings.time_zone)
+        return known_late(table, time_us, settings, self.run.root)[1]
 
     def _entities(self, table: pa.Table) -> Hashes:
         """Hash the distinct entities of rows; rows without one are one entity together."""
@@ -366,15 +369,10 @@ def _fold_checks(output: _SplitOutput) -> list[Check]:
     settings = output.settings
     cells = fold_cells(settings)
     numbers = {name: number for number, name in enumerate(cells.names)}
-    for name in run.splits:
-        if name not in numbers:
-            return [
-                Check(
-                    "cells",
-                    "are those of the settings",
-                    f"{run.root}: {name} is not a cell of these folds",
-                )
-            ]
+    unknown = [name for name in run.splits if name not in numbers]
+    if unknown:
+        problem = f"{run.root}: {unknown[0]} is not a cell of these folds"
+        return [Check("cells", "are those of the settings", problem)]
 
     def outside(name: str, dates: Dates) -> Iterator[_Broken]:
         in_cell = []

@@ -96,11 +96,9 @@ def _known_us(column: pa.ChunkedArray, known: Dates, settings: TemporalSplit) ->
 def _without_clock(column: pa.ChunkedArray, known: Dates, time_format: str) -> Bools:
     """Mask the values that name a day and no time of day [N]."""
     midnight: Bools = (known.micros != MISSING) & (known.micros % DAY_US == 0)
-    if pa.types.is_date(column.type):
-        return midnight
     if pa.types.is_timestamp(column.type):
         return np.zeros(len(column), np.bool_)
-    if time_format in _COUNTS_DAYS:
+    if pa.types.is_date(column.type) or time_format in _COUNTS_DAYS:
         return midnight
     if "%" in time_format:
         return midnight & (not has_clock(time_format))
