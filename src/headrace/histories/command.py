@@ -48,7 +48,7 @@ app = typer.Typer(
 
 
 @app.command("plan")
-def plan(
+def plan(  # noqa: PLR0913 - the arguments are flags
     path: Annotated[
         Path,
         typer.Argument(help="The --out directory of prepared histories, or a run of it."),

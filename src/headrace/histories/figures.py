@@ -4,10 +4,12 @@ them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import polars as pl
 
-from headrace.arrays import Bools
+from headrace.arrays import F64, Bools
 from headrace.errors import CorruptShard
 from headrace.histories.contexts.contexts import open_contexts
 from headrace.report import charts, common
@@ -83,6 +85,11 @@ def _size_figures(run_facts: RunFacts, rows: pl.DataFrame | None) -> list[Figure
     if rows is None:
         answer = f"There are more than {_MOST_ROWS:,} big rows, too many to read for a picture."
         return [Figure("entities", "How large are the entities?", answer)]
+    return [_sizes_figure(run_facts, rows), _spans_figure(run_facts, rows)]
+
+
+def _sizes_figure(run_facts: RunFacts, rows: pl.DataFrame) -> Figure:
+    """Draw how many measurements the entities of each split have."""
     starts = np.flatnonzero(rows["part"].to_numpy() == 0)
     sizes = np.add.reduceat(rows["n_measurements"].to_numpy(), starts).astype(np.float64)
     several = int(np.count_nonzero(np.diff(starts, append=len(rows)) > 1))
@@ -97,38 +104,38 @@ def _size_figures(run_facts: RunFacts, rows: pl.DataFrame | None) -> list[Figure
         f" {np.median(sizes):,.0f} measurements, {sizes.max():,.0f} at most (of {largest},"
         f" {of_all} of all). {subject} cut into several rows."
     )
+    edges, grows = edges_for(sizes)
+    of_rows = _of_splits(run_facts, rows)
+    parts = {split: counted(sizes[mask[starts]], edges) for split, mask in of_rows.items()}
+    title = "measurements of an entity"
+    chart = charts.histogram(edges, parts, of="entities", title=title, grows=grows)
+    return Figure("entities", "How large are the entities?", answer, chart)
+
+
+def _spans_figure(run_facts: RunFacts, rows: pl.DataFrame) -> Figure:
+    """Draw how much time the rows of each split cover."""
     long = (rows["last_time"] - rows["first_time"]).to_numpy().astype(np.float64)
-    long_answer = (
+    answer = (
         f"Median {span(float(np.median(long)))}, {span(float(long.max()))} at most; "
         f"{pluralise(int((long == 0).sum()), 'row')} of a single moment. The median row "
         f"takes {size(float(np.median(rows['bytes'].to_numpy())))}."
     )
-    of_rows = _of_splits(run_facts, rows)
-    edges, grows = edges_for(sizes)
-    parts = {split: counted(sizes[mask[starts]], edges) for split, mask in of_rows.items()}
-    title = "measurements of an entity"
-    of_sizes = charts.histogram(edges, parts, of="entities", title=title, grows=grows)
     long = np.maximum(long, 1.0)
     edges, grows = span_edges(long)
+    of_rows = _of_splits(run_facts, rows)
     parts = {split: counted(long[mask], edges) for split, mask in of_rows.items()}
     texts = [span(float(edge)) for edge in edges]
-    of_spans = charts.histogram(
+    chart = charts.histogram(
         edges, parts, of="rows", title="from first to last", grows=grows, texts=texts
     )
-    return [
-        Figure("entities", "How large are the entities?", answer, of_sizes),
-        Figure("time-spans", "How much time does a row cover?", long_answer, of_spans),
-    ]
+    return Figure("time-spans", "How much time does a row cover?", answer, chart)
 
 
 def _context_figures(run_facts: RunFacts) -> list[Figure]:
     """Describe the contexts of an epoch with the default options."""
     question = "What will training see of it?"
-    rows = {
-        split: run_facts.manifest.splits[split].rows
-        for split in run_facts.splits
-        if run_facts.manifest.splits[split].rows
-    }
+    totals = run_facts.manifest.splits
+    rows = {split: totals[split].rows for split in run_facts.splits if totals[split].rows}
     if not rows:
         return []
     if max(rows.values()) > _MOST_CONTEXT_ROWS:
@@ -157,18 +164,25 @@ def _context_figures(run_facts: RunFacts) -> list[Figure]:
     names = {"trained": "measurements", "empty": "padding"}
     chart = charts.stacked_bars(list(rows), shares, unit="tokens", names=names)
     drawn = [Figure("contexts", question, answer, chart)]
+    of_rows = _contexts_of_rows(per_row)
+    if of_rows is not None:
+        drawn.append(of_rows)
+    return drawn
+
+
+def _contexts_of_rows(per_row: Mapping[str, F64]) -> Figure | None:
+    """Draw how many contexts the large rows of each split give, if they differ."""
     sampled = {split: counts for split, counts in per_row.items() if len(counts)}
     every = np.concatenate([np.empty(0), *sampled.values()])
-    if len(every) and every.min() < every.max():
-        edges, grows = edges_for(every)
-        answer = (
-            f"{pluralise(len(every), 'row')} larger than a context"
-            f" {verb(len(every), 'is', 'are')} sampled: {every.mean():,.1f} contexts a row on"
-            f" average, {every.max():,.0f} at most. Smaller rows share contexts."
-        )
-        parts = {split: counted(counts, edges) for split, counts in sampled.items()}
-        title = "contexts of a row in an epoch"
-        chart = charts.histogram(edges, parts, of="rows", title=title, grows=grows)
-        question = "How many contexts does a large row give?"
-        drawn.append(Figure("contexts-of-rows", question, answer, chart))
-    return drawn
+    if not len(every) or every.min() == every.max():
+        return None
+    answer = (
+        f"{pluralise(len(every), 'row')} larger than a context"
+        f" {verb(len(every), 'is', 'are')} sampled: {every.mean():,.1f} contexts a row on"
+        f" average, {every.max():,.0f} at most. Smaller rows share contexts."
+    )
+    edges, grows = edges_for(every)
+    parts = {split: counted(counts, edges) for split, counts in sampled.items()}
+    title = "contexts of a row in an epoch"
+    chart = charts.histogram(edges, parts, of="rows", title=title, grows=grows)
+    return Figure("contexts-of-rows", "How many contexts does a large row give?", answer, chart)

@@ -6,7 +6,7 @@ so rows that it would refuse are reported.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
@@ -109,32 +109,18 @@ def histories_sections(options: AskedHistories) -> tuple[list[Section], str]:
     rows = sum(len(table) for _, table in seen.tables)
     if not rows:
         raise SettingsError("holds no rows", path=options.source[0], remedy="give data to look at")
-    columns_of_options = {
-        "time": options.time,
-        "peer": options.peer,
-        "value": options.value,
-        "entity": None if options.entity == "file_name" else options.entity,
-    }
-    for option, name in columns_of_options.items():
-        if name is not None:
-            known(name, seen.columns, option)
-    free = []
-    for column in seen.columns.values():
-        if column.in_files == len(seen.tables) and column.name not in columns_of_options.values():
-            free.append(column.name)
+    free = _free_columns(seen, options)
     time, time_words = _find_time(seen, options.time, free)
-    free = [column_name for column_name in free if column_name != time["time"]]
+    free = _without(free, time["time"])
     entity, entity_words = _find_entity(seen, options.entity, free)
-    free = [column_name for column_name in free if column_name != entity.get("entity")]
+    free = _without(free, entity.get("entity"))
     peer, peer_words = _find_peer(seen, options.peer, free)
-    free = [column_name for column_name in free if column_name != peer.get("peer")]
+    free = _without(free, peer.get("peer"))
     value = dict[str, Any]()
     value_words = ""
     if options.value or entity.get("entity_kind") != "text":
         value, value_words = _find_value(seen, options.value, free)
-    types, values_words = _find_values(
-        seen, [column_name for column_name in free if column_name != value.get("value")]
-    )
+    types, values_words = _find_values(seen, _without(free, value.get("value")))
     if not value and not types:
         raise SettingsError(
             "no column holds values",
@@ -172,27 +158,64 @@ def histories_sections(options: AskedHistories) -> tuple[list[Section], str]:
         )
     if values:
         sections.append(Section(values_words, values))
-    settings = {**source, **time, **entity, **peer, **value, **({} if value else values)}
-    read = []
-    for column in settings.values():
-        if isinstance(column, str) and column in seen.columns:
-            read.append(column)
-    if any(seen.holds(name, NULLS) for name in (*read, *({} if value else types))):
-        settings["null_values"] = list(NULLS)
-        sections.append(Section("Texts that mean missing.", {"null_values": list(NULLS)}))
-    dropped = _try(seen, Histories(**settings, bad_rows="drop"))
-    if dropped.rows:
-        examples = "; ".join(
-            f"{word.replace('_', ' ')}: {dropped.rows[word]:,}, first {where}"
-            for word, where in dropped.first.items()
-        )
-        words = f"Rows that are not measurements are dropped and counted. Looked at: {examples}."
-        sections.append(Section(words, {"bad_rows": "drop"}))
+    settings = {**source, **time, **entity, **peer, **value}
+    read = [name for name in settings.values() if isinstance(name, str) and name in seen.columns]
+    if not value:
+        settings |= values
+        read += types
+    sections += _sections_of_odd_rows(seen, settings, read)
     sections += _sections_of_output()
     written = settings_of(sections)
     del written["recipe"], written["out"]
     Histories(**written)
     return sections, about
+
+
+def _free_columns(seen: Look, options: AskedHistories) -> list[str]:
+    """Return the columns that all files have and no option names.
+
+    Raises `SettingsError` for an option that names no column.
+    """
+    chosen = {"time": options.time, "peer": options.peer, "value": options.value}
+    if options.entity != "file_name":
+        chosen["entity"] = options.entity
+    for option, name in chosen.items():
+        if name is not None:
+            known(name, seen.columns, option)
+    free = []
+    for column in seen.columns.values():
+        if column.in_files == len(seen.tables) and column.name not in chosen.values():
+            free.append(column.name)
+    return free
+
+
+def _without(names: Sequence[str], name: str | None) -> list[str]:
+    return [other for other in names if other != name]
+
+
+def _sections_of_odd_rows(
+    seen: Look, settings: Mapping[str, Any], read: Sequence[str]
+) -> list[Section]:
+    """Return the sections about missing values, and about rows that are not measurements.
+
+    read: the columns that these settings name.
+    """
+    sections = []
+    if any(seen.holds(name, NULLS) for name in read):
+        nulls = {"null_values": list(NULLS)}
+        settings = {**settings, **nulls}
+        sections.append(Section("Texts that mean missing.", nulls))
+    dropped = _try(seen, Histories(**settings, bad_rows="drop"))
+    if dropped.rows:
+        examples = []
+        for word, where in dropped.first.items():
+            examples.append(f"{word.replace('_', ' ')}: {dropped.rows[word]:,}, first {where}")
+        words = (
+            "Rows that are not measurements are dropped and counted. Looked at:"
+            f" {'; '.join(examples)}."
+        )
+        sections.append(Section(words, {"bad_rows": "drop"}))
+    return sections
 
 
 def _sections_of_output() -> list[Section]:

@@ -137,6 +137,11 @@ class Dropped:
     first: dict[str, str] = field(default_factory=dict)
     failed: dict[str, Failed] = field(default_factory=dict)
 
+    def add(self, word: str, rows: int) -> None:
+        """Count more rows that are dropped for a reason."""
+        if rows:
+            self.rows[word] = self.rows.get(word, 0) + rows
+
 
 class Reasons:
     """The reason why each row is not a measurement.
@@ -157,7 +162,7 @@ class Reasons:
             self.columns[new] = column
 
 
-def parse_chunk(
+def parse_chunk(  # noqa: PLR0914 - the columns of a measurement
     table: pa.Table,
     rows: I64,
     file: SourceFile,
@@ -329,7 +334,7 @@ def _not_numbers(column: pa.ChunkedArray, name: str) -> InputError:
     )
 
 
-def encode_ids(
+def encode_ids(  # noqa: PLR0913 - the settings of a column
     column: pa.ChunkedArray,
     id_kind: IdKind,
     name: str,
@@ -519,7 +524,7 @@ def _drop_or_refuse(
     for number in np.unique(reasons.numbers[reasons.numbers > 0]).tolist():
         word = REASONS[number - 1]
         chosen = np.flatnonzero(reasons.numbers == number)
-        dropped.rows[word] = dropped.rows.get(word, 0) + len(chosen)
+        dropped.add(word, len(chosen))
         if word not in dropped.first:
             dropped.first[word] = str(describe(int(chosen[0])).at(path=file.name))
 
@@ -630,31 +635,29 @@ class _Gatherer:
         self.counts["sum"] = (self.counts["sum"] + total) % (1 << 64)
 
 
-def gather_shard(
+def gather_shard(  # noqa: PLR0914 - the state of a pass
     files: TaskFiles, settings: Histories, shard: Shard, number: int, partitions: int
 ) -> dict[str, Any]:
     """Write the spill file of one source shard. Raises `InputError` for rows that are an error."""
     source = SourceFile(str(shard.path), shard.name, stem_of_name(shard.path.name))
     dropped = Dropped()
     cache = AddressCache()
-    not_sampled = 0
     target = spill_path(number)
     temporary = files.temporary(target)
-    batch_rows = min(_MOST_ROWS, _PART_ROWS * partitions)
     with (
         shard_texts(files, list(settings.dictionaries()), number) as add_texts,
         created(temporary) as file,
     ):
         writer = SpillWriter(file, partitions)
+        batch_rows = min(_MOST_ROWS, _PART_ROWS * partitions)
         gatherer = _Gatherer(settings, writer, temporary, batch_rows)
         for first_row, table in _read_tables(shard, settings):
             gatherer.counts["rows_in"] += table.num_rows
             rows = np.arange(first_row, first_row + table.num_rows)
             if settings.sample_rate < 1:
-                mask = sample_rows(
-                    shard.name, first_row, len(rows), settings.sample_rate, settings.seed
-                )
-                not_sampled += int(len(rows) - mask.sum())
+                rate = settings.sample_rate
+                mask = sample_rows(shard.name, first_row, len(rows), rate, settings.seed)
+                dropped.add("not_sampled", int(len(rows) - mask.sum()))
                 rows = rows[mask]
                 table = table.filter(pa.array(mask))
             if not len(rows):
@@ -674,8 +677,6 @@ def gather_shard(
     size = temporary.stat().st_size
     written = Written(gatherer.counts["measurements"], size, "", (), checksum)
     files.finished(temporary, target, written)
-    if not_sampled:
-        dropped.rows["not_sampled"] = not_sampled
     return {
         **gatherer.counts,
         "dropped": dropped.rows,

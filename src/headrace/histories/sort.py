@@ -122,7 +122,7 @@ class Peers:
     rank: I64
 
 
-def open_partition(
+def open_partition(  # noqa: PLR0913, PLR0914 - what both ways to sort need
     parts: Parts,
     *,
     hash_entities: Callable[[Addresses], EntityHashes],
@@ -187,7 +187,7 @@ def _partition(
     return Partition(entities, peers.addresses, peers.mixed, rows, slices)
 
 
-def read_blocks(
+def read_blocks(  # noqa: PLR0914 - the parts of a block
     parts: Parts, entities: U32, dtype: np.dtype[np.void], rows: int
 ) -> Iterator[Records]:
     """Yield the measurements in chunks of at most `rows`, entities as indices into those of the

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -147,8 +148,7 @@ def write_partition(
         names = render(addresses, settings.entity_kind)
     contents = Contents(settings, len(addresses))
     dropped_sum = 0
-    outputs: dict[str, _Output] = {}
-    try:
+    with closing(_Outputs(files, number, settings.format)) as outputs:
         for chunk in _complete_rows(partition, settings, files.run):
             if settings.duplicates != "allow":
                 contents.add(chunk.rows, chunk.entity, chunk.peer, chunk.values)
@@ -157,23 +157,17 @@ def write_partition(
             encoded = encode_rows(chunk.rows)
             for split in SPLITS:
                 rows = np.flatnonzero(decision.in_split(split)[chunk.entity])
-                if not len(rows):
-                    continue
-                if split not in outputs:
-                    outputs[split] = _Output(files, split, number, settings.format)
-                entity_names = names.take(pa.array(chunk.entity[rows]))
-                outputs[split].write(chunk.rows, entity_names, encoded, rows)
-    except BaseException:
-        for output in outputs.values():
-            output.shard.close()
-        raise
-    if settings.duplicates != "allow":
-        keep_counted(files, number, contents, decision)
+                if len(rows):
+                    entity_names = names.take(pa.array(chunk.entity[rows]))
+                    outputs.of(split).write(chunk.rows, entity_names, encoded, rows)
+        if settings.duplicates != "allow":
+            keep_counted(files, number, contents, decision)
+        splits = outputs.finish()
     return {
         "rows_in": partition.rows,
         "dropped": int(contents.counts[decision.dropped].sum()),
         "dropped_sum": dropped_sum,
-        "splits": {split: outputs[split].finish(files) for split in SPLITS if split in outputs},
+        "splits": splits,
     }
 
 
@@ -204,7 +198,9 @@ class _Chunk:
         return multiset_sum(order[entity[at]], self.rows.times[at], mixed, self.rows.codes[at])
 
 
-def _complete_rows(partition: Partition, settings: Histories, run: Path) -> Iterator[_Chunk]:
+def _complete_rows(  # noqa: PLR0914 - the borders of rows in a slice
+    partition: Partition, settings: Histories, run: Path
+) -> Iterator[_Chunk]:
     """Yield complete rows slice by slice.
 
     The last row of a slice is held back, because the next slice may continue it.
@@ -404,6 +400,36 @@ class _Output:
             "last_time": pc.max(table["last_time"]).as_py(),
             "blocks": blocks,
         }
+
+
+class _Outputs:
+    """The shards of a partition, one for each split that gets a row."""
+
+    def __init__(self, files: TaskFiles, number: int, format_: str) -> None:
+        self._files = files
+        self._number = number
+        self._format = format_
+        self._opened: dict[str, _Output] = {}
+
+    def of(self, split: str) -> _Output:
+        """Return the shard of a split, which is opened on its first row."""
+        if split not in self._opened:
+            self._opened[split] = _Output(self._files, split, self._number, self._format)
+        return self._opened[split]
+
+    def finish(self) -> dict[str, Any]:
+        """Finish the shards; return the counts and blocks of each, by split."""
+        finished = {}
+        for split in SPLITS:
+            output = self._opened.pop(split, None)
+            if output is not None:
+                finished[split] = output.finish(self._files)
+        return finished
+
+    def close(self) -> None:
+        """Close the shards that are not finished."""
+        for output in self._opened.values():
+            output.shard.close()
 
 
 def write_rows(files: TaskFiles, shards: Sequence[tuple[str, int]], format_: str) -> int:

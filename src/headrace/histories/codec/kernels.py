@@ -75,7 +75,7 @@ def distinct(
 
 
 @kernel("reason")
-def encode_latencies(
+def encode_latencies(  # noqa: PLR0913, PLR0917 - arrays of a numba kernel
     values: Any, factor: Any, infinite: Any, missing: Any, negative: Any, zero: Any, reason: Any
 ) -> Any:
     """Encode values × factor microseconds as latency codes, uint16 [N], and count those above
@@ -251,7 +251,7 @@ def group_entities(partition: Any, family: Any, words: Any, partitions: Any) -> 
 
 
 @kernel()
-def group_measurements(
+def group_measurements(  # noqa: C901, PLR0912, PLR0913, PLR0914, PLR0917 - one loop of a numba kernel
     partition: Any,
     local: Any,
     order: Any,

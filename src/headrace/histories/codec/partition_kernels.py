@@ -69,7 +69,7 @@ def in_order(
 
 
 @kernel("starts", "keys", "tails")
-def _deal(
+def _deal(  # noqa: PLR0913, PLR0917 - arrays of a numba kernel
     records: Any, last: Any, peer_index: Any, rank: Any, starts: Any, keys: Any, tails: Any
 ) -> None:
     """Distribute times, and peers above codes, to their entities, in the order of the records; fill
@@ -93,7 +93,7 @@ def _deal(
 
 
 @compiled
-def _sort_all(starts: Any, keys: Any, tails: Any) -> None:
+def _sort_all(starts: Any, keys: Any, tails: Any) -> None:  # noqa: PLR0914 - one loop of a numba kernel
     """Sort the measurements of each entity by time, then by peer and code."""
     longest = 0
     for number in range(len(starts) - 1):
@@ -209,7 +209,7 @@ def _by_all(keys: Any, tails: Any, spare_keys: Any, spare_tails: Any, counts: An
 
 
 @compiled
-def _by_digits(keys: Any, tails: Any, spare_keys: Any, spare_tails: Any, counts: Any) -> None:
+def _by_digits(keys: Any, tails: Any, spare_keys: Any, spare_tails: Any, counts: Any) -> None:  # noqa: C901 - one loop of a numba kernel
     """Sort both by keys, in place and stably."""
     n = len(keys)
     low = high = keys[0]
@@ -250,7 +250,7 @@ def _by_digits(keys: Any, tails: Any, spare_keys: Any, spare_tails: Any, counts:
 
 
 @compiled
-def _move(
+def _move(  # noqa: PLR0913, PLR0917 - arrays of a numba kernel
     keys: Any,
     tails: Any,
     to_keys: Any,
@@ -280,7 +280,7 @@ def _taken_apart(starts: Any, tails: Any, entity: Any, peer: Any, codes: Any) ->
 
 
 @kernel()
-def peers_of_rows(peer: Any, starts: Any, peers: Any, fours: Any) -> Any:
+def peers_of_rows(peer: Any, starts: Any, peers: Any, fours: Any) -> Any:  # noqa: PLR0914 - one loop of a numba kernel
     """Find the peers of rows; peer [N]: below `peers`.
 
     Returns the index of each measurement's peer among those of its row, uint32 [N]; the peers of
@@ -350,7 +350,7 @@ def _few_peers(peer: Any, start: Any, stop: Any, row_peers: Any, total: Any) -> 
 
 
 @kernel("data", "halves", "words")
-def fill_rows(
+def fill_rows(  # noqa: C901, PLR0912, PLR0913, PLR0917 - one loop of a numba kernel
     data: Any,
     halves: Any,
     words: Any,

@@ -182,7 +182,7 @@ def lay_out(n: I64, peers4: I64, peers6: I64) -> RowLayout:
     return RowLayout(width, at_codes, at_index, at_peers, length)
 
 
-def encode_rows(rows: Measurements) -> Encoded:
+def encode_rows(rows: Measurements) -> Encoded:  # noqa: PLR0914 - the columns of the format
     """Encode all rows, in order, in O(N).
 
     Raises `ValueError` if one row spans more than `LARGEST_SPAN`, or for a time before 1970.
@@ -340,7 +340,7 @@ def decode_together(data: U8, sizes: I64) -> Decoded:
     return replace(before, damage=decoded.message)
 
 
-def _decode(data: U8, sizes: I64) -> Decoded | Violation:
+def _decode(data: U8, sizes: I64) -> Decoded | Violation:  # noqa: PLR0914 - the columns of the format
     """Decode all rows, or return the first damaged one."""
     violation = first_violation(
         [

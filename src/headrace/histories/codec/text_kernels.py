@@ -208,7 +208,7 @@ def _plainly_dotted(letters: Any, start: Any, size: Any, mine: Any, halves: Any,
 
 
 @compiled
-def _plainly_coloned(
+def _plainly_coloned(  # noqa: PLR0913, PLR0917 - arrays of a numba kernel
     letters: Any, start: Any, size: Any, mine: Any, colons: Any, halves: Any, row: Any
 ) -> Any:
     """Parse eight groups of hexadecimal digits, or fewer around one `::`, into `halves`; False if

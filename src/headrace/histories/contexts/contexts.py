@@ -188,7 +188,7 @@ class Contexts:
             ContextItems(self), batch_size, options, shuffle=shuffled, seed=self.options.seed
         )
 
-    def plan(self, *, sample: int = 512) -> ContextPlan:
+    def plan(self, *, sample: int = 512) -> ContextPlan:  # noqa: PLR0914 - the figures of an epoch
         """Describe an epoch before it runs.
 
         Estimates are based on at most `sample` contexts, spread evenly over an epoch. Raises

@@ -106,7 +106,7 @@ class Candidates:
     results: I32
 
 
-def find_candidates(
+def find_candidates(  # noqa: PLR0914 - the arrays that the kernel fills
     segments: ContextSegments, rows: Mapping[int, RowColumns], room: int
 ) -> Candidates:
     """Return the candidates of all segments.
@@ -382,7 +382,7 @@ def _exp2(y: Any) -> Any:
 
 
 @compiled
-def _gather(
+def _gather(  # noqa: PLR0913, PLR0917 - arrays of a numba kernel
     chosen: Any,
     offsets: Any,
     index: Any,

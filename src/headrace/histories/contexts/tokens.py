@@ -136,7 +136,7 @@ def to_arrays(tokens: Tokens, segments: ContextSegments, keys: Keys) -> dict[str
 
 
 @compiled
-def _fit(
+def _fit(  # noqa: PLR0913, PLR0914, PLR0917 - one loop of a numba kernel
     context: Any,
     mode: Any,
     fraction: Any,
@@ -206,7 +206,7 @@ def _fit(
 
 
 @compiled
-def _first(
+def _first(  # noqa: PLR0913, PLR0917 - arrays of a numba kernel
     mode: Any,
     fraction: Any,
     limit: Any,
@@ -293,7 +293,7 @@ def _stamps(by_time: Any, timed: Any, time: Any) -> Any:
 
 
 @compiled
-def _shorten(
+def _shorten(  # noqa: PLR0913, PLR0917 - arrays of a numba kernel
     by_time: Any, timed: Any, count: Any, total: Any, limit: Any, sizes: Any, time: Any, chain: Any
 ) -> Any:
     """Drop the last candidates until the rest fits; return how many are left, and their tokens."""
@@ -338,7 +338,7 @@ def _keep(by_time: Any, timed: Any, count: Any, out: Any) -> Any:
 
 
 @compiled
-def _build(
+def _build(  # noqa: C901, PLR0913, PLR0914, PLR0915, PLR0917 - one loop of a numba kernel
     context: Any,
     key: Any,
     offsets: Any,
