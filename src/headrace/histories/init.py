@@ -100,7 +100,9 @@ _PARSED: tuple[IdKind, ...] = ("address", "number")
 Proposal = tuple[dict[str, Any], str]  # settings, and a comment about them
 
 
-def histories_sections(options: AskedHistories) -> tuple[list[Section], str]:
+def histories_sections(  # noqa: PLR0914 - the parts of the configuration
+    options: AskedHistories,
+) -> tuple[list[Section], str]:
     """Return the sections of the configuration, and a line about the data.
 
     Raises `SettingsError`, `InputError`.

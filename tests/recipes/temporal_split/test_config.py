@@ -16,16 +16,8 @@ ASKED: dict[str, Any] = {"source": "in", "time": "date", "entity": "id", "split_
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"train_ratio": 0}, "train_ratio is 0"),
-        ({"train_ratio": 1}, "train_ratio is 1"),
-        ({"train_ratio": "most"}, "train_ratio is 'most'"),
         ({"time_format": "dd.mm.yyyy"}, "time_format is 'dd.mm.yyyy'; give auto, iso"),
-        ({"format": "xml"}, "format is 'xml'"),
         ({"types": {"x": "integer"}}, "type 'integer' is not known"),
-        ({"train_rato": 0.5}, "'train_rato' is not a setting; did you mean 'train_ratio'"),
-        ({"seed": -1}, "seed is -1"),
-        ({"source": []}, "source is"),
-        ({"entity": ""}, "entity is ''"),
     ],
     ids=str,
 )
@@ -40,6 +32,14 @@ def test_a_setting_that_cannot_work_is_refused_when_it_is_built(
 @pytest.mark.parametrize(
     ("more", "setting"),
     [
+        ({"train_ratio": 0}, "train_ratio"),
+        ({"train_ratio": 1}, "train_ratio"),
+        ({"train_ratio": "most"}, "train_ratio"),
+        ({"format": "xml"}, "format"),
+        ({"train_rato": 0.5}, "train_rato"),
+        ({"seed": -1}, "seed"),
+        ({"source": []}, "source"),
+        ({"entity": ""}, "entity"),
         ({"split_date": "soon"}, "split_date"),
         ({"split_date": "2025-02-30"}, "split_date"),
         ({"time_zone": "Mars/Base"}, "time_zone"),
@@ -66,7 +66,7 @@ def test_the_refusal_names_the_setting(more: dict[str, Any], setting: str) -> No
 
 @pytest.mark.parametrize("name", [name for name in ASKED if name != "entity"])
 def test_a_setting_that_is_needed_is_asked_for(name: str) -> None:
-    with pytest.raises(SettingsError, match=f"{name} is required"):
+    with raised(SettingsError, setting=name):
         TemporalSplit(**{key: value for key, value in ASKED.items() if key != name})
 
 

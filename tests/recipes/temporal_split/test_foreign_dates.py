@@ -366,6 +366,6 @@ def test_dropped_dates_are_told_with_the_first_of_them(tmp_path: Path) -> None:
 
     assert 1 == prepared.manifest.dropped["unreadable_time"]
     assert any(
-        "part-0.csv: row 10: date is '03/04/2024'" in text and '"%d/%m/%Y"' in text
+        "part-0.csv: row 10, column 'date' is '03/04/2024'" in text and '"%d/%m/%Y"' in text
         for text in warnings
     )
