@@ -51,10 +51,12 @@ class ContextMapDataset(_MapDataset):  # type: ignore[misc]  # Grain has no type
     def __init__(self, source: Contexts, batch_size: int | None = None) -> None:
         super().__init__()
         if batch_size is not None:
-            check_integer("contexts: batch_size", batch_size, least=1)
+            check_integer("batch_size", batch_size, least=1)
         if batch_size is not None and len(source) < batch_size:
             raise SettingsError(
-                f"contexts: batch_size is {batch_size}, and an epoch has {len(source)} contexts",
+                f"an epoch has {len(source)} contexts",
+                setting="batch_size",
+                value=batch_size,
                 remedy="give at most that",
             )
         self.source = source
@@ -151,22 +153,24 @@ def elastic(
         ("host", host, 0),
         ("global_batch_size", global_batch_size, 1),
     ):
-        check_integer(f"contexts: {name}", value, least=least)
+        check_integer(name, value, least=least)
     if host >= hosts:
         raise SettingsError(
-            f"contexts: host is {host} of {hosts}", remedy="hosts are counted from 0"
+            f"there are {hosts} hosts", setting="host", value=host, remedy="count them from 0"
         )
     if global_batch_size % hosts:
         raise SettingsError(
-            f"contexts: global_batch_size is {global_batch_size}, which {hosts} hosts cannot"
-            " share alike",
+            f"{hosts} hosts cannot share it alike",
+            setting="global_batch_size",
+            value=global_batch_size,
             remedy=f"give a multiple of {hosts}",
         )
     if dataset.batch_size is not None:
         raise SettingsError(
-            f"contexts: the dataset has batches of {dataset.batch_size}, and this makes"
-            " batches of contexts",
-            remedy="leave batch_size out where the dataset is made",
+            "the dataset has batches already, and this makes batches of contexts",
+            setting="batch_size",
+            value=dataset.batch_size,
+            remedy="leave it out where the dataset is made",
         )
     per_host = global_batch_size // hosts
     return grain.experimental.ElasticIterator(

@@ -27,7 +27,7 @@ import pyarrow as pa
 from headrace.arrays import I64
 from headrace.cli.outermost import run_guarded
 from headrace.dataset.indexed import ReadBlock
-from headrace.errors import HeadraceError, SettingsError
+from headrace.errors import HeadraceError, SettingsError, setting, spell
 from headrace.printable import printable
 from headrace.stream.audit.rows import Audit, AuditReport, audit
 from headrace.stream.loader.dataset import open_dataset
@@ -79,8 +79,8 @@ class Launched:
             text = environ.get(name, usual)
             if not text.strip().isdecimal():
                 raise SettingsError(
-                    f"{name} is {text!r} in the environment",
-                    remedy="expected an integer, as torchrun sets it",
+                    f"the environment has {name}={text!r}",
+                    remedy="give an integer, as torchrun does",
                 )
             ranks.append(int(text))
         return cls(*ranks)
@@ -130,7 +130,8 @@ def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os
             options.backend, local_ranks=launched.local_ranks if launched else 1, devices=devices
         )
     except SettingsError as error:
-        print(f"error: {error}", file=sys.stderr)  # noqa: T201 - a command prints
+        message = error.words(partial(spell, flags={"backend": "--backend"}))
+        print(f"error: {message}", file=sys.stderr)  # noqa: T201 - a command prints
         return error.exit_code
     if launched is None:
         return validate(load, rank=0, world_size=1)
@@ -156,9 +157,12 @@ def choose_backend(backend: str, *, local_ranks: int, devices: int) -> str:
         return "gloo"
     if backend == "nccl" and devices < local_ranks:
         raise SettingsError(
-            f"--backend nccl: this node has {devices} CUDA devices for {local_ranks} local"
-            " ranks, and nccl needs one for each",
-            remedy="use --backend gloo, which proves the same, or start fewer ranks on a node",
+            f"{setting('backend', 'nccl')} needs a CUDA device for each local rank, and this node"
+            f" has {devices} for {local_ranks}",
+            remedy=(
+                f"use {setting('backend', 'gloo')}, which proves the same, or start fewer ranks on"
+                " a node"
+            ),
         )
     return backend
 

@@ -14,6 +14,7 @@ from torch_cases import audit_on_rank
 import headrace
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stream_loader import StreamLoader
+from raised import raised
 
 
 def report_of(batches, **settings):
@@ -100,21 +101,21 @@ def test_our_own_streams_pass_on_every_rank_and_workers():
 
 
 @pytest.mark.parametrize(
-    ("batch", "key", "message"),
+    ("batch", "key", "fields"),
     [
-        ({"x": [1]}, "id", "no column 'id'"),
-        (pa.table({"x": [1]}), "id", "no column 'id'"),
-        ({"id": [1, None]}, "id", "holds 1 nulls"),
-        ({"id": np.array([1.0, np.nan])}, "id", "holds 1 NaN"),
-        ({"id": np.zeros((2, 2))}, "id", "has 2 axes"),
-        ({"id": [[1], [2]]}, "id", "a key is a number"),
-        ({"id": [1, "a"]}, "id", "cannot be keys"),
-        ((1, 2), 5, "has 2 parts"),
-        ((1, 2), "id", "a batch is a tuple"),
+        ({"x": [1]}, "id", {"column": "id", "path": "audit"}),
+        (pa.table({"x": [1]}), "id", {"column": "id", "path": "audit"}),
+        ({"id": [1, None]}, "id", {"column": "id", "path": "audit: batch 0"}),
+        ({"id": np.array([1.0, np.nan])}, "id", {"column": "id", "path": "audit: batch 0"}),
+        ({"id": np.zeros((2, 2))}, "id", {"column": "id", "path": "audit: batch 0"}),
+        ({"id": [[1], [2]]}, "id", {"column": "id", "path": "audit: batch 0"}),
+        ({"id": [1, "a"]}, "id", {"column": "id", "path": "audit: batch 0"}),
+        ((1, 2), 5, {"setting": "key", "value": 5, "remedy": "the index of the key column"}),
+        ((1, 2), "id", {"setting": "key", "value": "id", "remedy": "give dicts"}),
     ],
 )
-def test_what_is_no_key_is_refused(batch, key, message):
-    with pytest.raises(headrace.InputError, match=message):
+def test_what_is_no_key_is_refused(batch, key, fields):
+    with raised(headrace.InputError, **fields):
         report_of([batch], key=key)
 
 

@@ -21,6 +21,7 @@ from headrace.stream.loader.passes import RowPasses
 from headrace.stream.order.balance import CostModel, CountedIndex, step_loads
 from headrace.stream.order.epoch import natural_rows
 from laws import examples
+from raised import raised
 
 BLOCK = 32
 
@@ -161,10 +162,10 @@ def test_a_state_is_of_one_cost_model():
 
     assert passes(index, ranks=2).resume(state).start.balance == (2, CostModel().even_tokens)
     for other in ("none", CostModel(linear=1, quadratic=1)):
-        with pytest.raises(StreamError, match="balanced for 57,220 tokens"):
+        with raised(StreamError, setting="balance", remedy="pass the saved setting"):
             passes(index, ranks=2, balance=other).resume(state)
     plain = passes(index, ranks=2, balance="none").begin(0).state_after(1)
-    with pytest.raises(StreamError, match="saved without balance"):
+    with raised(StreamError, setting="balance", remedy="pass the saved setting"):
         passes(index, ranks=2).resume(plain)
 
 
@@ -202,7 +203,7 @@ def test_what_does_not_go_with_balance_is_refused(asked):
     [{"linear": 0}, {"linear": -1}, {"quadratic": -1}, {"linear": float("nan")}, {"linear": "1"}],
 )
 def test_a_cost_model_is_checked(asked):
-    with pytest.raises(SettingsError, match="cost model"):
+    with raised(SettingsError, remedy="give a finite number"):
         CostModel(**asked)
 
 
@@ -306,11 +307,11 @@ def test_a_stream_delivers_every_bin_once_in_steps_of_like_cost(packed, tmp_path
 def test_rows_that_are_not_packed_are_refused(tmp_path):
     (tmp_path / "a.csv").write_text("x\n1\n2\n")
     dataset = headrace.open(tmp_path)
-    with pytest.raises(SettingsError, match="these rows are not packed"):
+    with raised(SettingsError, setting="balance", remedy="prepare them with PackedSequences"):
         dataset.stream(batch_size=1, shuffle=True, balance="flops")
 
 
 def test_a_blend_is_refused(packed):
     dataset = headrace.open(packed[0])
-    with pytest.raises(SettingsError, match="a blend of datasets takes them by turns"):
+    with raised(SettingsError, setting="balance", remedy="as one blend"):
         headrace.blend([dataset, dataset]).stream(batch_size=1, shuffle=True, balance="flops")

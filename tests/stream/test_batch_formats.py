@@ -211,7 +211,7 @@ def test_rows_of_another_process_can_be_resumed():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"transform": "double"}, "transform is 'double'; expected a function"),
+        ({"transform": "double"}, "transform is 'double'; give a function"),
         ({"memory": "gpu"}, "memory is 'gpu'; expected one of pageable, pinned"),
         ({"memory": "pinned", "batch_format": "rows"}, 'batch_format="rows" has none'),
         ({"batch_format": "dicts"}, "expected one of torch, numpy, arrow, rows"),

@@ -443,9 +443,7 @@ HUGE = 1 << 24
 def test_changes_that_the_order_cannot_have_are_refused(changes):
     _, state = read_ranks(loaders_of(2), 3)
     for world_size in (1, 2, 5):
-        with pytest.raises(
-            StreamError, match="expected lanes to be cut at borders of rounds, not at"
-        ):
+        with pytest.raises(StreamError, match="expected lanes to be cut at borders of rounds"):
             resumed(resealed(state, changes=changes, position=140), world_size)
 
 

@@ -15,6 +15,7 @@ from headrace.errors import SettingsError
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.read.transform import TransformContext, takes_context
+from raised import raised
 
 ROWS = (30, 0, 41, 1, 27, 60, 38, 52)
 TOTAL = sum(ROWS)
@@ -175,7 +176,9 @@ def test_rows_packed_while_they_are_streamed_have_steps_and_no_positions(tmp_pat
 
     assert list(range(3, 3 + steps)) == [context.step for context in seen]
     assert {None} == {context.positions for context in seen}
-    with pytest.raises(SettingsError, match=r"default_rng\(\(context\.seed, context\.epoch"):
+    with raised(
+        SettingsError, setting="transform", remedy="default_rng((context.seed, context.epoch"
+    ):
         seen[0].uniform()
 
 

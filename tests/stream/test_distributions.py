@@ -22,6 +22,7 @@ from headrace.stream.order.whereabouts import find_row, seen_per_shard
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.read.reader import plan_pools
 from laws import examples
+from raised import raised
 
 ROWS = (9, 14, 3, 3, 0, 21, 7, 7, 1, 12, 5)
 INDEX = index_of(ROWS, blocks_per_shard=2)
@@ -291,11 +292,11 @@ def test_regions_survive_json_and_damaged_ones_are_refused():
         {"assignment": [2]},
         {"extra": 1},
     ):
-        with pytest.raises(StreamError, match="shard_partition is not"):
+        with raised(StreamError, remedy="pass it on unchanged"):
             ShardPartition.from_dict({**regions.to_dict(), **change})
     (loader,) = loaders_of(1, "by_size")
     state = loader.state_dict()
-    with pytest.raises(StreamError, match="shard_partition is 'of 5 rows'"):
+    with raised(StreamError, value="of 5 rows", remedy="pass what state_dict() gave"):
         StreamState.from_dict(
             resealed(state, shard_partition={**state["shard_partition"], "rows": [5]})
         )
@@ -303,13 +304,13 @@ def test_regions_survive_json_and_damaged_ones_are_refused():
 
 def test_settings_that_do_not_go_together_are_refused():
     for changes in ({"locality": NODES}, {"ranks_per_node": 2}):
-        with pytest.raises(SettingsError, match='"local" needs'):
+        with raised(SettingsError, setting=next(iter(changes)), remedy="neither without it"):
             options_of("by_size", **changes)
-    with pytest.raises(SettingsError, match="ranks_per_node is None"):
+    with raised(SettingsError, setting="ranks_per_node", remedy="neither without it"):
         options_of("local", ranks_per_node=None)
-    with pytest.raises(SettingsError, match="locality of 'a' is -1"):
+    with raised(SettingsError, setting="locality", remedy="the number of a node"):
         options_of("local", locality={"a": -1})
-    with pytest.raises(SettingsError, match="locality names 'a'"):
+    with raised(SettingsError, setting="locality", remedy="give paths as the index has them"):
         loaders_of(1, "local", locality={"a": 1})
-    with pytest.raises(SettingsError, match="whole shards of one dataset"):
+    with raised(SettingsError, setting="distribution", remedy="with samples_per_epoch="):
         loaders_of(1, "by_size", samples_per_epoch=7)

@@ -21,6 +21,7 @@ from headrace.stream.loader.torch_dataset import StreamingDataset
 from headrace.stream.order.epoch import block_identities, epoch_order
 from headrace.stream.order.remaining import Remaining
 from laws import examples
+from raised import raised
 
 
 def order_of(rows, *, shuffle=True):
@@ -217,7 +218,7 @@ def test_a_rank_that_leaves_early_stops_those_that_wait_for_it():
         left.wait(100)
         whole(loader)
 
-    with pytest.raises(StreamError, match="rank 1 of 2: rank 0 left epoch 0 before its end"):
+    with raised(StreamError, remedy="end a pass on all ranks after the same number of batches"):
         together(group, read)
 
 
@@ -225,9 +226,7 @@ def test_ranks_that_begin_at_different_places_are_told():
     group = loaders([40] * 6, 2)
     group[1].set_epoch(4)
 
-    with pytest.raises(
-        StreamError, match="load the same state and set the same epoch on every rank"
-    ):
+    with raised(StreamError, remedy="load the same state and set the same epoch on every rank"):
         together(group, whole)
 
 
@@ -270,23 +269,23 @@ def test_a_bad_block_raises_or_goes_into_quarantine():
 
 def test_what_does_not_go_together_is_refused():
     options = StreamOptions(batch_size=4, distribution="dynamic")
-    with pytest.raises(SettingsError, match="needs a store that they share"):
+    with raised(SettingsError, setting="distribution", remedy="pass store="):
         StreamLoader(index_of([4]), Numbers((4,)), options, topology=ranks(2)[0])
-    with pytest.raises(SettingsError, match='remainder="drop" and distribution="dynamic"'):
+    with raised(SettingsError, setting="remainder", remedy="leave remainder= out"):
         loaders([4], 1, remainder="drop")
-    with pytest.raises(SettingsError, match="lanes is 4"):
+    with raised(SettingsError, setting="lanes", remedy='use distribution="balanced"'):
         loaders([4], 1, lanes=4)
-    with pytest.raises(SettingsError, match="not for DataLoader workers"):
+    with raised(SettingsError, setting="distribution", remedy="headrace.open(...).stream(...)"):
         StreamingDataset(index_of([4]), Numbers((4,)), options, topology=ranks(1)[0])
     (loader,) = loaders([4], 1)
     with pytest.raises(TypeError, match="known when the last block is claimed"):
         len(loader)
-    with pytest.raises(StreamError, match='plan with distribution="balanced"'):
+    with raised(StreamError, setting="distribution", remedy='plan with distribution="balanced"'):
         loader.plan()
     balanced = StreamLoader(
         index_of([4]), Numbers((4,)), StreamOptions(batch_size=4), topology=ranks(1)[0]
     )
-    with pytest.raises(StreamError, match='not of distribution="dynamic"'):
+    with raised(StreamError, setting="distribution", remedy="start the epoch again"):
         loader.load_state_dict(balanced.state_dict())
     with pytest.raises(StreamError, match="it is a state of kind 'dynamic stream'"):
         balanced.load_state_dict(loader.state_dict())

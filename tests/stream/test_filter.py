@@ -23,6 +23,7 @@ import headrace
 from headrace.dataset.condition import Range, condition_of
 from headrace.errors import SettingsError, StreamError
 from laws import examples
+from raised import raised
 
 ROWS = 1000
 FIELDS = {"row": pa.int64(), "x": pa.int64(), "f": pa.float32(), "s": pa.string()}
@@ -321,7 +322,7 @@ def test_a_filter_that_does_not_fit_says_why(dataset, condition, message):
 
 
 def test_a_filtered_view_is_not_filtered_again(dataset):
-    with pytest.raises(SettingsError, match="filtered already"):
+    with raised(SettingsError, setting="filter", remedy="pass both conditions together"):
         dataset.filter([("x", ">", 3)]).filter([("x", ">", 4)])
 
 

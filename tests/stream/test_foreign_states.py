@@ -10,6 +10,7 @@ import pytest
 
 import headrace
 from headrace.stream.ranks.topology import Topology
+from raised import raised
 from tables import small_source, split
 
 ALONE = Topology(rank=0, world_size=1)
@@ -47,7 +48,7 @@ def after(batches, given):
 def test_a_state_of_equal_row_counts_and_other_contents_is_refused(tmp_path):
     _, state = after(2, stream(write(tmp_path / "one", 60)))
 
-    with pytest.raises(headrace.errors.StreamError, match="added, removed or rewritten"):
+    with raised(headrace.errors.StreamError, remedy="added, removed or rewritten"):
         stream(write(tmp_path / "two", 60, shift=3)).load_state_dict(state)
 
 
@@ -76,12 +77,12 @@ def test_states_of_another_filter_seed_or_set_of_shards_are_refused(tmp_path):
     root = write(tmp_path / "one", 60)
     _, state = after(1, stream(root, filter=[("row", "<", 30)], seed=4))
 
-    with pytest.raises(headrace.errors.StreamError, match="another filter"):
+    with raised(headrace.errors.StreamError, remedy="another filter"):
         stream(root, filter=[("row", "<=", 29)], seed=4).load_state_dict(state)
-    with pytest.raises(headrace.errors.StreamError, match="saved with seed=4"):
+    with raised(headrace.errors.StreamError, setting="seed", remedy="pass the saved setting"):
         stream(root, filter=[("row", "<", 30)], seed=5).load_state_dict(state)
     write(root, 10, name="b.parquet")
-    with pytest.raises(headrace.errors.StreamError, match="added, removed or rewritten"):
+    with raised(headrace.errors.StreamError, remedy="added, removed or rewritten"):
         stream(root, filter=[("row", "<", 30)], seed=4).load_state_dict(state)
 
 

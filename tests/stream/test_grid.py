@@ -14,6 +14,7 @@ from pure_order import make_plan, rows_in_order
 from stream_cases import index_of
 
 from headrace.errors import SettingsError
+from raised import raised
 
 
 def uneven(shards):
@@ -84,5 +85,5 @@ def test_every_row_once_in_equal_steps_over_the_whole_grid(shuffle, remainder):
 def test_one_rank_may_have_a_shorter_last_batch_and_several_may_not():
     for name, shuffle in product(SHARDS, (False, True)):
         check_plan(name, 1, shuffle, "exact")
-    with pytest.raises(SettingsError, match="exact"):
+    with raised(SettingsError, setting="remainder", remedy='use "pad"'):
         check_plan("ones", 2, False, "exact")

@@ -3,12 +3,12 @@
 from fractions import Fraction
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import SettingsError
 from headrace.stream.order.interleave import Interleave, most_drift_rounds, quotas
+from raised import raised
 
 counts_of = st.lists(st.integers(0, 120), min_size=1, max_size=9).filter(any)
 
@@ -68,5 +68,5 @@ def test_positions_of_a_very_long_epoch_are_exact():
 
 
 def test_more_rounds_than_exact_arithmetic_holds_are_refused():
-    with pytest.raises(SettingsError, match="set lanes= higher"):
+    with raised(SettingsError, setting="lanes", remedy="set lanes= higher"):
         Interleave(counts=(1 << 31, 5), round_rows=1)

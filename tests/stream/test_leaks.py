@@ -26,6 +26,7 @@ from headrace.stream.audit.overlap import (
     texts_of,
 )
 from laws import examples
+from raised import raised
 
 
 def write(root, **splits):
@@ -173,7 +174,7 @@ def test_sequences_of_packed_rows_are_compared(tmp_path):
     assert report.rows == {"train": len(by_hand["train"]), "test": len(by_hand["test"]) + extra}
     at_random = sum(each in set(by_hand["train"]) for each in by_hand["test"])
     assert report.shared[0].rows == at_random + extra
-    with pytest.raises(InputError, match="packed rows hold tokens, not texts"):
+    with raised(InputError, setting="against", remedy="the chats that they were packed from"):
         headrace.find_leaks(headrace.open(tmp_path), against=["items.txt"])
 
 
@@ -337,10 +338,10 @@ def test_benchmarks_are_read_from_rows_and_lines(tmp_path):
 
     assert read_items(tmp_path / "items.txt").texts.to_list() == [QUESTION, "", SHORT]
     assert read_items(tmp_path / "items.jsonl").texts.to_list() == [QUESTION, SHORT]
-    with pytest.raises(InputError, match="no item has 5 words or more"):
+    with raised(InputError, path=tmp_path / "empty.txt", remedy="give a file of questions"):
         read_items(tmp_path / "empty.txt")
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9 is what they call it here\n")
-    with pytest.raises(InputError, match=r"not UTF-8 \(byte 3\)"):
+    with raised(InputError, path=tmp_path / "latin.txt", remedy="convert it to UTF-8"):
         read_items(tmp_path / "latin.txt")
 
 
@@ -352,7 +353,7 @@ def test_files_of_a_directory_are_benchmarks_by_name(tmp_path):
 
     assert list(found.values()) == ["evals/a.jsonl", "evals/b/c.txt"]
     (tmp_path / "evals" / "manifest.json").write_text("{}")
-    with pytest.raises(InputError, match="is a prepared dataset"):
+    with raised(InputError, path=tmp_path / "evals", remedy="the directory of a split"):
         find_benchmarks([tmp_path / "evals"])
 
 

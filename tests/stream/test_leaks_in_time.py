@@ -16,6 +16,7 @@ import headrace
 from headrace.errors import SettingsError
 from headrace.stream.audit.leaks import concurrent, past_cut
 from laws import examples
+from raised import raised
 
 DAY = 86_400_000_000
 ROWS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 12)), max_size=12)
@@ -138,11 +139,11 @@ def test_what_says_nothing_of_time_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "two", "train", ["2025-01-01"])
     write(tmp_path / "two", "test", ["2025-02-01"])
     write(tmp_path / "one", "train", ["2025-01-01"])
-    with pytest.raises(SettingsError, match="name it with time="):
+    with raised(SettingsError, setting="label_horizon", remedy="name it with time="):
         headrace.find_leaks(headrace.open(tmp_path / "two"), label_horizon="30d")
     with pytest.raises(SettingsError, match="such as 30d"):
         headrace.find_leaks(headrace.open(tmp_path / "two"), time="when", label_horizon="a month")
-    with pytest.raises(SettingsError, match="one split"):
+    with raised(SettingsError, setting="label_horizon", remedy="with a test split"):
         headrace.find_leaks(
             headrace.open(tmp_path / "one" / "train"), time="when", label_horizon="30d"
         )

@@ -9,6 +9,7 @@ from torch.utils.data import DataLoader
 
 import headrace
 from headrace.errors import SettingsError
+from raised import raised
 
 ROWS, MASKED = 307, ("3", "11", "nobody")
 
@@ -137,23 +138,27 @@ def test_ranks_compare_a_digest_of_the_mask(shards):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "fields"),
     [
-        ({"mask_entities": "3"}, "list of texts"),
-        ({"mask_entities": [3]}, "list of texts"),
-        ({"mask_entities": ()}, "for mask_entities"),
-        ({"entity_column": None}, "plain shards do not say"),
-        ({"entity_column": "other"}, "has no column 'other'"),
-        ({"pack": 64}, "does not go with pack"),
+        ({"mask_entities": "3"}, {"setting": "mask_entities", "value": "3"}),
+        ({"mask_entities": [3]}, {"setting": "mask_entities", "value": [3]}),
+        ({"mask_entities": ()}, {"setting": "entity_column", "remedy": "give them"}),
+        ({"entity_column": None}, {"remedy": "entity_column="}),
+        ({"pack": 64}, {"setting": "mask_entities", "remedy": "when the rows are packed"}),
     ],
 )
-def test_what_cannot_be_masked_is_refused(shards, options, message):
-    with pytest.raises(SettingsError, match=message):
+def test_what_cannot_be_masked_is_refused(shards, options, fields):
+    with raised(SettingsError, **fields):
         stream_of(shards[0], **options)
 
 
+def test_entities_of_a_column_that_is_not_there_are_refused(shards):
+    with pytest.raises(SettingsError, match="'other'"):
+        stream_of(shards[0], entity_column="other")
+
+
 def test_a_blend_refuses_a_mask(shards):
-    with pytest.raises(SettingsError, match="for one dataset"):
+    with raised(SettingsError, setting="mask_entities", remedy="mask or erase entities in each"):
         headrace.blend([headrace.open(shards[0])]).stream(
             batch_size=4, mask_entities=["3"], entity_column="who"
         )

@@ -14,6 +14,7 @@ from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.order.state import StreamState
 from headrace.stream.order.whereabouts import find_row, find_rows, row_number, seen_per_shard
+from raised import raised
 
 
 @pytest.mark.slow
@@ -164,9 +165,7 @@ def test_shards_are_named_by_path_or_file_name():
 
     assert (1, 1) == row_number(index, "part-00000.parquet", 4)
     assert (2, 0) == row_number(index, "part-00001.parquet", 0)
-    for shard, row, message in [
-        ("part-9", 0, "is not a shard"),
-        ("part-00000.parquet", 7, "it has 7 rows"),
-    ]:
-        with pytest.raises(InputError, match=message):
-            row_number(index, shard, row)
+    with raised(InputError, setting="shard", value="part-9"):
+        row_number(index, "part-9", 0)
+    with raised(InputError, path="part-00000.parquet", setting="row", value=7):
+        row_number(index, "part-00000.parquet", 7)

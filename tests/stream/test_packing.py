@@ -21,6 +21,7 @@ from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.loader.torch_dataset import StreamingDataset
 from headrace.stream.ranks.topology import Topology
 from laws import examples
+from raised import raised
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:This DataLoader will create"
@@ -370,7 +371,7 @@ def test_settings_that_do_not_fit_say_so(path, options, said):
 @pytest.mark.parametrize("loader", [StreamLoader, StreamingDataset])
 def test_loaders_that_do_not_know_lengths_refuse_to_pack(path, loader):
     dataset = headrace.open(path, cache_dir=path.parent / "cache")
-    with pytest.raises(SettingsError, match="needs the lengths"):
+    with raised(SettingsError, setting="pack", remedy="headrace.open(...).stream"):
         loader(dataset.split_index(), dataset.block_reader(), StreamOptions(batch_size=2, pack=100))
 
 
@@ -392,7 +393,7 @@ def test_two_passes_at_a_time_are_an_error_and_not_one_count(path):
     next(first)
     next(second)
 
-    with pytest.raises(StreamError, match="a newer pass of this stream has begun"):
+    with raised(StreamError, remedy="make a second stream"):
         next(first)
     assert dataset.state_after(1) == dataset.state_dict()
 
@@ -492,9 +493,9 @@ def test_states_of_workers_are_counted_in_the_loop(path):
             )
         )
     )
-    with pytest.raises(StreamError, match="call state_after"):
+    with raised(StreamError, remedy="call state_after"):
         dataset.state_dict()
-    with pytest.raises(StreamError, match=r"has 4. batches on each rank, and 1000 are said"):
+    with raised(StreamError, setting="batches", value=1000):
         dataset.state_after(1000)
 
 
@@ -553,11 +554,11 @@ def test_states_of_other_streams_are_refused(path):
         )
     with pytest.raises(StreamError, match="other settings of pack="):
         stream.load_state_dict(packed(path, capacity=200).state_dict())
-    with pytest.raises(StreamError, match="saved with seed=1"):
+    with raised(StreamError, setting="seed", remedy="pass the saved setting"):
         stream.load_state_dict(packed(path, seed=1).state_dict())
     with pytest.raises(StreamError, match="counts 10000 batches"):
         stream.load_state_dict(resealed(packed(path).state_dict(), batches=10_000))
-    with pytest.raises(StreamError, match="not what state_dict"):
+    with raised(StreamError, remedy="pass it on unchanged"):
         stream.load_state_dict(resealed(packed(path).state_dict(), batches=-1))
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import InputError
 from headrace.stream.read.batch import python_rows
+from raised import raised
 
 MOMENTS = st.datetimes(
     min_value=datetime.datetime(1900, 1, 1), max_value=datetime.datetime(2200, 1, 1)
@@ -84,8 +85,5 @@ def test_what_python_has_no_value_for_is_an_error_that_names_the_column(value, k
     if inside:
         column = pa.StructArray.from_arrays([column], ["t"])
 
-    with pytest.raises(
-        InputError,
-        match=r"column when of type .*cannot be a Python value .*microseconds.*leave the column out",
-    ):
+    with raised(InputError, column="when", remedy="leave the column out"):
         python_rows(pa.table({"when": column}))

@@ -14,6 +14,7 @@ from headrace.errors import CorruptShard, InputError, StreamError
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.ranks.topology import Topology
+from raised import raised
 
 
 def options(**settings):
@@ -173,11 +174,10 @@ def test_an_error_in_a_thread_reaches_the_loop_with_its_place(error, kind, own_t
     loader = StreamLoader(
         index_of(rows), reader, options(shuffle=False), topology=Topology(rank=1, world_size=2)
     )
-    with pytest.raises(
-        kind, match=rf"rank 1 of 2: part-00017.parquet block 0: .*{error}"
-    ) as caught:
+    with raised(kind, path="rank 1 of 2: part-00017.parquet block 0") as caught:
         list(loader)
 
+    assert str(error) in str(caught.value)
     assert type(caught.value) is kind
     assert caught.value.__cause__ is error
     assert own_threads.left() == []
@@ -200,8 +200,10 @@ def test_batches_before_the_damage_are_delivered():
 def test_a_block_of_another_length_than_indexed_is_never_delivered():
     loader = StreamLoader(index_of([10, 10]), Numbers((10, 11)), options(), topology=ranks(1)[0])
 
-    with pytest.raises(
-        CorruptShard, match=r"part-00001\.parquet block 0: has 11 rows, the index says 10"
+    with raised(
+        CorruptShard,
+        path="rank 0 of 1: part-00001.parquet block 0",
+        remedy="index the dataset again",
     ):
         list(loader)
 
@@ -215,9 +217,7 @@ def test_a_null_integer_names_its_shard():
         topology=ranks(1)[0],
     )
 
-    with pytest.raises(
-        InputError, match=r"part-00000\.parquet block 0: column n of type int64 holds 1 nulls"
-    ):
+    with raised(InputError, path="rank 0 of 1: part-00000.parquet block 0", column="n"):
         list(loader)
 
 

@@ -16,6 +16,7 @@ from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.ranks import watch
 from headrace.stream.ranks.group import RUNNING, Group
 from headrace.stream.ranks.stats import Progress, Snapshot, complaints, due
+from raised import raised
 
 
 def moment(phase="loop", *, seconds=0.1, batches=100, waited=1.0, elapsed=100.0, place=""):
@@ -133,9 +134,7 @@ def test_without_stall_seconds_nothing_is_logged_and_no_thread_runs(caplog, own_
             assert "headrace-watch" not in [thread.name for thread in own_threads.now()]
 
     assert caplog.records == []
-    with pytest.raises(
-        SettingsError, match="stall_seconds is 0; expected seconds above 0, or None"
-    ):
+    with raised(SettingsError, setting="stall_seconds", value=0):
         StreamOptions(batch_size=1, stall_seconds=0)
 
 

@@ -15,6 +15,7 @@ from headrace.errors import StreamError
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.ranks.stats import MOST_WAITS, Progress
+from raised import raised
 
 ROWS = (17, 0, 40, 1, 23)
 TOTAL = sum(ROWS)
@@ -148,7 +149,7 @@ def test_a_data_loader_of_your_own_with_workers_is_not_seen():
     dataset = kinds_dataset(0, columns=["row"])
     list(DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context="fork"))
 
-    with pytest.raises(StreamError, match=r"stats: .* loop over data_loader\(\)"):
+    with raised(StreamError, remedy="loop over data_loader()"):
         dataset.stats()
     list(
         dataset.watched(

@@ -36,6 +36,7 @@ import headrace
 from headrace.errors import SettingsError, StreamError
 from headrace.stream.loader.stateful import stream_state
 from headrace.stream.workers.serving import Beginning, Client, Opened, Server
+from raised import raised
 
 pytestmark = [
     pytest.mark.filterwarnings(
@@ -247,7 +248,7 @@ def test_a_stream_with_workers_is_the_stream_without_any(root):
     assert alone.state_dict() == resumed.state_dict()
     with pytest.raises(SettingsError, match="workers is -1"):
         stream(workers=-1)
-    with pytest.raises(SettingsError, match="dynamic"):
+    with raised(SettingsError, setting="distribution", remedy="headrace.open"):
         headrace.open(root / "books", cache_dir=root / "cache").stream(
             batch_size=4, workers=1, distribution="dynamic"
         )
@@ -259,7 +260,7 @@ def test_an_iterator_that_was_never_used_leaves_the_dataset_as_it_was(root):
     del unused
     batches = iter(LOOPS["own"](dataset, 1))
     next(batches)
-    with pytest.raises(StreamError, match="call state_after"):
+    with raised(StreamError, remedy="call state_after"):
         dataset.state_dict()
 
 
@@ -455,7 +456,7 @@ def test_a_server_that_is_closed_ends_its_workers_and_its_threads(own_threads, s
         StreamError, match="worker 0: .*(the dataset that it reads for has gone|has ended or left)"
     ):
         list(batches)
-    with pytest.raises(StreamError, match="cannot be reached"):
+    with raised(StreamError, remedy="keep the dataset alive"):
         worker_of(server)
     assert [] == own_threads.left()
     for each in (client, idle, silent):

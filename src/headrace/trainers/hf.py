@@ -209,27 +209,32 @@ class HeadraceTrainerMixin(_Trainer):  # type: ignore[misc]
         arguments = self.args
         if stream.options.batch_size != batch_size:
             raise SettingsError(
-                f"{name}: the Trainer counts batches of {batch_size}, and the stream has batches"
-                f" of {stream.options.batch_size}",
+                f"the Trainer counts batches of {batch_size}, and the stream has batches of"
+                f" {stream.options.batch_size}",
+                setting=name,
                 remedy="give both the same number",
             )
         workers = getattr(stream, "num_workers", 0)
         if arguments.dataloader_num_workers not in (0, workers):
             raise SettingsError(
-                f"dataloader_num_workers is {arguments.dataloader_num_workers}, and the stream"
-                f" has {workers} workers of its own",
+                f"the stream has {workers} workers of its own",
+                setting="dataloader_num_workers",
+                value=arguments.dataloader_num_workers,
                 remedy="leave it 0, and ask for workers where the stream is made",
             )
         if arguments.auto_find_batch_size:
             raise SettingsError(
-                "auto_find_batch_size cannot change the batches of a stream", remedy="leave it out"
+                "it cannot change the batches of a stream",
+                setting="auto_find_batch_size",
+                remedy="leave it out",
             )
         if arguments.world_size > 1 and not getattr(
             arguments, "average_tokens_across_devices", True
         ):
             raise SettingsError(
-                "average_tokens_across_devices is False: a rank whose last batch holds no row"
-                " would divide by 0 labels",
+                "a rank whose last batch holds no row would divide by 0 labels",
+                setting="average_tokens_across_devices",
+                value=False,
                 remedy="leave it True",
             )
 

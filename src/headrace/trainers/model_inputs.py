@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import torch
 
-from headrace.errors import SettingsError, StreamError
+from headrace.errors import SettingsError, StreamError, setting
 from headrace.stream.loader.options import VALID
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.read.ragged import LENGTHS
@@ -72,11 +72,10 @@ class ModelInputs:
         form: Any = getattr(stream.passes, "form", None) or stream.options.form
         if form is not None and (form.ignore_index != IGNORED or form.last_token != "keep"):
             raise SettingsError(
-                f"packed: ignore_index is {form.ignore_index} and last_token {form.last_token!r}",
-                remedy=(
-                    f"models of transformers shift labels themselves and ignore {IGNORED}: use"
-                    ' PackedBatches(labels="same")'
-                ),
+                f"its ignore_index is {form.ignore_index} and its last_token {form.last_token!r},"
+                f" and models of transformers shift labels themselves and ignore {IGNORED}",
+                setting="packed",
+                remedy='use PackedBatches(labels="same")',
             )
         self._labels_lie_left = form is not None and form.labels == "next"
 
@@ -86,7 +85,8 @@ class ModelInputs:
         """
         if isinstance(batch, dict) and not isinstance(batch.get(VALID), torch.Tensor):
             raise SettingsError(
-                f'batch without "{VALID}": the Trainer has to know which rows are real',
+                "a batch lacks it, and the Trainer has to know which rows are real",
+                column=VALID,
                 remedy="let the transform keep it",
             )
         if isinstance(batch, dict) and "cu_seqlens" in batch:
@@ -148,10 +148,13 @@ class ModelInputs:
         for name, value in inputs.items():
             if not isinstance(value, torch.Tensor):
                 raise SettingsError(
-                    f"column {name}: the model would get {type(value).__name__}; for lists open the"
-                    ' stream with lists="padded", with pack=, or with batch_format="rows" and a'
-                    " data collator",
-                    remedy="leave texts out with columns=",
+                    f"the model would get {type(value).__name__}",
+                    column=name,
+                    remedy=(
+                        f"leave texts out with {setting('columns')}; for lists open the stream with"
+                        f" {setting('lists', 'padded')}, with {setting('pack')}, or with"
+                        f" {setting('batch_format', 'rows')} and a data collator"
+                    ),
                 )
         if len(rows) == len(valid):
             return inputs
@@ -230,8 +233,9 @@ class RowFeed:
         ready = list(self.prepared)
         if len(ready) != len(rows):
             raise StreamError(
-                f"rows: {len(rows)} were prepared to {len(ready)}; a stream's rows are one example"
-                " each: pack with headrace, with packing=False for the trainer"
+                f"{len(rows)} rows were prepared to {len(ready)}, and a stream's rows are one"
+                " example each",
+                remedy="pack with headrace, with packing=False for the trainer",
             )
         return ready
 
@@ -246,12 +250,17 @@ def first_rows(stream: StreamLoader) -> list[dict[str, Any]]:
         rows: Any = next(batches, None)
         del batches
         if not rows:
-            raise SettingsError(f"{stream}: has no rows")
+            raise SettingsError("it has no rows", path=str(stream), remedy="give another split")
         return [{name: row[name] for name in row if name != VALID} for row in rows[:1]]
     names = stream.options.columns or stream.index.schema.names
     if "input_ids" not in names and stream.options.source is None:
         raise SettingsError(
-            f"{stream}: has no column input_ids, but {list(names)}",
-            remedy='for texts that the trainer tokenises open it with batch_format="rows"',
+            f"the stream lacks it, and has {list(names)}",
+            path=str(stream),
+            column="input_ids",
+            remedy=(
+                f"open it with {setting('batch_format', 'rows')} for texts that the trainer"
+                " tokenises"
+            ),
         )
     return [{"input_ids": [0, 0], "labels": [0, 0]}]

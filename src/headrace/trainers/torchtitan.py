@@ -29,7 +29,7 @@ from typing import Annotated, Any, Literal, get_args
 import torch
 
 from headrace.checks import check_word
-from headrace.errors import SettingsError, StreamError
+from headrace.errors import SettingsError, StreamError, setting
 from headrace.packing.read.batches import PackedBatches, packed_setting
 from headrace.stream.loader.dataset import open_dataset
 from headrace.stream.loader.stream_loader import StreamLoader
@@ -115,11 +115,12 @@ class HeadraceDataLoader(_BaseDataLoader):  # type: ignore[misc]  # torchtitan n
         optimizer_step_layout: Any = None,
         **_other: Any,  # the tokenizer, and how often torchtitan's own loader takes a snapshot
     ) -> None:
-        check_word("torchtitan: rows", config.rows, get_args(Rows))
-        check_word("torchtitan: positions", config.positions, get_args(Positions))
+        check_word("rows", config.rows, get_args(Rows))
+        check_word("positions", config.positions, get_args(Positions))
         if config.dataset_path is None:
             raise SettingsError(
-                "torchtitan: dataset_path is not set",
+                "it is not set",
+                setting="dataset_path",
                 remedy="give the directory that headrace.open opens",
             )
         if seq_len is None or local_batch_size is None:  # after 0.3 torchtitan counts tokens
@@ -127,7 +128,9 @@ class HeadraceDataLoader(_BaseDataLoader):  # type: ignore[misc]  # torchtitan n
             tokens = num_tokens_per_microbatch
             if seq_len is None or tokens is None or tokens % seq_len:
                 raise SettingsError(
-                    f"torchtitan: a microbatch has {tokens} tokens and rows have {seq_len}",
+                    f"rows have {seq_len}",
+                    setting="num_tokens_per_microbatch",
+                    value=tokens,
                     remedy=(
                         "set training.num_tokens_per_microbatch_per_dp_rank to a multiple of"
                         " training.max_context_length"
@@ -146,9 +149,10 @@ class HeadraceDataLoader(_BaseDataLoader):  # type: ignore[misc]  # torchtitan n
             drawn = local_batch_size * dp_world_size
             if config.global_batch_size < 1 or config.global_batch_size % drawn:
                 raise SettingsError(
-                    f"torchtitan: global_batch_size is {config.global_batch_size}, and"
-                    f" {dp_world_size} ranks with local_batch_size {local_batch_size} share a"
+                    f"{dp_world_size} ranks with local_batch_size {local_batch_size} share a"
                     f" multiple of {drawn}",
+                    setting="global_batch_size",
+                    value=config.global_batch_size,
                     remedy="set that, as in training, or -1",
                 )
             self._step_batches = config.global_batch_size // drawn
@@ -188,9 +192,11 @@ class HeadraceDataLoader(_BaseDataLoader):  # type: ignore[misc]  # torchtitan n
                     f" {self.stream.options.batch_size} a step"
                 )
                 raise StreamError(
-                    f"torchtitan: {self.config.dataset_path}: an epoch of {self.config.dataset!r}"
-                    f" has no batch: {rows}",
-                    remedy="choose another split, smaller batches, or another remainder=",
+                    f"an epoch of {self.config.dataset!r} has no batch: {rows}",
+                    path=self.config.dataset_path,
+                    remedy=(
+                        f"choose another split, smaller batches, or another {setting('remainder')}"
+                    ),
                 )
 
     def _batches(self, step: Any) -> Iterator[Any]:

@@ -29,7 +29,7 @@ from headrace.checks import check_integer, duration_us
 from headrace.dataset.contents import roles_of, split_digests
 from headrace.dataset.manifest import in_usual_order
 from headrace.engine.local import default_workers
-from headrace.errors import InputError, SettingsError
+from headrace.errors import InputError, SettingsError, setting
 from headrace.formats.content import NOTHING, content_columns, row_digests
 from headrace.formats.dates import MISSING, parse_dates
 from headrace.formats.text_columns import as_text, nulled
@@ -381,11 +381,17 @@ def _roles(
     columns = [(role, roles.get(role)) for role in ("entity", "label", "time")]
     for role, name in (*columns, *(("content", name_) for name_ in content)):
         if name is not None and name not in names:
-            raise SettingsError(f"{role}: the dataset has no column {name!r}; it has {names}")
+            raise SettingsError(
+                "the dataset has no such column",
+                setting=role,
+                value=name,
+                remedy=f"give one of {names}",
+            )
     if roles.get("label_horizon") is not None and roles.get("time") is None:
         raise SettingsError(
-            "label_horizon: nothing says which column is the time of a row",
-            remedy=f"name it with time=, of {names}",
+            "nothing says which column is the time of a row",
+            setting="label_horizon",
+            remedy=f"name it with {setting('time')}, of {names}",
         )
     return roles
 
@@ -399,24 +405,27 @@ def _refuse_what_finds_nothing(
     names = schema.names
     if not compared:
         raise SettingsError(
-            "content: all columns are time, entity or label",
+            "all columns are time, entity or label",
+            setting="content",
             remedy=f"name what to compare, of {names}",
         )
     if against and set(_PACKED) <= set(names):
         raise InputError(
-            "against: packed rows hold tokens, not texts",
-            remedy=(
-                "compare the chats that they were packed from: headrace leaks CHATS --against FILE"
-            ),
+            "packed rows hold tokens, not texts",
+            setting="against",
+            remedy=f"compare the chats that they were packed from with {setting('against')}",
         )
     if near and not holds_texts(pa.schema([schema.field(name) for name in compared])):
         raise SettingsError(
-            f"near: none of the compared columns holds texts: {', '.join(compared)}",
-            remedy="leave near out",
+            f"none of the compared columns holds texts: {', '.join(compared)}",
+            setting="near",
+            remedy="leave it out",
         )
     if against and not holds_texts(schema):
         raise SettingsError(
-            f"against: no column holds texts, so no item can be found: {', '.join(names)}"
+            f"no column holds texts, so no item can be found: {', '.join(names)}",
+            setting="against",
+            remedy="leave it out",
         )
 
 
@@ -665,8 +674,9 @@ def past_cut(
     *names, last = splits
     if not names:
         raise SettingsError(
-            f"label_horizon: the dataset has one split, {last}, and no cutoff",
-            remedy="give one with a test split",
+            f"the dataset has one split, {last}, and no cutoff",
+            setting="label_horizon",
+            remedy="give a dataset with a test split",
         )
     tested = _read(splits[last])
     first_test = (

@@ -218,7 +218,8 @@ def find_benchmarks(paths: Sequence[str | Path]) -> dict[Path, str]:
     for path, name in benchmarks.values():
         if owners.setdefault(name, path) != path:
             raise SettingsError(
-                f"{owners[name]} and {path}: two benchmarks are called {name}",
+                f"is called {name}, as another benchmark is: {owners[name]}",
+                path=path,
                 remedy="rename one of them",
             )
     return dict(benchmarks.values())

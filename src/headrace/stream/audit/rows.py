@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from headrace.arrays import I64
 from headrace.digest import derive_key
-from headrace.errors import InputError, SettingsError
+from headrace.errors import InputError, SettingsError, setting
 from headrace.formats.types import is_text
 from headrace.keyed_hash import hash_texts
 from headrace.stream.loader.options import VALID
@@ -26,6 +26,7 @@ from headrace.stream.ranks.topology import gather
 
 _TEXT_KEY = derive_key(0, "audit key")
 _EXAMPLES = 10
+_ANOTHER_KEY = f"pass another {setting('key')}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +90,9 @@ class Audit:
         self._batches = 0
         for batch in self.loader:
             column, valid = _column(batch, self._key)
-            keys, exact = _as_int64(column, f"audit: batch {self._batches}: key {self._key!r}")
+            keys, exact = _as_int64(
+                column, {"path": f"audit: batch {self._batches}", "column": str(self._key)}
+            )
             self._keys.append(keys if valid is None else keys[valid])
             self._exact &= exact
             self._batches += 1
@@ -109,7 +112,7 @@ class Audit:
             missing = max(0, self._expected - len(distinct))
             unexpected = max(0, len(distinct) - self._expected)
         elif self._expected is not None:
-            expected = np.unique(_as_int64(self._expected, "expected")[0])
+            expected = np.unique(_as_int64(self._expected, {"setting": "expected"})[0])
             missing = len(np.setdiff1d(expected, distinct, assume_unique=True))
             unexpected = len(np.setdiff1d(distinct, expected, assume_unique=True))
         exact = all(part[2] for part in parts)
@@ -150,7 +153,10 @@ def _column(batch: Any, key: str | int) -> tuple[Any, npt.NDArray[np.bool_] | No
             names = batch.schema.names
         if key not in names:
             raise InputError(
-                f"audit: a batch has no column {key!r}; it has {names}: pass another key="
+                f"a batch lacks it, and has {names}",
+                path="audit",
+                column=str(key),
+                remedy=_ANOTHER_KEY,
             )
         return batch[key], _mask(batch[VALID]) if VALID in names else None
     if (
@@ -161,20 +167,27 @@ def _column(batch: Any, key: str | int) -> tuple[Any, npt.NDArray[np.bool_] | No
         lacking = next((row for row in batch if key not in row), None)
         if lacking is not None:
             raise InputError(
-                f"audit: a row has no column {key!r}; it has {list(lacking)}: pass another key="
+                f"a row lacks it, and has {list(lacking)}",
+                path="audit",
+                column=key,
+                remedy=_ANOTHER_KEY,
             )
         masked = bool(batch) and all(VALID in row for row in batch)
         return [row[key] for row in batch], _mask([row[VALID] for row in batch]) if masked else None
     if isinstance(batch, tuple | list) and isinstance(key, int):
         if not -len(batch) <= key < len(batch):
             raise InputError(
-                f"audit: a batch has {len(batch)} parts, key is {key}",
-                remedy="pass the place of the key column",
+                f"a batch has {len(batch)} parts",
+                setting="key",
+                value=key,
+                remedy="pass the index of the key column",
             )
         return batch[key], None
     raise InputError(
-        f"audit: a batch is a {type(batch).__name__} and key is {key!r}",
-        remedy=("give dicts or Arrow tables and a column name, or tuples and the place of the key"),
+        f"a batch is a {type(batch).__name__}",
+        setting="key",
+        value=key,
+        remedy="give dicts or Arrow tables and a column name, or tuples and the index of the key",
     )
 
 
@@ -188,42 +201,21 @@ def _mask(values: Any) -> npt.NDArray[np.bool_] | None:
     return None
 
 
-def _as_int64(values: Any, where: str) -> tuple[I64, bool]:
+def _as_int64(values: Any, location: Mapping[str, Any]) -> tuple[I64, bool]:
     """Convert keys to 64-bit numbers, equal for equal keys; also return whether the numbers are the
     keys themselves.
+
+    location: fields of the error for values that cannot be keys.
     """
-    if not isinstance(values, pa.Array | pa.ChunkedArray | list | tuple):
-        values = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
-        if values.ndim != 1:
-            raise InputError(
-                f"has {values.ndim} axes, a key is one value a row",
-                path=where,
-                remedy="pass another key=",
-            )
-    try:
-        if isinstance(values, pa.Array | pa.ChunkedArray):
-            column = values
-        else:
-            column = pa.array(values)
-    except (pa.ArrowException, OverflowError) as error:
-        raise InputError(
-            f"holds values that cannot be keys ({error})", path=where, remedy="pass another key="
-        ) from error
+    column = _as_arrow(values, location)
     dtype = column.type
-    if pa.types.is_dictionary(dtype):
-        return _as_int64(column.cast(dtype.value_type), where)
-    if pa.types.is_null(dtype):
-        nulls = len(column)
-    else:
-        nulls = column.null_count
+    if pa.types.is_null(dtype) and not len(column):
+        return np.empty(0, np.int64), True
+    nulls = len(column) if pa.types.is_null(dtype) else column.null_count
     if nulls:
         raise InputError(
-            f"holds {nulls} nulls, which do not identify rows",
-            path=where,
-            remedy="pass another key=",
+            f"{nulls} nulls, which do not identify rows", **location, remedy=_ANOTHER_KEY
         )
-    if pa.types.is_null(dtype):
-        return np.empty(0, np.int64), True
     if is_text(dtype) or pa.types.is_binary(dtype) or pa.types.is_large_binary(dtype):
         return hash_texts(_TEXT_KEY, column)[0].view(np.int64), False
     array = np.asarray(column)
@@ -233,14 +225,36 @@ def _as_int64(values: Any, where: str) -> tuple[I64, bool]:
         return array.view(np.int64), False
     if array.dtype.kind != "f":
         raise InputError(
-            f"is of type {dtype}, but a key is a number, a time or a text",
-            path=where,
-            remedy="pass another key=",
+            f"its type is {dtype}, but a key is a number, a time or a text",
+            **location,
+            remedy=_ANOTHER_KEY,
         )
     if np.isnan(array).any():
         raise InputError(
-            f"holds {int(np.isnan(array).sum())} NaN, which do not identify rows",
-            path=where,
-            remedy="pass another key=",
+            f"{int(np.isnan(array).sum())} NaN, which do not identify rows",
+            **location,
+            remedy=_ANOTHER_KEY,
         )
     return (array.astype(np.float64) + 0.0).view(np.int64), False
+
+
+def _as_arrow(values: Any, location: Mapping[str, Any]) -> pa.Array | pa.ChunkedArray:
+    """Return keys as plain Arrow values, without a dictionary."""
+    if not isinstance(values, pa.Array | pa.ChunkedArray):
+        if not isinstance(values, list | tuple):
+            values = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
+            if values.ndim != 1:
+                raise InputError(
+                    f"it has {values.ndim} axes, a key is one value a row",
+                    **location,
+                    remedy=_ANOTHER_KEY,
+                )
+        try:
+            values = pa.array(values)
+        except (pa.ArrowException, OverflowError) as error:
+            raise InputError(
+                f"it holds values that cannot be keys ({error})", **location, remedy=_ANOTHER_KEY
+            ) from error
+    while pa.types.is_dictionary(values.type):
+        values = values.cast(values.type.value_type)
+    return values

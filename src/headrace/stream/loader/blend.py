@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from headrace.arrays import I64, offsets_from_lengths
 from headrace.dataset.index import SplitIndex
-from headrace.errors import InputError, SettingsError
+from headrace.errors import InputError, SettingsError, setting, setting_name
 from headrace.stream.loader.dataset import Dataset
 from headrace.stream.loader.options import StreamArguments, StreamOptions, stream_options
 from headrace.stream.loader.source import StreamSource, source_of_rows
@@ -92,16 +92,14 @@ class Blend:
         """Return the source of the loader; packed="auto" is resolved for all datasets together."""
         if options.cost_model is not None:
             raise SettingsError(
-                "balance orders the rows of one dataset, and a blend of datasets takes them by"
-                " turns",
-                remedy=(
-                    "prepare the datasets as one blend with PackedSequences, or leave balance= out"
-                ),
+                f"{setting_name('balance')} orders the rows of one dataset, and a blend of datasets"
+                " takes them by turns",
+                remedy="prepare the datasets as one blend with PackedSequences, or leave it out",
             )
         if options.mask_entities:
             raise SettingsError(
-                "mask_entities is for one dataset, and a blend has several",
-                remedy="mask or erase entities in each, or leave mask_entities= out",
+                f"{setting_name('mask_entities')} is for one dataset, and a blend has several",
+                remedy="mask or erase entities in each, or leave it out",
             )
         options = options.for_splits(
             [(dataset.root, dataset.split_index(chosen)) for dataset, chosen in self._splits(split)]
@@ -149,7 +147,7 @@ def blend(
         names = tuple(str(number) for number in range(len(datasets)))
         sources = list(datasets)
     if not sources:
-        raise SettingsError("blend of no datasets", remedy="give at least one")
+        raise SettingsError("there is none", setting="datasets", remedy="give at least one")
     parts = []
     for name, source in zip(names, sources, strict=True):
         if isinstance(source, tuple) and len(source) == 2:
@@ -159,7 +157,8 @@ def blend(
             split = None
         if not isinstance(dataset, Dataset) or not isinstance(split, str | None):
             raise SettingsError(
-                f"blend: {name} is {source!r}",
+                f"{name} is {source!r}",
+                setting="datasets",
                 remedy="give what headrace.open returned, or that and a split's name",
             )
         parts.append((dataset, split))
@@ -175,20 +174,24 @@ def _checked_weights(
     if isinstance(weights, Mapping):
         if set(weights) != set(names):
             raise SettingsError(
-                f"weights are of {sorted(weights)}, datasets are {sorted(names)}",
+                f"they are of {sorted(weights)}, the datasets are {sorted(names)}",
+                setting="weights",
                 remedy="give one of each",
             )
         weights = [weights[name] for name in names]
     if len(weights) != len(names):
         raise SettingsError(
-            f"{len(weights)} weights for {len(names)} datasets", remedy="give one of each"
+            f"there are {len(weights)} for {len(names)} datasets",
+            setting="weights",
+            remedy="give one of each",
         )
     for name, weight in zip(names, weights, strict=True):
         number = isinstance(weight, int | float) and not isinstance(weight, bool)
         if not number or not math.isfinite(weight) or weight <= 0:
             raise SettingsError(
-                f"weight of {name} is {weight!r}",
-                remedy="expected a positive number: leave out a dataset that has no weight",
+                f"that of {name} is {weight!r}",
+                setting="weights",
+                remedy="give a positive number, or leave out a dataset that has no weight",
             )
     return tuple(map(float, weights))
 
@@ -256,17 +259,21 @@ def _shared_schema(
         ]
         if missing or more:
             raise InputError(
-                f"blend: {name} has columns {part.schema.names}, {names[0]} has {first.names}",
-                remedy="name those to read that all have with columns=",
+                f"{name} has columns {part.schema.names}, {names[0]} has {first.names}",
+                path="blend",
+                remedy=f"name those to read that all have with {setting('columns')}",
             )
         for column in columns_to_read:
             dtype = part.schema.field(column).type
             expected = first.field(column).type
             if dtype != expected:
                 raise InputError(
-                    f"blend: column {column} is {dtype} in {name} and {expected} in {names[0]}",
+                    f"it is {dtype} in {name} and {expected} in {names[0]}",
+                    path="blend",
+                    column=column,
                     remedy=(
-                        "prepare or open them with the same types=, or leave it out with columns="
+                        f"prepare or open them with the same {setting('types')}, or leave it out"
+                        f" with {setting('columns')}"
                     ),
                 )
     return pa.schema(

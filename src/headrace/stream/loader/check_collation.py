@@ -19,7 +19,7 @@ from collections.abc import Generator, Iterator
 from types import FrameType
 from typing import Any, TypeVar
 
-from headrace.errors import SettingsError
+from headrace.errors import SettingsError, setting_name
 
 Given = TypeVar("Given")
 
@@ -49,8 +49,8 @@ def refuse_batches_of_batches(caller: FrameType | None, batch_size: int, name: s
     unaware = collate is default_collate or module.partition(".")[0] == "transformers"
     if getattr(fetcher, "auto_collation", False) is True and unaware:
         raise SettingsError(
-            f"DataLoader: has a batch_size of its own, and {name} gives whole batches of"
-            f" {batch_size} rows, which it would stack to batches of batches",
+            f"the DataLoader has a {setting_name('batch_size')} of its own, and {name} gives whole"
+            f" batches of {batch_size} rows, which it would stack to batches of batches",
             remedy=(
                 "pass DataLoader(dataset, batch_size=None, …), or for Hugging Face's Trainer"
                 " override get_train_dataloader() to return dataset.data_loader()"
@@ -73,8 +73,9 @@ def refuse_sharing_again(dataset: Any, *, world_size: int, caller: FrameType | N
         frame = frame.f_back
     if name is not None:
         raise SettingsError(
-            f"{name}: shares out what it reads among the ranks, and this dataset gives each of the"
-            f" {world_size} ranks its own share already, so rows would be lost; {_REMEDY}"
+            f"{name} shares out what it reads among the ranks, and this dataset gives each of the"
+            f" {world_size} ranks its own share already, so rows would be lost",
+            remedy=_REMEDY,
         )
 
 

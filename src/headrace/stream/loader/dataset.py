@@ -21,7 +21,7 @@ from headrace.dataset.open import FinishedRun, Fold, find_run, is_prepared
 from headrace.dataset.plain import open_plain
 from headrace.dataset.split_rows import SplitRows
 from headrace.dataset.tables import with_paths
-from headrace.errors import InputError, SettingsError
+from headrace.errors import InputError, SettingsError, setting, setting_name
 from headrace.formats.listing import holds_data, no_data
 from headrace.storage.cache_room import cache_directory
 from headrace.storage.places import local_path_of, path_of, place_of
@@ -141,7 +141,8 @@ class Dataset(IndexedDataset):
         """
         if not isinstance(self._source, FinishedRun):
             raise SettingsError(
-                f"fold: {self!r} is not a complete prepared run",
+                f"{self!r} is not a complete prepared run",
+                setting="fold",
                 remedy="choose the fold first, and filter its rows",
             )
         return Dataset(Fold(self._source, number), cache_dir=self._cache_dir)
@@ -159,7 +160,8 @@ class Dataset(IndexedDataset):
             return self
         if isinstance(self._source, FilteredRows):
             raise SettingsError(
-                f"filter: {self} is filtered already",
+                f"{self} is filtered already",
+                setting="filter",
                 remedy="pass both conditions together to one filter",
             )
         filtered = Dataset(
@@ -259,11 +261,11 @@ class Dataset(IndexedDataset):
         options = (options or StreamOptions(batch_size=1)).for_splits([(self.root, index)])
         if options.form is None:
             raise SettingsError(
-                "balance orders packed rows by the cost of their sequences, and these rows are"
-                " not packed",
+                f"{setting_name('balance')} orders packed rows by the cost of their sequences, and"
+                " these rows are not packed",
                 remedy=(
-                    "prepare them with PackedSequences, or leave balance= out. If they are packed,"
-                    ' read them with packed="varlen" or "padded"'
+                    "prepare them with PackedSequences, or leave it out. If they are packed,"
+                    f" read them with {setting('packed', 'varlen', 'padded')}"
                 ),
             )
         contents = self._contents_if_any()
@@ -307,9 +309,10 @@ class Dataset(IndexedDataset):
         if options.cache == "files":
             if place_of(self.root).reads == "calls":
                 raise SettingsError(
-                    'cache="files" keeps shards of an object store on a disk, and these are on one',
+                    f"{setting('cache', 'files')} keeps shards of an object store on a disk, and"
+                    " these are on one",
                     path=self.root,
-                    remedy='leave it out, or keep decoded blocks with cache="decoded"',
+                    remedy=f"leave it out, or keep blocks with {setting('cache', 'decoded')}",
                 )
             needed = stored_bytes(self.root, self.split_index(split).shards)
             if needed > options.cache_bytes:  # otherwise only a slow epoch would show it
@@ -414,9 +417,10 @@ def open_dataset(
         if run is not None or is_prepared(root) or empty:
             if types or null_values:
                 raise SettingsError(
-                    "types= and null_values= are for plain text shards; this is a prepared dataset,"
-                    " declare them when preparing",
+                    f"{setting('types')} and {setting('null_values')} are for plain text shards,"
+                    " and this is a prepared dataset",
                     path=root,
+                    remedy="declare them when preparing",
                 )
             if run is None and empty and not is_prepared(root) and any(root.iterdir()):
                 error = no_data(str(root))
@@ -436,7 +440,9 @@ def open_dataset(
         )
     elif run is not None:
         raise SettingsError(
-            f"run={run!r} names a run of one dataset directory",
+            "it names a run of one dataset directory",
+            setting="run",
+            value=run,
             remedy="leave it out with a list of files",
         )
     plain = open_plain(

@@ -60,7 +60,7 @@ from headrace.arrays import I64, U64
 from headrace.checks import check_integer
 from headrace.dataset.index import SplitIndex
 from headrace.digest import canonical_json, derive_key, sha256_hex
-from headrace.errors import SettingsError, StreamError
+from headrace.errors import SettingsError, StreamError, setting, setting_name
 from headrace.keyed_hash import permutation
 from headrace.sealed import MOST_EPOCHS, kind_of
 from headrace.stream.loader.options import IN_ARROW, StreamOptions
@@ -100,6 +100,8 @@ _LOOK_S = 0.01
 _TIMEOUT_S = 1800.0  # the same as for torch's own collectives
 _KIND = "dynamic stream"
 _ONE_LANE = Lanes(1, 1, 1)  # the line of an epoch is claimed from its beginning to its end
+_DYNAMIC = setting("distribution", "dynamic")
+_BALANCED = setting("distribution", "balanced")
 _MADE: Counter[tuple[str, str, int, int]] = Counter()
 
 
@@ -205,9 +207,9 @@ class Claims:
         if (processes := int(self.store.add(f"{self.prefix}/here/{self.topology.rank}", 1))) > 1:
             raise StreamError(
                 f"{self.topology}: {processes} processes of this job are that rank, and with"
-                ' distribution="dynamic" each of them would get other rows',
+                f" {_DYNAMIC} each of them would get other rows",
                 remedy=(
-                    'use distribution="balanced", which gives all processes of a rank the same'
+                    f"use {_BALANCED}, which gives all processes of a rank the same"
                     " batches, or give each process a rank of its own"
                 ),
             )
@@ -344,20 +346,20 @@ class DynamicPasses(RowPasses):
     ) -> None:
         if isinstance(index, BlendIndex):
             raise SettingsError(
-                'distribution="dynamic" is for one dataset', remedy='use "balanced" with blends'
+                f"{_DYNAMIC} is for one dataset", remedy=f"use {_BALANCED} with blends"
             )
         for name in ("lanes", "shuffle_rows", "samples_per_epoch"):
             if getattr(options, name) is not None:
                 raise SettingsError(
-                    f'{name} is {getattr(options, name)}, and distribution="dynamic" gives every'
-                    " row once, blocks and the rows inside them shuffled",
-                    remedy=f'leave {name} out, or use distribution="balanced"',
+                    f"{setting(name, getattr(options, name))}, and {_DYNAMIC} gives every row once,"
+                    " blocks and the rows inside them shuffled",
+                    remedy=f"leave it out, or use {_BALANCED}",
                 )
         if options.remainder not in (None, "pad"):
             raise SettingsError(
-                f'remainder="{options.remainder}" and distribution="dynamic" do not go together:'
+                f"{setting('remainder', options.remainder)} and {_DYNAMIC} do not go together:"
                 " ranks that run out of rows fill their batches",
-                remedy='leave remainder out, and see batch["valid"]',
+                remedy=f'leave {setting("remainder")} out, and see batch["valid"]',
             )
         # States, seeds and columns work as in any stream of rows; only the assignment to ranks
         # differs.
@@ -371,18 +373,16 @@ class DynamicPasses(RowPasses):
             self.store = LocalStore()
         elif group is None:
             raise SettingsError(
-                f'distribution="dynamic" on {topology.world_size} ranks needs a store that they'
-                " share",
-                remedy="initialise torch.distributed first, or pass store=",
+                f"{_DYNAMIC} on {topology.world_size} ranks needs a store that they share",
+                remedy=f"initialise torch.distributed first, or pass {setting('store')}",
             )
         elif group.processes != topology.world_size:
             raise SettingsError(
-                f'distribution="dynamic": topology says {topology}, the process group has'
+                f"{_DYNAMIC}: {setting_name('topology')} says {topology}, the process group has"
                 f" {group.processes} processes",
                 remedy=(
-                    "where several of them are one rank, each would get other rows: use"
-                    ' distribution="balanced" there. Where some read nothing, pass store= of those'
-                    " that do"
+                    f"use {_BALANCED} where several of them are one rank, as each would get other"
+                    f" rows. Pass {setting('store')} of those that read where some read nothing"
                 ),
             )
         else:
@@ -407,9 +407,8 @@ class DynamicPasses(RowPasses):
     def checked(self, values: Mapping[str, Any]) -> StreamState:
         if kind_of(values) == "stream":
             raise StreamError(
-                'stream state: it is not of distribution="dynamic"; its positions are in another'
-                ' order: load it into a stream with distribution="balanced", or start the epoch'
-                " again"
+                f"stream state: it is not of {_DYNAMIC}, and its positions are in another order",
+                remedy=f"load it into a stream with {_BALANCED}, or start the epoch again",
             )
         state = super().checked(StreamState.from_dict(values, _KIND).to_dict())
         return replace(state, **_ONE_LANE._asdict())
@@ -439,9 +438,8 @@ class DynamicPass(RowPass):
     def plan(self) -> Plan:
         """Raise `StreamError`: there is no plan."""
         raise StreamError(
-            f'split "{self.passes.index.split}": distribution="dynamic" decides who reads'
-            " what while it reads",
-            remedy='plan with distribution="balanced"',
+            f'split "{self.passes.index.split}": {_DYNAMIC} decides who reads what while it reads',
+            remedy=f"plan with {_BALANCED}",
         )
 
     def state_after(self, batches: int) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from headrace.arrays import I64
 from headrace.checks import check_integer, check_word
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock
-from headrace.errors import StreamError
+from headrace.errors import StreamError, setting
 from headrace.sealed import MOST_EPOCHS, short_repr
 from headrace.stream.loader.options import VALID, Memory, StreamOptions, check_options
 from headrace.stream.loader.passes import Pass, Reading, RowPass, RowPasses
@@ -203,8 +203,9 @@ class ItemPasses(RowPasses):
                 f"stream state: it is of split {short_repr(state.split)} with index"
                 f" {short_repr(state.index[:12])}, this stream reads"
                 f" {short_repr(self.index.split)} with {short_repr(self.index.identity[:12])}; the"
-                " run, the options of windows or contexts, shuffle= or the chunks are others than"
-                " when it was saved: open them as they were, or start the epoch again"
+                f" run, the options of windows or contexts, {setting('shuffle')} or the chunks are"
+                " others than when it was saved",
+                remedy="open them as they were, or start the epoch again",
             )
         state.check_order(seed=self.options.seed, shuffle=self.options.shuffle)
         state.check_index(self.of_epoch(state.epoch))

@@ -15,7 +15,7 @@ from headrace.checks import check_boolean, check_integer, check_word, nearest
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock, Verify
 from headrace.digest import canonical_json, sha256_hex
-from headrace.errors import SettingsError
+from headrace.errors import SettingsError, setting, setting_name
 from headrace.recipe import recipe_of_option
 from headrace.sealed import MOST_LANES, MOST_POSITIONS
 from headrace.storage.places import place_of
@@ -195,7 +195,7 @@ def check_options(names: Iterable[str], known: Iterable[str], of: str = "a strea
             hint = _NAMES_ELSEWHERE.get(name) or nearest(
                 name, known, f"options are {', '.join(known)}"
             )
-            raise SettingsError(f"{name} is not an option of {of}; {hint}")
+            raise SettingsError(f"{setting_name(name)} is not an option of {of}", remedy=hint)
 
 
 def stream_options(batch_size: int, requested: StreamArguments) -> StreamOptions:
@@ -327,8 +327,12 @@ class StreamOptions:
         for name in ("locality", "ranks_per_node"):
             if (getattr(self, name) is not None) != (self.distribution == "local"):
                 raise SettingsError(
-                    f'{name} is {getattr(self, name)!r} and distribution "{self.distribution}";'
-                    ' "local" needs locality= and ranks_per_node=, the others neither'
+                    f"{setting_name(name)} is {getattr(self, name)!r} and"
+                    f" {setting('distribution', self.distribution)}",
+                    remedy=(
+                        f"give {setting('locality')} and {setting('ranks_per_node')} with"
+                        f" {setting('distribution', 'local')}, and neither without it"
+                    ),
                 )
         self._check_balance()
         self._check_mask()
@@ -342,7 +346,7 @@ class StreamOptions:
             check_word("balance", self.balance, get_args(BalanceWord))
         values = {name: getattr(self, name) for name in _UNBALANCED}
         others = [
-            f"{name}={value!r}" for name, value in values.items() if value != _UNBALANCED[name]
+            setting(name, value) for name, value in values.items() if value != _UNBALANCED[name]
         ]
         if self.balance != "none" and others:
             if isinstance(self.balance, CostModel):
@@ -350,28 +354,32 @@ class StreamOptions:
             else:
                 model = f'"{self.balance}"'
             raise SettingsError(
-                f"balance is {model}, which orders the packed rows of whole shuffled epochs by"
-                f" their cost; it does not go with {', '.join(others)}: leave one of them out"
+                f"{setting_name('balance')} is {model}, which orders the packed rows of whole"
+                f" shuffled epochs by their cost, and does not go with {', '.join(others)}",
+                remedy="leave one of them out",
             )
 
     def _check_mask(self) -> None:
         names = self.mask_entities
         if isinstance(names, str) or not all(isinstance(name, str) and name for name in names):
             raise SettingsError(
-                "mask_entities: expected a list of texts, as they name entities in their column",
+                "these are not a list of texts, which name entities in their column",
+                setting="mask_entities",
+                value=names,
                 remedy='write numbers as text, e.g. ["17"]',
             )
         object.__setattr__(self, "mask_entities", tuple(sorted(set(names))))
         if self.entity_column is not None and not self.mask_entities:
             raise SettingsError(
-                f"entity_column is {self.entity_column!r}, for mask_entities",
-                remedy="set it, or leave it out",
+                f"{setting_name('entity_column')} is {self.entity_column!r}, and no"
+                f" {setting('mask_entities')} are given",
+                remedy="give them, or leave it out",
             )
         if self.mask_entities and (self.pack is not None or self.form is not None):
             raise SettingsError(
-                "mask_entities masks rows of one entity each, and does not go with"
-                f" {'packed rows' if self.pack is None else f'pack={self.pack!r}'}: leave the"
-                " entities out when the rows are packed, or leave mask_entities= out"
+                f"{setting_name('mask_entities')} masks rows of one entity each, and does not go"
+                f" with {'packed rows' if self.pack is None else setting('pack', self.pack)}",
+                remedy="leave the entities out when the rows are packed, or leave it out",
             )
 
     def _check_numbers(self) -> None:
@@ -397,65 +405,68 @@ class StreamOptions:
             raise SettingsError(
                 setting="pad_values",
                 value=self.pad_values,
-                remedy="expected a number for each column named",
+                remedy="give a number for each column named",
             )
         if not 0 <= _number("quarantine_limit", self.quarantine_limit) <= 1:
             raise SettingsError(
                 setting="quarantine_limit",
                 value=self.quarantine_limit,
-                remedy="expected a part of the rows, 0 to 1",
+                remedy="give a part of the rows, 0 to 1",
             )
         if self.stall_seconds is not None and not _number("stall_seconds", self.stall_seconds) > 0:
             raise SettingsError(
                 setting="stall_seconds",
                 value=self.stall_seconds,
-                remedy="expected seconds above 0, or None",
+                remedy="give seconds above 0, or None",
             )
 
     def _check_batches(self) -> None:
         """Check that the options of batches are compatible."""
         if self.lists == "padded" and self.batch_format in IN_ARROW:
             raise SettingsError(
-                'lists="padded" makes tensors or arrays',
-                remedy=f'with batch_format="{self.batch_format}" leave lists "ragged"',
+                f"{setting('lists', 'padded')} makes tensors or arrays, and"
+                f" {setting('batch_format', self.batch_format)} has none",
+                remedy="leave one of them out",
             )
         if self.lists == "ragged" and (self.pad_values or self.pad_to_multiple_of != 1):
             raise SettingsError(
-                'pad_values and pad_to_multiple_of are for lists="padded"',
+                f"{setting_name('pad_values')} and {setting_name('pad_to_multiple_of')} are for"
+                f" {setting('lists', 'padded')}",
                 remedy="set it, or leave them out",
             )
         if self.form is not None and (self.batch_format in IN_ARROW or self.lists == "padded"):
             raise SettingsError(
                 "packed batches are tensors or arrays of their own form",
+                setting="packed",
                 remedy=(
-                    'use batch_format="torch" or "numpy" and leave lists= out, or packed="off" for'
-                    " rows as they are"
+                    f"use {setting('batch_format', 'torch', 'numpy')} and leave {setting('lists')}"
+                    f" out, or {setting('packed', 'off')} for rows as they are"
                 ),
             )
         if self.transform is not None and not callable(self.transform):
             raise SettingsError(
                 setting="transform",
                 value=self.transform,
-                remedy="expected a function of the batch, or None",
+                remedy="give a function of the batch, or None",
             )
         if self.device is not None and not re.fullmatch(r"cpu|cuda(:\d{1,4})?", str(self.device)):
             raise SettingsError(
                 setting="device",
                 value=self.device,
-                remedy='expected "cpu", "cuda", "cuda:N" or None',
+                remedy='give "cpu", "cuda", "cuda:N" or None',
             )
         if self.device is not None and not isinstance(self.device, str):
             raise SettingsError(
                 setting="device", value=self.device, remedy=f'pass the text "{self.device}"'
             )
-        option = 'memory="pinned"'
-        if self.device is not None:
-            option = f'device="{self.device}"'
         has_tensors = self.batch_format == "torch" or self.transform is not None
         if (self.memory == "pinned" or self.device is not None) and not has_tensors:
             raise SettingsError(
-                f'{option} is for tensors, and batch_format="{self.batch_format}" has none',
-                remedy='use batch_format="torch", or a transform that makes tensors',
+                f"{self.memory_option} is for tensors, and"
+                f" {setting('batch_format', self.batch_format)} has none",
+                remedy=(
+                    f"use {setting('batch_format', 'torch')}, or a transform that makes tensors"
+                ),
             )
 
     def check_columns(self, available: list[str]) -> tuple[str, ...]:
@@ -471,7 +482,12 @@ class StreamOptions:
         known = set(available)
         unknown = [name for name in columns if name not in known]
         if unknown:
-            raise SettingsError(f"columns {unknown} are not in the dataset; it has {available}")
+            raise SettingsError(
+                "some are not in the dataset",
+                setting="columns",
+                value=unknown,
+                remedy=f"give some of {available}",
+            )
         if self.form is not None:
             self.form.check_columns(columns)
         if self.lists == "padded":
@@ -479,16 +495,24 @@ class StreamOptions:
             strange = [name for name in self.pad_values if name not in columns]
             if clashing or strange:
                 raise SettingsError(
-                    f'lists="padded": columns {clashing} clash with lengths, pad_values {strange}'
-                    " are not columns",
-                    remedy="leave them out with columns=",
+                    f"{setting('lists', 'padded')}: columns {clashing} clash with lengths,"
+                    f" pad_values {strange} are not columns",
+                    remedy=f"leave them out with {setting('columns')}",
                 )
         if VALID in columns:
             raise SettingsError(
-                f'a column is named "{VALID}", where every batch has its mask of real rows',
-                remedy="leave it out with columns=, or rename it when preparing",
+                "every batch has its mask of real rows there",
+                column=VALID,
+                remedy=f"leave it out with {setting('columns')}, or rename it when preparing",
             )
         return columns
+
+    @property
+    def memory_option(self) -> str:
+        """The setting that asks for pinned memory or a device, marked for a message."""
+        if self.device is None:
+            return setting("memory", self.memory)
+        return setting("device", self.device)
 
     @property
     def padding(self) -> Padding | None:
@@ -528,8 +552,9 @@ class StreamOptions:
             return None
         if self.entity_column is None:
             raise SettingsError(
-                "mask_entities: nothing says which column names entities",
-                remedy="give entity_column=",
+                "nothing says which column names entities",
+                setting="mask_entities",
+                remedy=f"give {setting('entity_column')}",
             )
         return EntityMask(self.entity_column, tuple(self.mask_entities))
 
@@ -584,8 +609,9 @@ def _nodes(locality: Any) -> dict[str, int | tuple[int, ...]]:
             numbers = tuple(nodes)
         if not isinstance(shard, str) or any(type(node) is not int or node < 0 for node in numbers):
             raise SettingsError(
-                f"locality of {shard!r} is {nodes!r}",
-                remedy="expected the number of a node, or several",
+                f"{shard!r} is on node {nodes!r}",
+                setting="locality",
+                remedy="give the number of a node, or several",
             )
         nodes_of_shard[shard] = numbers
     return nodes_of_shard
@@ -594,21 +620,26 @@ def _nodes(locality: Any) -> dict[str, int | tuple[int, ...]]:
 def _column_names(columns: Any) -> tuple[str, ...]:
     if isinstance(columns, str):
         raise SettingsError(
-            f"columns is the text {columns!r}", remedy=f'pass a list of names, e.g. ["{columns}"]'
+            "it is a text",
+            setting="columns",
+            value=columns,
+            remedy=f'pass a list of names, e.g. ["{columns}"]',
         )
     names = tuple(columns) if isinstance(columns, Iterable) else ()
     if not names or not all(isinstance(name, str) for name in names):
         raise SettingsError(
             setting="columns",
             value=columns,
-            remedy="expected at least one column name, all of them text",
+            remedy="give at least one column name, all of them text",
         )
     if len(set(names)) < len(names):
-        raise SettingsError(f"columns names a column twice: {list(names)}", remedy="name each once")
+        raise SettingsError(
+            "a column is named twice", setting="columns", value=list(names), remedy="name each once"
+        )
     return names
 
 
 def _number(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise SettingsError(f"{name} is {value!r}", remedy="expected a number")
+        raise SettingsError(setting=name, value=value, remedy="give a number")
     return float(value)

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from headrace.checks import check_integer
 from headrace.dataset.index import SplitIndex
-from headrace.errors import SettingsError
+from headrace.errors import SettingsError, setting
 from headrace.sealed import MOST_EPOCHS
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.order.balance import CountedIndex, RowCosts
@@ -475,9 +475,12 @@ def partition_of(
         return None
     if isinstance(index, BlendIndex) or options.samples_per_epoch is not None:
         raise SettingsError(
-            f'distribution="{options.distribution}" gives out whole shards of one dataset'
+            f"{setting('distribution', options.distribution)} gives out whole shards of one dataset"
             " and whole epochs",
-            remedy='use "balanced" with blends and with samples_per_epoch',
+            remedy=(
+                f"use {setting('distribution', 'balanced')} with blends and with"
+                f" {setting('samples_per_epoch')}"
+            ),
         )
     if options.distribution == "round_robin":
         rank = deal_shards(

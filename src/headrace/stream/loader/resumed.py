@@ -204,7 +204,8 @@ class ResumedModule(LightningDataModule, Generic[Loader]):
         if set(values) != set(_SAVED):
             raise StreamError(
                 f"data module state: keys {short_repr(sorted(values))}, expected"
-                f" {', '.join(_SAVED)}; {remedy}"
+                f" {', '.join(_SAVED)}",
+                remedy=remedy,
             )
         for name, expected in _SAVED.items():
             value = values[name]
@@ -213,7 +214,8 @@ class ResumedModule(LightningDataModule, Generic[Loader]):
             ):
                 raise StreamError(
                     f"data module state: {name} is {short_repr(value)}, expected"
-                    f" {_KINDS[expected]}; {remedy}"
+                    f" {_KINDS[expected]}",
+                    remedy=remedy,
                 )
         self._loaded = dict(state_dict)
 

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 from headrace.checks import check_integer
 from headrace.dataset.index import SplitIndex
-from headrace.errors import SettingsError, StreamError
+from headrace.errors import SettingsError, StreamError, setting
 from headrace.sealed import MOST_EPOCHS
 from headrace.stream.loader.check_collation import refuse_sharing_again, told_to_accelerate
 from headrace.stream.loader.options import StreamOptions
@@ -141,7 +141,8 @@ class StreamLoader:
             self.passes = passes(index, read_block, options, self.topology)
         elif options.source is not None:
             raise SettingsError(
-                "pack= needs the lengths of all rows: use headrace.open(...).stream(..., pack=)"
+                f"{setting('pack')} needs the lengths of all rows",
+                remedy=f"use headrace.open(...).stream(..., {setting('pack')})",
             )
         elif options.distribution == "dynamic":
             from headrace.stream.loader.dynamic import DynamicPasses
@@ -242,7 +243,8 @@ class StreamLoader:
         report = getattr(self._present, "report", None)
         if report is None:
             raise SettingsError(
-                "report: it is of rows that are packed while they are streamed", remedy="set pack="
+                "report: it is of rows that are packed while they are streamed",
+                remedy=f"set {setting('pack')}",
             )
         return report()
 

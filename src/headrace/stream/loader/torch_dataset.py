@@ -34,7 +34,7 @@ import pyarrow as pa
 
 from headrace.checks import check_integer, check_word
 from headrace.dataset.index import SplitIndex
-from headrace.errors import EngineError, MissingExtra, SettingsError, StreamError
+from headrace.errors import MissingExtra, SettingsError, StreamError, setting
 from headrace.stream.loader.options import Memory, StreamOptions
 from headrace.stream.loader.passes import MakePasses, Pass, Reading
 from headrace.stream.loader.stateful import WorkerProgress, is_worker_state
@@ -99,11 +99,11 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
         check_memory(options, num_workers)
         if options.distribution == "dynamic":
             raise SettingsError(
-                'distribution="dynamic" claims blocks in the loop of its rank, and not for'
-                " DataLoader workers",
+                f"{setting('distribution', 'dynamic')} claims blocks in the loop of its rank, and"
+                " not for DataLoader workers",
                 remedy=(
-                    'use headrace.open(...).stream(..., distribution="dynamic"), or'
-                    ' distribution="balanced" here'
+                    "use it in headrace.open(...).stream(...), or"
+                    f" {setting('distribution', 'balanced')} here"
                 ),
             )
         self.num_workers = num_workers
@@ -270,9 +270,9 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
         check_word("memory", memory, get_args(Memory))
         if memory == "pinned" and self.options.device is not None:
             raise SettingsError(
-                f'data_loader(memory="pinned") with device="{self.options.device}": only CPU'
-                " tensors can be pinned, and copies to a device are made from pinned memory",
-                remedy="leave memory= out",
+                f"{setting('memory', 'pinned')} with {setting('device', self.options.device)}: only"
+                " CPU tensors can be pinned, and copies to a device are made from pinned memory",
+                remedy=f"leave {setting('memory')} out",
             )
         return WatchedLoader(
             self,
@@ -512,7 +512,7 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
             processes = told_by_torch(error)
             if not processes:
                 raise
-            raise EngineError(died(str(self.topology), processes)) from error
+            raise died(str(self.topology), processes) from error
 
 
 class WorkerStream(StreamingDataset):

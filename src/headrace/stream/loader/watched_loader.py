@@ -138,7 +138,7 @@ class WatchedLoader(DataLoader[Batch]):
                 ]
                 final = why_not_again(earlier, deaths, delivered)
                 if final is not None:
-                    raise EngineError(final) from error
+                    raise EngineError(final, remedy=_REMEDY) from error
                 message = "; ".join(deaths)
                 log.warning(
                     "%s; all workers are started again after %d batches of the pass",
@@ -191,7 +191,7 @@ def why_not_again(earlier: Sequence[int], deaths: Sequence[str], delivered: int)
     if list(earlier).count(delivered) + 1 < _LAST_TIME:
         return None
     message = "; ".join(deaths)
-    return f"{message}; workers died {_LAST_TIME} times, and no batch came in between; {_REMEDY}"
+    return f"{message}; workers died {_LAST_TIME} times, and no batch came in between"
 
 
 def told_by_torch(error: BaseException) -> list[int]:
@@ -206,12 +206,14 @@ def told_by_torch(error: BaseException) -> list[int]:
     return []
 
 
-def died(rank: str, processes: Sequence[int]) -> str:
-    """Describe the death of workers in a DataLoader of the user's own, which does not
+def died(rank: str, processes: Sequence[int]) -> EngineError:
+    """Return the error for workers that died in a DataLoader of the user's own, which does not
     restart them.
     """
-    message = "; ".join(death_of(f"{rank}, a worker", process, None) for process in processes)
-    return (
-        f"{message}; resume from the last state, or use data_loader(), which restarts workers;"
-        f" {_REMEDY}"
+    return EngineError(
+        "; ".join(death_of(f"{rank}, a worker", process, None) for process in processes),
+        remedy=(
+            "resume from the last state, or use data_loader(), which restarts workers; or"
+            f" {_REMEDY}"
+        ),
     )

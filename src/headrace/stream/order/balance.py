@@ -47,7 +47,9 @@ class CostModel:
             known = isinstance(value, int | float) and not isinstance(value, bool)
             if not known or not isfinite(value) or value < 0 or (name == "linear" and not value):
                 raise SettingsError(
-                    f"cost model: {name} is {value!r}", remedy=f"expected a finite number, {least}"
+                    setting=name,
+                    value=value,
+                    remedy=f"give a finite number, {least}",
                 )
             object.__setattr__(self, name, float(value))
 

@@ -18,7 +18,7 @@ from functools import cached_property
 import numpy as np
 
 from headrace.arrays import I64, offsets_from_lengths
-from headrace.errors import SettingsError
+from headrace.errors import SettingsError, setting
 from headrace.stream.order.remaining import split_at
 
 _MOST_ROUNDS = 1 << 30  # 2 * rounds * rounds is a 64-bit number
@@ -61,12 +61,10 @@ class Interleave:
     def __post_init__(self) -> None:
         if self.rounds >= _MOST_ROUNDS:
             raise SettingsError(
-                f"an epoch of {sum(self.counts)} rows in {self.rounds} rounds of {self.round_rows}"
-                " lanes",
-                remedy=(
-                    f"at most {_MOST_ROUNDS} can be interleaved: set lanes= higher or"
-                    " samples_per_epoch= lower"
-                ),
+                f"an epoch of {sum(self.counts)} rows has {self.rounds} rounds of"
+                f" {self.round_rows} lanes, and at most {_MOST_ROUNDS} can be interleaved",
+                setting="lanes",
+                remedy=f"set {setting('lanes')} higher or {setting('samples_per_epoch')} lower",
             )
 
     def split(self, positions: I64) -> tuple[I64, I64]:

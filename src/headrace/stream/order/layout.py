@@ -26,7 +26,7 @@ import numpy as np
 from headrace.arrays import I64, offsets_from_lengths
 from headrace.dataset.index import SplitIndex
 from headrace.digest import canonical_json, derive_key, sha256_hex
-from headrace.errors import SettingsError, StreamError
+from headrace.errors import SettingsError, StreamError, setting
 from headrace.stream.order.balance import CountedIndex
 from headrace.stream.order.epoch import (
     EpochOrder,
@@ -112,7 +112,10 @@ def lay_epoch(
             raise StreamError(
                 "stream state: its steps are balanced by the cost of rows, which this stream"
                 " does not know",
-                remedy='pass balance="flops", or the cost model that the saved stream had',
+                remedy=(
+                    f"pass {setting('balance', 'flops')}, or the cost model that the saved stream"
+                    " had"
+                ),
             )
         costs = index.costs(even_tokens)
         run_rows = 1
@@ -356,19 +359,21 @@ def _quotas(index: SplitIndex, rows: int) -> list[int]:
         if not rows:
             return [0] * len(parts)
         raise SettingsError(
-            f"{names[0]}: has no rows, so samples_per_epoch={rows} cannot be taken",
+            f"{names[0]} has no rows, so {setting('samples_per_epoch', rows)} cannot be taken",
             remedy="leave it out",
         )
     counts = quotas(rows, shares)
     for name, part, count in zip(names, parts, counts, strict=True):
         if count and not part.total_rows:
             raise SettingsError(
-                f"{name}: has no rows, and its weight gives it {count} of {rows}",
+                f"{name} has no rows, and its weight gives it {count} of {rows}",
+                setting="weights",
                 remedy="leave it out",
             )
         if part.total_rows and not count and rows:
             raise SettingsError(
-                f"{name}: its share of {rows} rows an epoch is none, so it would never be read",
-                remedy="raise its weight or samples_per_epoch",
+                f"the share of {name} in {rows} rows an epoch is none, so it would never be read",
+                setting="weights",
+                remedy=f"raise its weight or {setting('samples_per_epoch')}",
             )
     return counts

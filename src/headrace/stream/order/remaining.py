@@ -21,7 +21,7 @@ from typing import Literal
 import numpy as np
 
 from headrace.arrays import I64, offsets_from_lengths, ranges
-from headrace.errors import SettingsError, StreamError
+from headrace.errors import SettingsError, StreamError, setting
 
 
 def split_at(starts: I64, numbers: I64) -> tuple[I64, I64]:
@@ -196,8 +196,8 @@ def resolve_remainder(remainder: Remainder | None, ranks: int) -> Remainder:
         return "pad"
     if remainder == "exact" and ranks > 1:
         raise SettingsError(
-            f'remainder="exact" gives a last batch that not every reader has; here are {ranks}'
-            " ranks",
+            f"{setting('remainder', 'exact')} gives a last batch that not every reader has; here"
+            f" are {ranks} ranks",
             remedy='use "pad" (nothing lost, see batch["valid"]) or "drop"',
         )
     return remainder
@@ -279,6 +279,8 @@ def check_batches(batches: int, steps: int) -> None:
     """Raise `StreamError` if a pass of `steps` batches per rank cannot have delivered `batches`."""
     if not 0 <= batches <= steps:
         raise StreamError(
-            f"the pass has {steps} batches on each rank, and {batches} are said to be received",
+            f"the pass has {steps} batches on each rank",
+            setting="batches",
+            value=batches,
             remedy="pass the number that this rank received since the pass began",
         )

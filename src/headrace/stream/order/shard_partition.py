@@ -210,7 +210,8 @@ def local_ranks(
     unknown = sorted(set(locality) - set(index.shards))
     if unknown:
         raise SettingsError(
-            f"locality names {unknown[0]!r}, which split {index.split} does not have",
+            f"it names {unknown[0]!r}, which split {index.split} does not have",
+            setting="locality",
             remedy=(
                 "give paths as the index has them, e.g."
                 f" {(index.shards[0] if index.shards else 'none, it is empty')!r}"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from headrace.dataset.index import SplitIndex
-from headrace.errors import StreamError
+from headrace.errors import StreamError, setting, setting_name
 from headrace.sealed import MOST_EPOCHS, MOST_LANES, MOST_POSITIONS, seal, short_repr, unseal
 from headrace.stream.order.balance import MOST_EVEN_TOKENS
 from headrace.stream.order.epoch import OrderSettings, settings_of
@@ -24,6 +24,9 @@ COUNTED = "counted stream"
 MOST_CHANGES = 64  # every question to an order is put to each of its parts
 _KIND = "stream"
 _REMEDY = "pass what state_dict() gave, unchanged"
+_OTHER_ORDER = (
+    "pass the saved setting, or start the epoch again; rows would repeat and be missed otherwise"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +152,8 @@ class StreamState:
         if missing or unknown:
             raise StreamError(
                 f"stream state: keys missing {short_repr(missing)}, keys unknown"
-                f" {short_repr(unknown)}; {_REMEDY}"
+                f" {short_repr(unknown)}",
+                remedy=_REMEDY,
             )
         names = [name for name in (*_ALWAYS, *_OPTIONAL) if name in values]
         for name in names:
@@ -184,28 +188,28 @@ class StreamState:
         if saved_tokens != even_tokens:
             raise StreamError(
                 f"stream state: it was saved {_describe_balance(saved_tokens)}, this stream is"
-                f" {_describe_balance(even_tokens)}; rows would"
-                " repeat and be missed: pass the saved balance=, or start the epoch again"
+                f" {_describe_balance(even_tokens)}",
+                remedy=_OTHER_ORDER,
             )
-        if self.samples_per_epoch != samples_per_epoch:
-            raise StreamError(
-                f"stream state: it was saved with samples_per_epoch={self.samples_per_epoch},"
-                f" this stream has {samples_per_epoch}",
-                remedy="epochs would overlap: pass the saved setting, or start the epoch again",
-            )
-        if (self.seed, self.shuffle) != (seed, shuffle):
-            raise StreamError(
-                f"stream state: it was saved with seed={self.seed}, shuffle={self.shuffle}; this"
-                f" stream has seed={seed}, shuffle={shuffle}; rows would repeat and be missed: pass"
-                " the saved settings, or start the epoch again"
-            )
+        settings = (
+            ("samples_per_epoch", self.samples_per_epoch, samples_per_epoch),
+            ("seed", self.seed, seed),
+            ("shuffle", self.shuffle, shuffle),
+        )
+        for name, saved, current in settings:
+            if saved != current:
+                raise StreamError(
+                    f"stream state: it was saved with {setting(name, saved)}, this stream has"
+                    f" {setting(name, current)}",
+                    remedy=_OTHER_ORDER,
+                )
 
     def check_index(self, index: SplitIndex) -> None:
         """Raise `StreamError` unless this state belongs to exactly this split of this dataset."""
         if self.split != index.split:
             raise StreamError(
-                f"stream state: it is of split {short_repr(self.split)}, this stream reads"
-                f" {short_repr(index.split)}",
+                f"stream state: it is of {setting_name('split')} {short_repr(self.split)}, this"
+                f" stream reads {short_repr(index.split)}",
                 remedy="load each state into the stream of its own split",
             )
         if self.samples_per_epoch is None:
@@ -218,9 +222,9 @@ class StreamState:
                 f" {short_repr(self.index[:12])} with {self.rows:,} rows when saved, now it has"
                 f" {short_repr(index.identity[:12])} with {epoch_rows:,}",
                 remedy=(
-                    "shards were added, removed or rewritten, or another filter or blend was set"
-                    " up: open the dataset as it was when the state was saved, or start the epoch"
-                    " again"
+                    "open the dataset as it was when the state was saved, or start the epoch again;"
+                    " shards were added, removed or rewritten, or another filter or blend was set"
+                    " up"
                 ),
             )
 
@@ -386,8 +390,8 @@ def _check_holes(state: StreamState) -> None:
 
 def _describe_balance(even_tokens: int | None) -> str:
     if even_tokens is None:
-        return "without balance"
-    return f"balanced for {even_tokens:,} tokens (linear / quadratic)"
+        return f"without {setting_name('balance')}"
+    return f"with {setting_name('balance')} for {even_tokens:,} tokens (linear / quadratic)"
 
 
 def next_border(state: StreamState, cut: Change | None, position: int) -> int:
@@ -408,4 +412,6 @@ def next_border(state: StreamState, cut: Change | None, position: int) -> int:
 
 
 def _bad(name: str, value: Any, expected: str) -> StreamError:
-    return StreamError(f"stream state: {name} is {short_repr(value)}; {expected}; {_REMEDY}")
+    return StreamError(
+        f"stream state: {name} is {short_repr(value)}: {expected}", value=value, remedy=_REMEDY
+    )

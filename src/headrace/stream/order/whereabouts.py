@@ -12,7 +12,7 @@ import numpy as np
 
 from headrace.arrays import I64
 from headrace.dataset.index import SplitIndex
-from headrace.errors import InputError, SettingsError
+from headrace.errors import InputError, SettingsError, setting
 from headrace.stream.order.joined import MixedOrder, parts_of
 from headrace.stream.order.layout import order_of_state
 from headrace.stream.order.plan import Plan
@@ -46,20 +46,20 @@ def row_number(index: SplitIndex, shard: str, row: int) -> tuple[int, int]:
             named.append(number)
     if len(named) != 1:
         known = ", ".join(index.shards[:3]) + (", …" if len(index.shards) > 3 else "")
-        if not named:
-            what = "is not a shard"
-        else:
-            what = f"is the name of {len(named)} shards"
         raise InputError(
-            f"split {index.split}: {shard!r} {what}",
+            f"split {index.split} has {len(named) or 'no'} shards of this name",
+            setting="shard",
+            value=shard,
             remedy=f"give one of {known or 'none, it is empty'}",
         )
     blocks = np.flatnonzero(index.shard_of_block == named[0])
     ends = np.cumsum(index.rows[blocks])
     if not 0 <= row < int(ends[-1]):
         raise InputError(
-            f"row {row} is asked for, it has {int(ends[-1])} rows",
+            f"it has {int(ends[-1])} rows",
             path=shard,
+            setting="row",
+            value=row,
             remedy="count from 0",
         )
     at = int(np.searchsorted(ends, row, side="right"))
@@ -135,8 +135,9 @@ def find_received(
         raise SettingsError(
             f"the ranks of this epoch changed after {changed[0]:,} rows, so its steps are"
             f" not those of {ranks} ranks",
+            setting="ranks",
             remedy=(
-                "leave ranks and batch_size (--ranks, --batch-size) out, and what was received"
+                f"leave {setting('ranks')} and {setting('batch_size')} out, and what was received"
                 " is told by position"
             ),
         )

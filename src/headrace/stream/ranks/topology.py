@@ -49,9 +49,10 @@ class Topology:
             type(self.rank) is type(self.world_size) is int and 0 <= self.rank < self.world_size
         ):
             raise SettingsError(
-                f"topology: rank {self.rank!r} of world_size {self.world_size!r} (from"
-                f" {self.source}) does not exist",
-                remedy="ranks are the integers 0..world_size-1",
+                f"there is no such rank of {self.world_size!r} (from {self.source})",
+                setting="rank",
+                value=self.rank,
+                remedy="give one of the integers 0..world_size-1",
             )
 
     def __str__(self) -> str:
@@ -77,19 +78,18 @@ def capture(*, environ: Mapping[str, str] | None = None) -> Topology:
     world_size = _number(environ, "WORLD_SIZE")
     rank = _number(environ, "RANK")
     if world_size is None and rank is not None:
-        raise StreamError(f"topology: RANK is {rank} but WORLD_SIZE is not set; {_REMEDY}")
+        raise StreamError(f"RANK is {rank} but WORLD_SIZE is not set", remedy=_REMEDY)
     if world_size is not None:
         if rank is None and world_size != 1:
-            raise StreamError(
-                f"topology: WORLD_SIZE is {world_size} but RANK is not set; {_REMEDY}"
-            )
+            raise StreamError(f"WORLD_SIZE is {world_size} but RANK is not set", remedy=_REMEDY)
         return Topology(rank=rank or 0, world_size=world_size, source="environment")
     for count, number in _LAUNCHERS:
         if (_number(environ, count) or 1) > 1:
             raise StreamError(
-                f"topology: {count} is {environ[count]} ({number} is"
-                f" {environ.get(number, 'not set')}), so there are other processes, but RANK and"
-                f" WORLD_SIZE are not set and torch.distributed is not initialised; {_REMEDY}"
+                f"{count} is {environ[count]} ({number} is {environ.get(number, 'not set')}), so"
+                " there are other processes, but RANK and WORLD_SIZE are not set and"
+                " torch.distributed is not initialised",
+                remedy=_REMEDY,
             )
     return Topology(rank=0, world_size=1, source="alone")
 
@@ -106,7 +106,7 @@ def confirm(topology: Topology) -> None:
     world_size = int(distributed.get_world_size())
     if (rank, world_size) != (topology.rank, topology.world_size):
         raise StreamError(
-            f"topology: the stream was built as {topology} (from {topology.source}), but"
+            f"the stream was built as {topology} (from {topology.source}), but"
             f" torch.distributed says rank {rank} of {world_size}",
             remedy=(
                 "build the stream after init_process_group, or pass"
@@ -146,6 +146,5 @@ def _number(environ: Mapping[str, str], name: str) -> int | None:
         return None
     except ValueError:
         raise StreamError(
-            f"topology: {name} is {environ[name]!r} in the environment; expected an integer;"
-            f" {_REMEDY}"
+            f"the environment has {name}={environ[name]!r}, which is not an integer", remedy=_REMEDY
         ) from None

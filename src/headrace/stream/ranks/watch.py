@@ -44,7 +44,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from weakref import WeakKeyDictionary
 
 from headrace.digest import canonical_json, sha256_hex
-from headrace.errors import StreamError
+from headrace.errors import StreamError, setting
 from headrace.printable import short_repr
 from headrace.stream.ranks.group import (
     RUNNING,
@@ -186,7 +186,7 @@ class Watch:
                 self._group.await_all(self.failure)
                 self._group.settle()
             raise StreamError(
-                f"{self.failure}",
+                str(self.failure),
                 remedy="fix the cause there, then resume all ranks from the last saved state",
             )
 
@@ -385,8 +385,8 @@ class _Start:
         if store.check([f"{key}/twice"]):
             rank, one, other = json.loads(store.get(f"{key}/twice"))
             raise RanksDiffer(
-                f"{self.topology}: processes {one} and {other} both read as rank {rank}; give each"
-                " process its own rank, or leave topology= out"
+                f"{self.topology}: processes {one} and {other} both read as rank {rank}",
+                remedy=f"give each process its own rank, or leave {setting('topology')} out",
             )
         if store.check([f"{key}/unlike"]):
             self.compare(
@@ -411,9 +411,11 @@ class _Start:
             waited_s = time.monotonic() - began
             if waited_s > timeout_s:
                 raise StreamError(
-                    f"{self.topology}: waited {waited_s:.0f} s for {self._missing()} to {start};"
-                    " start the same passes on every rank, and check there what stopped them;"
-                    f" {_ALONE}"
+                    f"{self.topology}: waited {waited_s:.0f} s for {self._missing()} to {start}",
+                    remedy=(
+                        "start the same passes on every rank, and check there what stopped them;"
+                        f" {_ALONE}"
+                    ),
                 )
             if waited_s > _SAY_S and not logged:
                 logged = True
@@ -455,7 +457,9 @@ class _Start:
         if len(names) > _MOST_FIELDS:
             more = f", and {len(names) - _MOST_FIELDS} more differ"
         raise error_type(
-            f"{self.topology}: the ranks are about to read different data: {differences}{more};"
-            " open the same data with the same settings, load the same state and set the same"
-            f" epoch on every rank; {_ALONE}"
+            f"{self.topology}: the ranks are about to read different data: {differences}{more}",
+            remedy=(
+                "open the same data with the same settings, load the same state and set the same"
+                f" epoch on every rank; {_ALONE}"
+            ),
         )

@@ -34,7 +34,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.errors import InputError, MissingExtra
+from headrace.errors import InputError, MissingExtra, setting
 from headrace.stream.loader.options import IN_ARROW, BatchFormat, RowForm
 from headrace.stream.read.columns import Column, Columns
 from headrace.stream.read.ragged import LENGTHS, Padding, Ragged, padded_batches
@@ -133,11 +133,12 @@ def _parts(name: str, column: Column, batch_size: int, torch: Any | None) -> Ite
         if column.dtype.kind in "mM":
             if np.isnat(column).any():
                 raise InputError(
-                    f"column {name}: {int(np.isnat(column).sum())} nulls among its {column.dtype},"
-                    " and torch has no missing time",
+                    f"it holds {int(np.isnat(column).sum())} nulls among its {column.dtype}, and"
+                    " torch has no missing time",
+                    column=name,
                     remedy=(
-                        "fill them when preparing, leave the column out with columns=, or use"
-                        ' batch_format="numpy"'
+                        "fill them when preparing, leave the column out with"
+                        f" {setting('columns')}, or use {setting('batch_format', 'numpy')}"
                     ),
                 )
             column = column.view(np.int64)
@@ -190,9 +191,13 @@ def python_rows(table: pa.Table) -> list[dict[str, Any]]:
             columns.append(column.cast(_in_microseconds(dtype)).to_pylist())
         except (pa.ArrowInvalid, OverflowError, ValueError) as error:
             raise InputError(
-                f"column {name} of type {dtype}: a value cannot be a Python value ({error}); Python"
-                " counts moments in microseconds of the years 1 to 9999: leave the column out with"
-                ' columns=, or use batch_format="arrow" or "numpy"'
+                f"a value of type {dtype} cannot be a Python value ({error}), as Python counts"
+                " moments in microseconds of the years 1 to 9999",
+                column=name,
+                remedy=(
+                    f"leave the column out with {setting('columns')}, or use"
+                    f" {setting('batch_format', 'arrow', 'numpy')}"
+                ),
             ) from error
     return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
 

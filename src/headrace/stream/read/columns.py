@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 
 from headrace.arrays import I64, offsets_from_lengths
 from headrace.dataset.index import int64_array
-from headrace.errors import InputError
+from headrace.errors import InputError, setting
 from headrace.stream.read.buffers import Buffers
 from headrace.stream.read.ragged import Ragged
 
@@ -50,10 +50,14 @@ def from_table(table: pa.Table, *, arrow: bool, where: str) -> Columns:
     arrow: keep every column in Arrow. where: names the block in messages.
     Raises `InputError` for a null that the column's type cannot hold.
     """
-    return {
-        name: _from_arrow(table.column(name), f"{where}: column {name}", arrow=arrow)
-        for name in table.schema.names
-    }
+    columns = {}
+    for name in table.schema.names:
+        try:
+            columns[name] = _from_arrow(table.column(name), arrow=arrow)
+        except InputError as error:
+            error.at(path=where, column=name)
+            raise
+    return columns
 
 
 def gather(
@@ -129,10 +133,10 @@ def size_of(columns: Columns) -> int:
     return sum(int(column.nbytes) for column in columns.values())
 
 
-def _from_arrow(chunks: pa.ChunkedArray, where: str, *, arrow: bool) -> Column:
+def _from_arrow(chunks: pa.ChunkedArray, *, arrow: bool) -> Column:
     arrow_type = chunks.type
     if not arrow:
-        column = _in_numpy(chunks, where)
+        column = _in_numpy(chunks)
         if column is not None:
             return column
     if pa.types.is_dictionary(arrow_type) or pa.types.is_run_end_encoded(arrow_type):
@@ -150,16 +154,15 @@ def _from_arrow(chunks: pa.ChunkedArray, where: str, *, arrow: bool) -> Column:
     if error is not None:  # views inside lists and structs
         raise InputError(
             f"its type {arrow_type} cannot be read by row ({error})",
-            path=where,
             remedy=(
                 "write it as another type, for example string in place of string_view, or leave"
-                " the column out with columns="
+                f" the column out with {setting('columns')}"
             ),
         )
     return joined
 
 
-def _in_numpy(chunks: pa.ChunkedArray, where: str) -> Column | None:
+def _in_numpy(chunks: pa.ChunkedArray) -> Column | None:
     """Return numbers, truths, times and lists of numbers for numpy; None for other types."""
     arrow_type = chunks.type
     if arrow_type.id in _PLAIN and chunks.num_chunks == 1 and not chunks.null_count:
@@ -174,16 +177,16 @@ def _in_numpy(chunks: pa.ChunkedArray, where: str) -> Column | None:
         lists = whole_array(chunks)
         numbers = lists.flatten()
         if lists.null_count or numbers.null_count:
-            raise _null(where, lists.null_count or numbers.null_count, arrow_type)
+            raise _null(lists.null_count or numbers.null_count, arrow_type)
         return numbers.to_numpy(zero_copy_only=False).reshape(len(lists), arrow_type.list_size)
     if _is_number(arrow_type) or pa.types.is_boolean(arrow_type) or _is_moment(arrow_type):
         if chunks.null_count and not (pa.types.is_floating(arrow_type) or _is_moment(arrow_type)):
-            raise _null(where, chunks.null_count, arrow_type)
+            raise _null(chunks.null_count, arrow_type)
         return chunks.to_numpy()
     if (pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type)) and _is_number(
         arrow_type.value_type
     ):
-        return _ragged(whole_array(chunks), where)
+        return _ragged(whole_array(chunks))
     return None
 
 
@@ -214,17 +217,17 @@ def whole_array(chunks: pa.ChunkedArray) -> pa.Array:
     return pa.array([], chunks.type)
 
 
-def _ragged(lists: pa.Array, where: str) -> Ragged:
+def _ragged(lists: pa.Array) -> Ragged:
     values = lists.values
     if values.null_count and not pa.types.is_floating(values.type):
         inside = lists.flatten().null_count  # nulls in null lists and outside a slice do not count
         if inside:
             raise InputError(
-                f"{inside} nulls inside lists of {values.type}, which only floats can hold",
-                path=where,
+                f"it holds {inside} nulls inside lists of {values.type}, which only floats can"
+                " hold",
                 remedy=(
-                    "fill them when preparing, leave the column out with columns=, or use"
-                    ' batch_format="arrow"'
+                    f"fill them when preparing, leave the column out with {setting('columns')}, or"
+                    f" use {setting('batch_format', 'arrow')}"
                 ),
             )
         values = pc.fill_null(values, 0)
@@ -307,12 +310,12 @@ def _concatenate_arrays(arrays: list[Any]) -> pa.Array:
     return pa.concat_arrays(arrays)
 
 
-def _null(where: str, count: int, dtype: pa.DataType) -> InputError:
+def _null(count: int, dtype: pa.DataType) -> InputError:
     return InputError(
-        f"{where} of type {dtype} holds {count} nulls, which this type cannot hold outside Arrow",
+        f"it holds {count} nulls, which its type {dtype} cannot hold outside Arrow",
         remedy=(
             "fill them or make the column a float when preparing, leave it out with"
-            ' columns=, or use batch_format="arrow"'
+            f" {setting('columns')}, or use {setting('batch_format', 'arrow')}"
         ),
     )
 

@@ -23,7 +23,7 @@ from contextlib import closing, nullcontext
 from functools import cache
 from typing import Any, NamedTuple
 
-from headrace.errors import SettingsError
+from headrace.errors import SettingsError, setting
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.read.ahead import made_ahead
 from headrace.stream.read.batch import import_torch
@@ -98,8 +98,10 @@ class DeviceCopies:
             self._device = torch.device("cuda", torch.cuda.current_device())
         if self._device.index >= torch.cuda.device_count():
             raise SettingsError(
-                f'device="{device}": CUDA shows {torch.cuda.device_count()} devices, numbered'
-                " from 0"
+                f"CUDA shows {torch.cuda.device_count()} devices",
+                setting="device",
+                value=device,
+                remedy="count them from 0",
             )
         self._stream = torch.cuda.Stream(self._device)
 
@@ -196,17 +198,13 @@ def check_memory(options: StreamOptions, num_workers: int) -> None:
     """
     if not num_workers or (options.memory == "pageable" and options.device is None):
         return
-    if options.device is None:
-        option = 'memory="pinned"'
-    else:
-        option = f'device="{options.device}"'
     raise SettingsError(
-        f"{option} with num_workers={num_workers}: pinned memory and copies to a device"
-        " belong to the process that trains",
+        f"{options.memory_option} with {setting('num_workers', num_workers)}: pinned memory and"
+        " copies to a device belong to the process that trains",
         remedy=(
             "leave it out and let the DataLoader pin, with DataLoader(..., pin_memory=True)"
-            ' or data_loader(memory="pinned"), and copy with batch["x"].to(device,'
-            " non_blocking=True), or stream without workers"
+            f" or data_loader({setting('memory', 'pinned')}), and copy with"
+            ' batch["x"].to(device, non_blocking=True), or stream without workers'
         ),
     )
 

@@ -26,7 +26,7 @@ import pyarrow as pa
 from headrace.arrays import Bools
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock
-from headrace.errors import CorruptShard, InputError, StoreError
+from headrace.errors import CorruptShard, InputError, StoreError, setting
 from headrace.stream.loader.options import VALID
 from headrace.stream.read.columns import Columns
 
@@ -122,8 +122,8 @@ class Quarantine:
             last = list(self.blocks.values())[-1]
             raise CorruptShard(
                 f"{self.reader}: {self.rows} rows of {len(self.blocks)} blocks cannot be read,"
-                f" more than quarantine_limit={self.limit} of the split's {self.index.total_rows};"
-                f" the last was {last}",
+                f" more than {setting('quarantine_limit', self.limit)} of the split's"
+                f" {self.index.total_rows}; the last was {last}",
                 remedy="restore the shards, or set a higher limit",
             )
         return is_row & good

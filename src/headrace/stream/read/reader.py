@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from threading import Lock
@@ -31,7 +32,7 @@ import pyarrow as pa
 
 from headrace.arrays import I64, Bools
 from headrace.dataset.index import SplitIndex
-from headrace.errors import CorruptShard, HeadraceError, InputError, StoreError, StreamError
+from headrace.errors import CorruptShard, HeadraceError, StreamError
 from headrace.stream.loader.options import IN_ARROW, STORE_THREADS, VALID, StreamOptions
 from headrace.stream.order.epoch import Pool, natural_rows, span_rows
 from headrace.stream.order.plan import MOST_POOLS_AHEAD, Plan, least_pool_rows, plan_pools
@@ -379,9 +380,9 @@ def decode_block(
     try:
         table = read_block(block, columns)
     except HeadraceError as error:
-        if type(error) not in (InputError, CorruptShard, StoreError, StreamError):
-            raise  # keep error types that carry more than a text
-        raise type(error)(f"{where}: {error}") from error
+        located = copy(error)
+        located.path = where if error.path is None else f"{where}: {error.path}"
+        raise located from error
     except Exception as error:
         raise StreamError(
             f"cannot be read: {type(error).__name__}: {error}",
@@ -390,8 +391,9 @@ def decode_block(
         ) from error
     if table.num_rows != index.rows[block]:
         raise CorruptShard(
-            f"has {table.num_rows} rows, the index says {index.rows[block]}; the shard"
-            " changed after it was indexed: restore it or index the dataset again",
+            f"has {table.num_rows} rows, the index says {index.rows[block]}, as the shard changed"
+            " after it was indexed",
             path=where,
+            remedy="restore it or index the dataset again",
         )
     return from_table(table.select(list(columns)), arrow=arrow, where=where)

@@ -30,7 +30,7 @@ from headrace.arrays import F64, I64
 from headrace.checks import check_integer
 from headrace.digest import derive_key
 from headrace.draws import unit
-from headrace.errors import SettingsError, StreamError
+from headrace.errors import SettingsError, StreamError, setting, setting_name
 from headrace.keyed_hash import hash_words
 
 Transform = Callable[..., Any]
@@ -64,8 +64,9 @@ class TransformContext:
         check_integer("uniform: draws", draws, least=1)
         if self.positions is None:
             raise SettingsError(
-                'transform: with pack= and distribution="dynamic" rows have no positions to key'
-                " random numbers by",
+                f"with {setting('pack')} and {setting('distribution', 'dynamic')} rows have no"
+                " positions to key random numbers by",
+                setting="transform",
                 remedy=(
                     "use numpy.random.default_rng((context.seed, context.epoch, context.step,"
                     " context.rank))"
@@ -187,7 +188,8 @@ def _named(transform: Transform) -> Any:
 
 def _cannot_travel(transform: Transform, why: str) -> SettingsError:
     return SettingsError(
-        f"transform {name_of(transform)} cannot be sent to spawned or forkserver workers ({why})",
+        f"{setting_name('transform')} {name_of(transform)} cannot be sent to spawned or forkserver"
+        f" workers ({why})",
         remedy=(
             "define it at the top level of a module, no lambda and no function inside"
             " another, or start the workers by fork"

@@ -32,7 +32,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from headrace.errors import MissingExtra, StreamError
+from headrace.errors import MissingExtra, StreamError, setting
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.read.batch import make_batch
 from headrace.stream.read.columns import Column, Columns, cut
@@ -153,10 +153,10 @@ def whole_batch(batch: Any) -> Any:
     return batch
 
 
-def arrive_failed(text: str) -> ExceptionWrapper:
+def arrive_failed(error: StreamError) -> ExceptionWrapper:
     """Return the value that a DataLoader in the loop's process raises in place of the batch."""
-    heard = (StreamError, StreamError(text), None)
-    return ExceptionWrapper(heard, where="in a DataLoader worker")  # type: ignore[no-untyped-call]  # torch leaves it so
+    raised = (type(error), error, None)
+    return ExceptionWrapper(raised, where="in a DataLoader worker")  # type: ignore[no-untyped-call]  # torch leaves it so
 
 
 class _Pickler(ForkingPickler):
@@ -233,19 +233,23 @@ def _own_rows(column: Column) -> Column:
     return pa.concat_arrays([column])
 
 
-def _unsent(batch: dict[str, Any], error: Exception) -> str:
+def _unsent(batch: dict[str, Any], error: Exception) -> StreamError:
     """Explain why a batch cannot be pickled: the column at fault, and what to do."""
-    at_fault = ""
+    column = None
     for name, value in batch.items():
         try:
             ForkingPickler.dumps(None if isinstance(value, torch.Tensor) else value)
         except Exception:  # noqa: BLE001  # any failure is one
-            at_fault = f" column {name}:"
+            column = name
             break
-    return (
-        f"worker process {os.getpid()}:{at_fault} a batch cannot be sent to the training loop:"
-        f" {type(error).__name__}: {error}; leave the column out with columns=, or read without"
-        " workers (num_workers=0)"
+    return StreamError(
+        f"a batch cannot be sent to the training loop: {type(error).__name__}: {error}",
+        path=f"worker process {os.getpid()}",
+        column=column,
+        remedy=(
+            f"leave the column out with {setting('columns')}, or read without workers, with"
+            f" {setting('num_workers', 0)}"
+        ),
     )
 
 

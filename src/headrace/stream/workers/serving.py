@@ -47,7 +47,8 @@ _SERVERS: weakref.WeakValueDictionary[int, Server] = weakref.WeakValueDictionary
 _CLIENTS: weakref.WeakSet[Client] = weakref.WeakSet()
 _NUMBERS = itertools.count()
 _END = object()
-_GONE = "the dataset that it reads for has gone; keep it for as long as the loop runs"
+_GONE = "the dataset that it reads for has gone"
+_KEEP = "keep the dataset for as long as one loop reads it to its end"
 
 _START_S = 0.2  # seconds that a run waits for the rest of its pool; see `_PoolRun._read_ahead`
 _LOOK_S = 2.0  # seconds between a waiting worker's checks that its reading process is alive
@@ -130,8 +131,10 @@ class Server:
         run, batch = self._tickets.pop(ticket, (None, None))
         if run is None:
             return arrive_failed(
-                "batch: its pass was left, and another one has begun; read the DataLoader by one"
-                " loop"
+                StreamError(
+                    "batch: its pass was left, and another one has begun",
+                    remedy="read the DataLoader by one loop",
+                )
             )
         run.tickets.discard(ticket)
         return batch
@@ -197,7 +200,7 @@ class Server:
         """Return the run that a worker joins, and the worker's beginning in it."""
         with self._lock:
             if self._closed:
-                raise StreamError(f"worker: {_GONE}")
+                raise StreamError(f"worker: {_GONE}", remedy=_KEEP)
             run = self._runs.get(key)
             if run is None:
                 opened = self._open_pass(worker, workers, progress)
@@ -335,7 +338,7 @@ class _PoolRun:
             if self._error is not None:
                 raise self._error
             if self.closed:
-                raise StreamError(f"worker {worker}: {self.closed}")
+                raise StreamError(f"worker {worker}: {self.closed}", remedy=_KEEP)
             return _END
 
     def close(self, reason: str) -> None:
@@ -460,8 +463,10 @@ def _redeemed(server: int, ticket: int) -> Any:
     running = _SERVERS.get(server)
     if running is None:
         return arrive_failed(
-            "batch: the dataset that read it is gone or belongs to another process; keep it for the"
-            " loop"
+            StreamError(
+                "batch: the dataset that read it is gone or belongs to another process",
+                remedy=_KEEP,
+            )
         )
     return running.redeem(ticket)
 
