@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from inspect import Parameter
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -97,11 +97,7 @@ class ModelInputs:
                 size = len(batch)
                 valid_rows = [row for row in batch if row[VALID]]
                 real = len(valid_rows)
-                rows = [
-                    {name: row[name] for name in row if name != VALID}
-                    for row in valid_rows or batch[:1]
-                ]
-                inputs = Inputs(self._collate(rows))
+                inputs = Inputs(self._collate(_without_mask(valid_rows or batch[:1])))
             else:
                 size = len(batch[VALID])
                 real = int(batch[VALID].sum())
@@ -129,16 +125,12 @@ class ModelInputs:
             rows = torch.zeros(1, dtype=torch.int64)
         inputs = {name: value for name, value in batch.items() if name != VALID}
         lengths = {name: inputs[name + LENGTHS] for name in inputs if name + LENGTHS in inputs}
-        inputs = {
-            name: value
-            for name, value in inputs.items()
-            if name.removesuffix(LENGTHS) not in lengths or name in lengths
-        }
-        inside = {
-            name: cast(torch.Tensor, torch.arange(inputs[name].shape[1]) < lengths[name][:, None])
-            for name in ("input_ids", "labels")
-            if name in lengths
-        }
+        for name in lengths:
+            if name + LENGTHS not in lengths:
+                del inputs[name + LENGTHS]
+        inside: dict[str, torch.Tensor] = {}
+        for name in lengths.keys() & {"input_ids", "labels"}:
+            inside[name] = torch.arange(inputs[name].shape[1]) < lengths[name][:, None]
         if "input_ids" in inside and "attention_mask" not in inputs:
             inputs["attention_mask"] = inside["input_ids"].to(torch.int64)
         if "labels" in inside:
@@ -240,6 +232,10 @@ class RowFeed:
         return ready
 
 
+def _without_mask(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: row[name] for name in row if name != VALID} for row in rows]
+
+
 def first_rows(stream: StreamLoader) -> list[dict[str, Any]]:
     """Return rows from which TRL sees the columns.
 
@@ -251,7 +247,7 @@ def first_rows(stream: StreamLoader) -> list[dict[str, Any]]:
         del batches
         if not rows:
             raise SettingsError("it has no rows", path=str(stream), remedy="give another split")
-        return [{name: row[name] for name in row if name != VALID} for row in rows[:1]]
+        return _without_mask(rows[:1])
     names = stream.options.columns or stream.index.schema.names
     if "input_ids" not in names and stream.options.source is None:
         raise SettingsError(

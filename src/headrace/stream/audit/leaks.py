@@ -194,10 +194,11 @@ class LeakReport:
         another name in an earlier one, or whose labels look past the cutoff, and the share of a
         benchmark that is in the data.
         """
+        overlapping: dict[str, set[int]] = {source: set() for source in self.items}
+        for overlap in self.overlaps:
+            overlapping[overlap.source].add(overlap.item)
         of_items = [
-            len({overlap.item for overlap in self.overlaps if overlap.source == source})
-            / max(1, count)
-            for source, count in self.items.items()
+            len(overlapping[source]) / max(1, count) for source, count in self.items.items()
         ]
         of_rows = [
             *(leak.fraction for leak in self.shared),
@@ -465,12 +466,11 @@ def _near_ids(splits: Sequence[SplitBlocks], entity: str, null_values: Sequence[
         )
         return texts.drop_nulls().unique().to_frame()
 
-    parts = [
-        pl.concat([pl.DataFrame(schema={"raw": pl.String}), *row.map([entity], distinct)])
-        .unique()
-        .with_columns(pl.lit(number).alias("split"))
-        for number, row in enumerate(splits)
-    ]
+    parts = []
+    for number, split in enumerate(splits):
+        names_of_blocks = [pl.DataFrame(schema={"raw": pl.String}), *split.map([entity], distinct)]
+        names_of_split = pl.concat(names_of_blocks).unique()
+        parts.append(names_of_split.with_columns(pl.lit(number).alias("split")))
     plain = (
         pl.col("raw")
         .str.normalize("NFKC")
@@ -524,32 +524,12 @@ def _telling(
     """
     if len(splits) < 2 or not (splits[0].index.total_rows and splits[-1].index.total_rows):
         return ()
-    flat = [
-        name for name in columns if not pa.types.is_nested(splits[0].index.schema.field(name).type)
-    ]
-
-    def read(table: pa.Table) -> pa.Table:
-        """Write the label as text, as any value may be a class, and decimals, which polars may
-        lack, as floats.
-        """
-        for number, (name, dtype) in enumerate(
-            zip(table.schema.names, table.schema.types, strict=True)
-        ):
-            if name == label:
-                table = table.set_column(
-                    number, name, as_text(table[number], null_values, f"label {label!r}")
-                )
-            elif pa.types.is_decimal(dtype):
-                table = table.set_column(number, name, table[number].cast(pa.float64()))
-        return table
-
-    def sample(split: SplitBlocks) -> pl.DataFrame:
-        # All columns at once, because text files are parsed again in every read.
-        tables = split.map([*flat, label], read, split.spread(_LOOKED_AT))
-        return pl.DataFrame(pl.from_arrow(pa.concat_tables(tables)))
-
-    trained = sample(splits[0])
-    tried = sample(splits[-1])
+    schema = splits[0].index.schema
+    flat = [name for name in columns if not pa.types.is_nested(schema.field(name).type)]
+    trained, tried = (
+        _sample(split, flat, label=label, null_values=null_values)
+        for split in (splits[0], splits[-1])
+    )
     if trained[label].n_unique() > _CLASSES:
         return ()
     trained = trained.drop_nulls(label)
@@ -562,23 +542,50 @@ def _telling(
         return ()
     telling = []
     for column in flat:
-        known = trained.select(column, label)
-        asked_about = tried.select(column, label)
-        values = known[column]
-        if values.dtype.is_numeric() and values.n_unique() > _BINS:
-            numbers = _floats(values)
-            edges = np.unique(np.nanquantile(numbers, np.linspace(0, 1, _BINS)))
-            binned = np.searchsorted(edges, _floats(asked_about[column]))
-            known = known.with_columns(pl.Series(column, np.searchsorted(edges, numbers)))
-            asked_about = asked_about.with_columns(pl.Series(column, binned))
-        best = known.group_by(column).agg(pl.col(label).mode().sort().first().alias("guess"))
-        guesses = asked_about.join(
-            best, on=column, how="left", nulls_equal=True, maintain_order="left"
-        )
-        accuracy = _share(guesses["guess"].fill_null(usual) == asked_about[label])
+        guesses = _guesses(trained.select(column, label), tried.select(column, label))
+        accuracy = _share(guesses.fill_null(usual) == tried[label])
         if 1 - accuracy <= _TELLING * (1 - base):
             telling.append(Telling(column=column, accuracy=accuracy, most_frequent=base))
     return tuple(telling)
+
+
+def _sample(
+    split: SplitBlocks, columns: Sequence[str], *, label: str, null_values: Sequence[str]
+) -> pl.DataFrame:
+    """Read rows from all over a split: the label as text, as any value may be a class, and
+    decimals, which polars may lack, as floats.
+    """
+
+    def read(table: pa.Table) -> pa.Table:
+        for number, column in enumerate(table.schema):
+            if column.name == label:
+                texts = as_text(table[number], null_values, f"label {label!r}")
+                table = table.set_column(number, label, texts)
+            elif pa.types.is_decimal(column.type):
+                table = table.set_column(number, column.name, table[number].cast(pa.float64()))
+        return table
+
+    # All columns at once, because text files are parsed again in every read.
+    tables = split.map([*columns, label], read, split.spread(_LOOKED_AT))
+    return pl.DataFrame(pl.from_arrow(pa.concat_tables(tables)))
+
+
+def _guesses(known: pl.DataFrame, tried: pl.DataFrame) -> pl.Series:
+    """Predict the label of each row of `tried`, null for a value that is not known.
+
+    Both have one column and the label.
+    """
+    column, label = known.columns
+    values = known[column]
+    if values.dtype.is_numeric() and values.n_unique() > _BINS:
+        numbers = _floats(values)
+        edges = np.unique(np.nanquantile(numbers, np.linspace(0, 1, _BINS)))
+        binned = np.searchsorted(edges, _floats(tried[column]))
+        known = known.with_columns(pl.Series(column, np.searchsorted(edges, numbers)))
+        tried = tried.with_columns(pl.Series(column, binned))
+    best = known.group_by(column).agg(pl.col(label).mode().sort().first().alias("guess"))
+    guesses = tried.join(best, on=column, how="left", nulls_equal=True, maintain_order="left")
+    return guesses["guess"]
 
 
 def _floats(column: pl.Series) -> F64:

@@ -117,11 +117,9 @@ def near_duplicates(
     columns: those with texts; of packed rows, `TOKEN_IDS` and `STARTS`.
     """
     counts = [_sequences_of_rows(split) if packed else None for split in splits]
-    parts = [
-        part
-        for split, counts_of_split in zip(splits, counts, strict=True)
-        for part in _parts(split, columns, counts_of_split)
-    ]
+    parts: list[DocumentPart] = []
+    for split, counts_of_split in zip(splits, counts, strict=True):
+        parts.extend(_parts(split, columns, counts_of_split))
     with TemporaryDirectory(prefix="headrace-near-") as folder:
         context = RunContext(Path(folder), splits[0].workers, lambda _: None)
         near_pairs = find_near(context, parts, near)

@@ -95,16 +95,13 @@ def texts_of(table: pa.Table) -> RowTexts:
     """Return all texts in a table's rows, including those inside lists and structs, column by
     column.
     """
-    columns_with_texts = [
-        pair
-        for column in table.columns
-        for pair in _leaves(column.combine_chunks(), np.arange(len(table)))
-    ]
-    rows = np.concatenate([np.empty(0, np.int64), *(row for row, _ in columns_with_texts)])
-    texts = pa.concat_arrays(
-        [pa.array([], pa.large_string()), *(values for _, values in columns_with_texts)]
-    )
-    return RowTexts(rows, pl.Series("text", pl.from_arrow(texts)))
+    rows = [np.empty(0, np.int64)]
+    texts = [pa.array([], pa.large_string())]
+    for column in table.columns:
+        for rows_of_leaf, values in _leaves(column.combine_chunks(), np.arange(len(table))):
+            rows.append(rows_of_leaf)
+            texts.append(values)
+    return RowTexts(np.concatenate(rows), pl.Series("text", pl.from_arrow(pa.concat_arrays(texts))))
 
 
 def texts_of_blocks(splits: Iterable[SplitBlocks]) -> Iterator[tuple[str, str, int, RowTexts]]:
@@ -123,8 +120,9 @@ def texts_of_blocks(splits: Iterable[SplitBlocks]) -> Iterator[tuple[str, str, i
 def holds_texts(schema: pa.Schema) -> bool:
     """Check whether any column can hold texts, including inside lists and structs."""
     nowhere = np.empty(0, np.int64)
-    columns = schema.empty_table().columns
-    return any(True for column in columns for _ in _leaves(column.combine_chunks(), nowhere))
+    return any(
+        list(_leaves(column.combine_chunks(), nowhere)) for column in schema.empty_table().columns
+    )
 
 
 def texts_in(rows: Sequence[Any]) -> RowTexts:
@@ -198,14 +196,7 @@ def find_benchmarks(paths: Sequence[str | Path]) -> dict[Path, str]:
                 path=root,
                 remedy="give the directory of a split, such as splits/test in it",
             )
-        inside = {file: file.relative_to(root) for file in sorted(root.rglob("*"))}
-        files = {
-            file: f"{root.resolve().name}/{name.as_posix()}"
-            for file, name in inside.items()
-            if file.is_file()
-            and file.name.endswith(_ITEMS)
-            and not any(part[0] in "._" for part in name.parts)
-        }
+        files = _files_of_items(root)
         if not files:
             raise InputError(
                 "holds no file of items",
@@ -223,6 +214,17 @@ def find_benchmarks(paths: Sequence[str | Path]) -> dict[Path, str]:
                 remedy="rename one of them",
             )
     return dict(benchmarks.values())
+
+
+def _files_of_items(root: Path) -> dict[Path, str]:
+    """Return the files of items in a directory, without hidden ones, and a name for each."""
+    files = {}
+    for file in sorted(root.rglob("*")):
+        name = file.relative_to(root)
+        is_hidden = any(part[0] in "._" for part in name.parts)
+        if file.is_file() and file.name.endswith(_ITEMS) and not is_hidden:
+            files[file] = f"{root.resolve().name}/{name.as_posix()}"
+    return files
 
 
 def read_items(path: str | Path) -> RowTexts:
@@ -402,12 +404,10 @@ class Benchmarks:
 
         counts: rows per task, by name.
         """
-        counted = list(counts)
+        rows: Counter[str] = Counter()
+        for count in counts:
+            rows.update(count)
         return {
-            name: {
-                "digest": digest,
-                "items": self.known[name].count,
-                "rows": sum(count[name] for count in counted),
-            }
+            name: {"digest": digest, "items": self.known[name].count, "rows": rows[name]}
             for name, digest in self.digests.items()
         }

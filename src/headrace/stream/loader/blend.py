@@ -207,23 +207,22 @@ def join_indexes(
 
     Raises `InputError` if their columns differ.
     """
-    firsts = offsets_from_lengths([len(part.shards) for part in parts])
-    of_blocks: dict[str, Any] = {
-        column: np.concatenate([getattr(part, column) for part in parts])
-        for column in ("block", "rows", "offset", "length")
-    }
+    shards: list[str] = []
+    formats: list[str] = []
+    shard_of_block = []
+    for name, part in zip(names, parts, strict=True):
+        shard_of_block.append(part.shard_of_block + len(shards))
+        shards.extend(f"{name}/{shard}" for shard in part.shards)
+        formats.extend(part.formats)
+    of_blocks: dict[str, Any] = {}
+    for column in ("block", "rows", "offset", "length"):
+        of_blocks[column] = np.concatenate([getattr(part, column) for part in parts])
     return BlendIndex(
         split="+".join(dict.fromkeys(part.split for part in parts)),
         schema=_shared_schema(parts, names, columns),
-        shards=tuple(
-            f"{name}/{shard}"
-            for name, part in zip(names, parts, strict=True)
-            for shard in part.shards
-        ),
-        formats=tuple(name for part in parts for name in part.formats),
-        shard_of_block=np.concatenate(
-            [part.shard_of_block + first for part, first in zip(parts, firsts, strict=False)]
-        ),
+        shards=tuple(shards),
+        formats=tuple(formats),
+        shard_of_block=np.concatenate(shard_of_block),
         **of_blocks,
         parts=tuple(parts),
         names=tuple(names),
@@ -251,13 +250,9 @@ def _shared_schema(
     else:
         columns_to_read = list(columns)
     for name, part in zip(names, parts, strict=True):
-        missing = [column for column in columns_to_read if column not in part.schema.names]
-        more = [
-            column
-            for column in part.schema.names
-            if columns is None and column not in columns_to_read
-        ]
-        if missing or more:
+        available = set(part.schema.names)
+        is_missing = not available.issuperset(columns_to_read)
+        if is_missing or (columns is None and not available.issubset(columns_to_read)):
             raise InputError(
                 f"{name} has columns {part.schema.names}, {names[0]} has {first.names}",
                 path="blend",
@@ -276,11 +271,8 @@ def _shared_schema(
                         f" with {setting('columns')}"
                     ),
                 )
-    return pa.schema(
-        [
-            first.field(column).with_nullable(
-                any(part.schema.field(column).nullable for part in parts)
-            )
-            for column in columns_to_read
-        ]
-    )
+    fields = []
+    for column in columns_to_read:
+        nullable = any(part.schema.field(column).nullable for part in parts)
+        fields.append(first.field(column).with_nullable(nullable))
+    return pa.schema(fields)

@@ -260,11 +260,10 @@ class Claims:
                     " one state"
                 ),
             )
-        rows = [
-            int(self.store.add(f"{self.prefix}/rows/{rank}", 0))
-            for rank in range(self.topology.world_size)
-        ]
-        return -(-max(rows) // self.batch_size)
+        most = 0
+        for rank in range(self.topology.world_size):
+            most = max(most, int(self.store.add(f"{self.prefix}/rows/{rank}", 0)))
+        return -(-most // self.batch_size)
 
     def record(self, rows: int) -> None:
         """Record a batch of this many rows of the claims, in the order of `take`."""

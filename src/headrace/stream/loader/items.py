@@ -109,14 +109,11 @@ class ItemIndex(SplitIndex):
 def item_index(items: Items) -> ItemIndex:
     """Return the index of these items, with the number that the first epoch has."""
     nothing = np.zeros(1, np.int64)
-    fields = [
-        pa.field(
-            name,
-            pa.list_(pa.from_numpy_dtype(array.dtype), int(np.prod(array.shape[1:]))),
-            nullable=False,
-        )
-        for name, array in items.sample().items()
-    ]
+    fields = []
+    for name, array in items.sample().items():
+        values = int(np.prod(array.shape[1:]))
+        dtype = pa.list_(pa.from_numpy_dtype(array.dtype), values)
+        fields.append(pa.field(name, dtype, nullable=False))
     return ItemIndex(
         split=items.split,
         schema=pa.schema(fields),

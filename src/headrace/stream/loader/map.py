@@ -117,11 +117,10 @@ class MapDataset(TorchDataset[dict[str, Any]]):
         return cast(dict[str, Any], batch)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            name: value
-            for name, value in self.__dict__.items()
-            if name not in ("_lock", "_blocks", "_held")
-        }
+        values = dict(self.__dict__)
+        for name in ("_lock", "_blocks", "_held"):
+            del values[name]
+        return values
 
     def __setstate__(self, values: dict[str, Any]) -> None:
         self.__dict__.update(values)

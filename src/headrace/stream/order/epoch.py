@@ -267,35 +267,34 @@ class EpochOrder(Order):
         Positions that are `step` apart, like those of a rank, need no sorting, because their groups
         alternate.
         """
-        if self.shuffle:
-            round_rows = self._group_round
-        else:
-            round_rows = self.rows
         rows = len(positions)
-        groups = self.groups
         if rows > 1:
             step = int(positions[1] - positions[0])
         else:
-            step = groups
-        in_turn = rows > 0 and step > 0 and groups % step == 0
-        if not in_turn or not np.array_equal(
+            step = self.groups
+        in_turn = rows > 0 and step > 0 and self.groups % step == 0
+        if in_turn and np.array_equal(
             positions, np.arange(positions[0], positions[0] + rows * step, step)
         ):
-            group = positions % groups
-            offset = positions // groups
-            round_, inside = np.divmod(offset, round_rows)
-            # small keys are sorted faster
-            least = 0
-            if rows:
-                least = int(round_.min())
-            keys, members = grouped((round_ - least) * groups + group)
-            for key, of_key in zip(keys.tolist(), members, strict=True):
-                yield int(key % groups), least + int(key // groups), of_key, inside[of_key]
-            return
-        turns = groups // step
-        group = positions[:turns] % groups
-        begin = positions[:turns] // groups
-        end = begin + (rows - np.arange(len(begin)) + turns - 1) // turns
+            return self._in_turn(positions, self.groups // step)
+        return self._sorted_by_round(positions)
+
+    def _sorted_by_round(self, positions: I64) -> Iterator[tuple[int, int, I64, I64]]:
+        """Sort any positions by round and group, as `_by_round` does."""
+        groups = self.groups
+        offset, group = np.divmod(positions, groups)
+        round_, inside = np.divmod(offset, self._sorting_rows)
+        # small keys are sorted faster
+        least = int(round_.min()) if len(positions) else 0
+        keys, members = grouped((round_ - least) * groups + group)
+        for key, of_key in zip(keys.tolist(), members, strict=True):
+            yield int(key % groups), least + int(key // groups), of_key, inside[of_key]
+
+    def _in_turn(self, positions: I64, turns: int) -> Iterator[tuple[int, int, slice, slice]]:
+        """Cut positions whose groups alternate every `turns` by round, as `_by_round` does."""
+        round_rows = self._sorting_rows
+        begin, group = np.divmod(positions[:turns], self.groups)
+        end = begin + (len(positions) - np.arange(len(begin)) + turns - 1) // turns
         by_group = np.argsort(group).tolist()
         for number in range(int(begin.min()) // round_rows, int(end.max() - 1) // round_rows + 1):
             border = number * round_rows
@@ -338,21 +337,26 @@ class EpochOrder(Order):
         if self.shuffle:
             round_, inside = np.divmod(offset, self.window_rows)
             inside += self._rows_before(group, round_, lane // self.groups)
-            offset = round_ * self._group_round
-            keys, members = grouped(round_ * self.groups + group)
-            numbers, groups = np.divmod(keys, self.groups)
-            counts = self._rows_before(groups, numbers, self.lanes // self.groups)
-            rounds = zip(groups.tolist(), numbers.tolist(), counts.tolist(), members, strict=True)
-            for of_group, number, count, in_round in rounds:
-                if self.costs is None:
-                    key = derive_key(self.seed, "round", self.epoch, of_group, number)
-                    offset[in_round] += places_in_permutation(key, count, inside[in_round])
-                    continue
-                _, _, mixed = self._round(of_group, number)
-                turns = np.empty_like(mixed)
-                turns[mixed] = np.arange(len(mixed))
-                offset[in_round] += turns[inside[in_round]]
+            offset = self._shuffled_offsets(group, round_, inside)
         return which, offset * self.groups + group
+
+    def _shuffled_offsets(self, group: I64, round_: I64, inside: I64) -> I64:
+        """Return the offsets in their groups of rows that lie at `inside` of unshuffled rounds."""
+        offset = round_ * self._group_round
+        keys, members = grouped(round_ * self.groups + group)
+        numbers, groups = np.divmod(keys, self.groups)
+        counts = self._rows_before(groups, numbers, self.lanes // self.groups)
+        rounds = zip(groups.tolist(), numbers.tolist(), counts.tolist(), members, strict=True)
+        for of_group, number, count, in_round in rounds:
+            if self.costs is None:
+                key = derive_key(self.seed, "round", self.epoch, of_group, number)
+                offset[in_round] += places_in_permutation(key, count, inside[in_round])
+                continue
+            _, _, mixed = self._round(of_group, number)
+            turns = np.empty_like(mixed)
+            turns[mixed] = np.arange(len(mixed))
+            offset[in_round] += turns[inside[in_round]]
+        return offset
 
     def _rows_before(self, group: I64, round_: I64, among: I64 | int) -> I64:
         """Count the rows of the first `among` lanes of a group's round.
@@ -392,6 +396,13 @@ class EpochOrder(Order):
         span = span[holds_rows]
         block = self.blocks[along[holds_rows]]
         return Reads(run[not_empty][span], block, np.zeros(len(block), np.int64))
+
+    @property
+    def _sorting_rows(self) -> int:
+        """Return the number of rows of a group whose positions are looked up together."""
+        if self.shuffle:
+            return self._group_round
+        return self.rows
 
     @property
     def _group_round(self) -> int:

@@ -15,7 +15,7 @@ the own epochs that the epoch touches, end to end. Orders of own epochs are buil
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple, Unpack
@@ -332,7 +332,7 @@ class MixedOrder(JoinedOrder):
         return end_to_end(by_source)
 
     def reads(self, first: I64, last: I64) -> Reads:
-        by_source = [Reads(*np.empty((3, 0), np.int64))]
+        by_source = []
         rounds = self.interleave.rounds
         starts = self.interleave.turns_before(np.minimum(first // self.groups, rounds))
         ends = self.interleave.turns_before(np.minimum(last // self.groups + 1, rounds))
@@ -343,8 +343,16 @@ class MixedOrder(JoinedOrder):
                 begin[runs] * self.groups + inside, (end[runs] - 1) * self.groups + inside
             )
             by_source.append(Reads(runs[run], block, laying))
-        # The tails of the sources are less than a round of rows each, so they are asked one by one.
-        tails = rounds * self.groups
+        nothing = np.empty((3, 0), np.int64)
+        return Reads(
+            *np.concatenate([nothing, *by_source, *self._reads_of_tails(first, last)], axis=1)
+        )
+
+    def _reads_of_tails(self, first: I64, last: I64) -> Iterator[Reads]:
+        """Yield the reads of the ends of the sources, which are less than a round of rows each, so
+        their rows are asked for one by one.
+        """
+        tails = self.interleave.rounds * self.groups
         begin = np.where(first < tails, tails + (first - tails) % self.groups, first)
         counts = np.maximum(0, (last - begin) // self.groups + 1)
         run, turn = count_out(counts)
@@ -353,5 +361,4 @@ class MixedOrder(JoinedOrder):
             source = self.sources[number]
             block, _ = source.locate(source.line_of(indexes[members]))
             laying = (source.start + indexes[members]) // source.own_rows
-            by_source.append(Reads(*np.unique(np.stack([run[members], block, laying]), axis=1)))
-        return Reads(*(np.concatenate(parts) for parts in zip(*by_source, strict=True)))
+            yield Reads(*np.unique(np.stack([run[members], block, laying]), axis=1))

@@ -352,16 +352,7 @@ class Plan:
         stride (rank: None).
         """
         residues = part.order.groups
-        if rank is None:
-            begin = 0
-            rows = int(self.rows_per_rank.sum())
-        else:
-            begin = rank_rows.index_of(0)
-            rows = rank_rows.rows
-        before = self.remaining.count_below(part.begin)
-        after = self.remaining.count_below(part.end)
-        begin, end = max(begin, before), min(begin + rows, after)
-        left = self.remaining.keep(np.array([begin], np.int64), np.array([end], np.int64))
+        left = self._left_in(part, None if rank is None else rank_rows)
         if not left.total:
             return np.empty((4, 0), np.int64)
         ends = pool_limits(
@@ -391,6 +382,18 @@ class Plan:
             group = np.full(len(run), rank)
         pool = np.searchsorted(limits, cuts, side="right")[run]
         return np.stack([group[reads.run], reads.block, pool[reads.run], reads.laying])
+
+    def _left_in(self, part: EpochPart, rank_rows: RankRows | None) -> Remaining:
+        """Return what remains of a part, for one rank's region or for all ranks together (None)."""
+        if rank_rows is None:
+            begin = 0
+            rows = int(self.rows_per_rank.sum())
+        else:
+            begin = rank_rows.index_of(0)
+            rows = rank_rows.rows
+        end = min(begin + rows, self.remaining.count_below(part.end))
+        begin = max(begin, self.remaining.count_below(part.begin))
+        return self.remaining.keep(np.array([begin], np.int64), np.array([end], np.int64))
 
 
 def better_lanes(plan: Plan, plan_of: Callable[[int], Plan]) -> tuple[int, float] | None:

@@ -86,8 +86,10 @@ class ShardPartition:
             starts = bounds[:-1]
         origins = self.bases[split_at(self.bases, starts)[0]].tolist()
         rows = np.minimum(np.diff(bounds), steps * batch_size).tolist()
-        return [
-            RankRows(
+        regions = zip(bounds[:-1].tolist(), rows, origins, strict=True)
+        shares = []
+        for rank, (begin, count, origin) in enumerate(regions):
+            share = RankRows(
                 begin=begin,
                 stride=1,
                 batch_size=batch_size,
@@ -97,10 +99,8 @@ class ShardPartition:
                 filler=rank % max(1, remaining.total),
                 origin=origin,
             )
-            for rank, (begin, count, origin) in enumerate(
-                zip(bounds[:-1].tolist(), rows, origins, strict=True)
-            )
-        ]
+            shares.append(share)
+        return shares
 
     def advance(
         self,

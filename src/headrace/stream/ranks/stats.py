@@ -236,10 +236,9 @@ def complaints(moments: Mapping[int, Snapshot], *, stall_seconds: float) -> dict
     messages: dict[Complaint, str] = {}
     moments = {rank: moment for rank, moment in moments.items() if moment.phase != "done"}
     foremost = max(moments, key=lambda rank: (moments[rank].batches, -rank), default=0)
-    shares = {
-        rank: moment.waited / moment.elapsed if moment.elapsed else 0.0
-        for rank, moment in moments.items()
-    }
+    shares = {}
+    for rank, moment in moments.items():
+        shares[rank] = moment.waited / moment.elapsed if moment.elapsed else 0.0
     for rank, moment in sorted(moments.items()):
         lag = moments[foremost].batches - moment.batches
         # alone, it delays none

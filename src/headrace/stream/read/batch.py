@@ -204,22 +204,27 @@ def python_rows(table: pa.Table) -> list[dict[str, Any]]:
 
 def _in_microseconds(dtype: pa.DataType) -> pa.DataType:
     """Return the type with microseconds in place of nanoseconds, inside nested types too."""
+    if pa.types.is_nested(dtype):
+        return _inside_in_microseconds(dtype)
     if pa.types.is_timestamp(dtype) and dtype.unit == "ns":
         return pa.timestamp("us", dtype.tz)
     if pa.types.is_duration(dtype) and dtype.unit == "ns":
         return pa.duration("us")
     if pa.types.is_time64(dtype) and dtype.unit == "ns":
         return pa.time64("us")
+    return dtype
+
+
+def _inside_in_microseconds(dtype: pa.DataType) -> pa.DataType:
     if pa.types.is_map(dtype):
         return pa.map_(_in_microseconds(dtype.key_type), _in_microseconds(dtype.item_type))
     if pa.types.is_struct(dtype):
         return pa.struct([field.with_type(_in_microseconds(field.type)) for field in dtype])
-    if pa.types.is_fixed_size_list(dtype):
-        return pa.list_(
-            dtype.value_field.with_type(_in_microseconds(dtype.value_type)), dtype.list_size
-        )
-    if pa.types.is_list(dtype):
-        return pa.list_(dtype.value_field.with_type(_in_microseconds(dtype.value_type)))
-    if pa.types.is_large_list(dtype):
-        return pa.large_list(dtype.value_field.with_type(_in_microseconds(dtype.value_type)))
-    return dtype
+    is_large = pa.types.is_large_list(dtype)
+    is_fixed = pa.types.is_fixed_size_list(dtype)
+    if not (is_large or is_fixed or pa.types.is_list(dtype)):
+        return dtype
+    values = dtype.value_field.with_type(_in_microseconds(dtype.value_type))
+    if is_large:
+        return pa.large_list(values)
+    return pa.list_(values, dtype.list_size if is_fixed else -1)

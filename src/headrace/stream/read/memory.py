@@ -180,16 +180,13 @@ def taken_apart(batch: Any, tensors: list[Any], other: Callable[[Any], Any]) -> 
     if type(batch) is list and any(
         not isinstance(value, str | bytes | int | float | None) for value in batch
     ):
-        values = [taken_apart(value, tensors, other) for value in batch]
-        return lambda copied_values: [value(copied_values) for value in values]
-    if isinstance(batch, tuple):
-        members = [taken_apart(value, tensors, other) for value in batch]
-        if hasattr(batch, "_make"):
-            make: Any = type(batch)._make
-        else:
-            make = tuple
-        return lambda copied_values: make([member(copied_values) for member in members])
-    return lambda _: batch
+        make: Any = list
+    elif isinstance(batch, tuple):
+        make = getattr(batch, "_make", tuple)
+    else:
+        return lambda _: batch
+    members = [taken_apart(value, tensors, other) for value in batch]
+    return lambda copied_values: make([member(copied_values) for member in members])
 
 
 def check_memory(options: StreamOptions, num_workers: int) -> None:
