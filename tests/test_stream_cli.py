@@ -325,7 +325,7 @@ def test_every_command_prints_a_table_too(out, tmp_path):
         (("plan", "OUT", *SPLIT, "--remainder", "some"), 2, "'some' is not one of"),
         (("plan", "OUT", *SPLIT, "--remainder", "exact"), 2, "--remainder exact"),
         (("where", "OUT", "--row", "part", *SPLIT), 2, "give SHARD:ROW"),
-        (("where", "OUT", "--row", "part:1", *SPLIT), 1, "is not a shard"),
+        (("where", "OUT", "--row", "part:1", *SPLIT), 1, "no shards of this name"),
         (("where", "OUT", "--seen", "none.json"), 2, "cannot be read"),
         (("plan", "OUT", *SPLIT, "--state", "none.json"), 2, "cannot be read"),
         (("stream", "OUT", "--split", "train", "--batch-format", "jax"), 2, "'jax' is not one of"),

@@ -99,7 +99,7 @@ def test_a_batch_that_cannot_be_pickled_is_an_error_in_the_loop_and_never_a_wait
     batches = iter(DataLoader(Unpicklable(), batch_size=None, num_workers=1, timeout=120))
     assert_same(next(batches), batch_of(3))
     with pytest.raises(
-        StreamError, match=r"worker process \d+: column odd: a batch cannot be sent .* columns="
+        StreamError, match=r"worker process \d+: column 'odd': a batch cannot be sent .* columns="
     ):
         next(batches)
     assert_same(next(batches), batch_of(4))

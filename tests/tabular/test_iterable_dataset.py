@@ -18,6 +18,7 @@ from headrace.errors import HeadraceError, InputError, SettingsError, StreamErro
 from headrace.stream.loader.stateful import stream_state
 from headrace.stream.ranks.topology import Topology
 from headrace.tabular.dataset import PipelineIterableDataset
+from raised import raised
 
 # The number of workers is the test's subject, whatever machine it runs on.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -569,7 +570,7 @@ def test_rows_of_a_block_that_cannot_be_read_are_filling_ones_if_asked(shards, b
 def test_a_column_named_valid_is_refused_and_may_be_left_out(world_size):
     frame = pa.table({"x": [1, 2], "valid": ["a", "b"]})
     here = Topology(rank=0, world_size=world_size)
-    with pytest.raises(SettingsError, match='a column is named "valid"'):
+    with raised(SettingsError, column="valid", remedy="rename it when preparing"):
         PipelineIterableDataset({}, dataframe=frame, topology=here)
 
     assert [True] * (2 // world_size) == [
