@@ -436,7 +436,7 @@ def test_a_place_in_the_job_is_what_the_launcher_says_or_refused(out):
     )
     assert validate_sharding.Launched.of({"RANK": "5"}) is None
     assert 2 == wrong.returncode
-    assert "RANK is 'first' in the environment; expected an integer" in wrong.stderr
+    assert "the environment has RANK='first'; give an integer" in wrong.stderr
 
 
 def test_a_backend_that_cannot_be_is_refused_before_anyone_waits_for_it():

@@ -263,7 +263,7 @@ def test_rows_wider_than_the_sequence_length_are_refused(titan, out):
 
 
 def test_epochs_without_a_batch_are_no_endless_loop(titan, out):
-    with raised(StreamError, path=out, remedy="choose another split"):
+    with raised(StreamError, path=out / "bins", remedy="choose another split"):
         next(iter(build(titan, out, batch=64, infinite=True, options={"remainder": "drop"})))
 
 
