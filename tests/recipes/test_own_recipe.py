@@ -166,7 +166,7 @@ def test_a_run_is_read_where_its_recipe_is_not_installed(shell: Shell) -> None:
     assert elsewhere.json("verify", "out")["ok"]
     assert 30 == elsewhere.json("stream", "out", "--batch-size", 8)["rows"]
     assert "dropped: between" in elsewhere("inspect", "out").stdout
-    assert "recipe is 'every_nth'; known: " in elsewhere("run", "thin.yaml").stderr
+    assert "recipe is 'every_nth'; use one of " in elsewhere("run", "thin.yaml").stderr
 
 
 @pytest.mark.slow

@@ -7,6 +7,8 @@ from functools import partial
 import pyarrow as pa
 
 from headrace.dataset.verify import Check
+from headrace.errors import SettingsError
+from headrace.formats.common_schema import common_schema, with_content
 from headrace.formats.registry import FileType
 from headrace.formats.source import read_chunks, survey
 from headrace.formats.write import ShardWriter
@@ -18,13 +20,21 @@ from headrace.run.tally import ShardRecord, tally
 def execute(settings, context, files):
     """Thin out every file; the split is called `all`."""
     shards = [survey(path, name) for path, name in files]
-    schema = pa.schema(
-        [shards[0].schema.field(name) for name in settings.columns or shards[0].schema.names]
-    )
-    work = partial(thin, settings=settings, schema=schema)
-    tasks = [
-        Task(shard.name, shard.size, partial(work, shard=shard), [shard.path]) for shard in shards
-    ]
+    empty = [shard.name for shard in shards if shard.content == "nothing"]
+    schema = common_schema(shards, "error")
+    for name in settings.columns or []:
+        if name not in schema.names:
+            raise SettingsError(
+                "is not in the source", setting="columns", value=name, remedy="name its columns"
+            )
+    schema = pa.schema([schema.field(name) for name in settings.columns or schema.names])
+    work = partial(thin, step=settings.step, schema=schema)
+    tasks = []
+    for number, shard in enumerate(with_content(shards)):
+        target = f"data/part-{number:05d}.parquet"
+        tasks.append(
+            Task(shard.name, shard.size, partial(work, shard=shard, target=target), [shard.path])
+        )
     receipts = context.stage("split", tasks)
     records = [
         ShardRecord("all", receipt.files[0], receipt.extra["blocks"], "parquet", receipt.subject)
@@ -37,19 +47,17 @@ def execute(settings, context, files):
         index=index,
         splits=splits,
         dropped={"between": read - splits["all"].rows},
-        source={"files": len(files), "bytes": size, "rows": read, "empty_shards": []},
+        source={"files": len(files), "bytes": size, "rows": read, "empty_shards": empty},
         directories={"all": "data"},
         metadata={"step": settings.step},
     )
 
 
-def thin(files, settings, shard, schema):
+def thin(files, step, schema, shard, target):
     """Write every n-th row of a file. `files` gives its output a name when the task has finished."""
-    table = pa.concat_tables(chunk.table(shard.schema.names) for chunk in read_chunks(shard))
-    kept = table.select(schema.names).take(
-        pa.array(range(0, len(table), settings.step), pa.int64())
-    )
-    target = "data/" + shard.name.partition(".")[0] + ".parquet"
+    chunks = [chunk.table(schema.names) for chunk in read_chunks(shard)]
+    table = pa.concat_tables(chunks) if chunks else schema.empty_table()
+    kept = table.take(pa.array(range(0, len(table), step), pa.int64()))
     path = files.temporary(target)
     with ShardWriter(
         path, file_type=FileType.named("parquet"), schema=schema, dialect=None

@@ -15,7 +15,7 @@ import pyarrow as pa
 from headrace.digest import checksum_file
 from headrace.engine.engine import Engine
 from headrace.engine.local import LocalEngine
-from headrace.errors import StoreError
+from headrace.errors import InputError, StoreError
 from headrace.formats.write import HashingFile, Written
 from headrace.run.events import Note, OnEvent, StageBegan, Step, TaskDone
 from headrace.run.identity import SourceState
@@ -191,6 +191,7 @@ class RunContext:
         new_receipts = self.engine.run(work, self.workers, on_event=self.on_event)
         receipts.update(zip(left, new_receipts, strict=True))
         ordered = [receipts[number] for number in range(len(tasks))]
+        _check_distinct(self.run, ordered)
         if durable:
             for directory in sorted(
                 {(self.run / file.path).parent for receipt in ordered for file in receipt.files}
@@ -208,6 +209,20 @@ class RunContext:
         """Emit each of these sentences as a warning."""
         for text in texts:
             self.on_event(Note("warning", text))
+
+
+def _check_distinct(run: Path, receipts: Sequence[Receipt]) -> None:
+    """Raise `InputError` if two tasks of a stage wrote the same file."""
+    writers: dict[str, Receipt] = {}
+    for receipt in receipts:
+        for file in receipt.files:
+            first = writers.setdefault(file.path, receipt)
+            if first is not receipt:
+                raise InputError(
+                    f"was written for {first.subject} and again for {receipt.subject}",
+                    path=run / file.path,
+                    remedy=f"let each task of stage {receipt.stage!r} write files of its own",
+                )
 
 
 def do_task(  # noqa: PLR0913 - all that a worker needs, picklable
