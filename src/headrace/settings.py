@@ -195,12 +195,11 @@ def _explained(model: type[BaseModel], error: ValidationError) -> SettingsError:
             hint = "nor is this"
         problems.append(problem)
     if len(problems) == 1:
-        text = f"{model.__name__}: {problems[0].text}"
-        return SettingsError(text, value=problems[0].value, remedy=problems[0].remedy)
+        (only,) = problems
+        return SettingsError(only.text, value=only.value, remedy=only.remedy)
     lines = []
     for problem in problems:
-        words = "; ".join(filter(None, [problem.text, problem.remedy]))
-        lines.append(f"{model.__name__}: {words}")
+        lines.append("; ".join(filter(None, [problem.text, problem.remedy])))
     return SettingsError(*lines)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,17 +23,6 @@ if TYPE_CHECKING:
     from rich.segment import Segment
     from rich.table import Table
     from rich.text import Text
-
-_QUOTES = re.compile("[\"']")
-_WORD = r"""(?:"\w+"|'\w+')"""
-# Only after a space or bracket, because paths contain parts such as date=2024-01-01; a quoted value
-# is in no path.
-_OPTION = re.compile(
-    rf"""(?:(?<=[ (])|^(?=\w+=["']))([a-z][a-z_]+)="""
-    rf"""(?:({_WORD}(?:(?:,|,? or) {_WORD})*)|(\d[\d.:T-]*)(?=[ ,;:.)]|$)|(?=[ ,;:.)]|$))"""
-)
-# from `Settings`
-_SETTING = re.compile(r"^[A-Z][A-Za-z]*: (\w+)(?= (?:is|are|has|names|and)\b)", re.M)
 
 CELL = 300  # characters of one value in a table
 _INTERRUPTED = 130  # the exit code
@@ -173,24 +161,10 @@ def in_flags(text: str) -> str:
     """Write the settings of a message as flags of the running command; see
     `headrace.errors.spell`.
     """
-    marked = "\ufdee" in text
-    named = _running and (marked or _OPTION.search(text) or _SETTING.search(text))
     flags = {}
-    if named:
+    if _running and "\ufdee" in text:
         flags = _flags_of(_running[0]())
-    text = spell(text, flags)
-
-    def flag(match: re.Match[str]) -> str:
-        name = match[1]
-        value = match[2] or match[3]
-        if not value:
-            return flags.get(name, name)
-        if name in flags:
-            return f"{flags[name]} {_QUOTES.sub('', value)}"
-        return match[0]
-
-    text = _SETTING.sub(lambda match: flags.get(match[1], match[0]), text)
-    return _OPTION.sub(flag, text)
+    return spell(text, flags)
 
 
 def _flags_of(command: Any) -> dict[str, str]:
