@@ -65,7 +65,10 @@ class Manifest:
     def folds(self) -> list[FoldLists]:
         """The cells of each split of each fold; empty if the run was prepared as one split."""
         folds = (fold["splits"] for fold in self.metadata.get("folds", ()))
-        return [{split: cells[split] for split in in_usual_order(cells)} for cells in folds]
+        result: list[Mapping[str, Sequence[str]]] = []
+        for cells in folds:
+            result.append({split: cells[split] for split in in_usual_order(cells)})
+        return result
 
     def fold(self, number: int) -> Manifest:
         """Return the manifest of one fold, as if the run were prepared as that split alone."""

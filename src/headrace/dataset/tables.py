@@ -149,10 +149,10 @@ def keep(table: object, cache_dir: str | Path | None = None) -> Path:
 
 def _sizes(copy: Path) -> dict[str, int]:
     """Return the size of each shard of a copy."""
-    return {
-        path.relative_to(copy).as_posix(): path.stat().st_size
-        for path in sorted(copy.rglob("*.parquet"))
-    }
+    result = {}
+    for path in sorted(copy.rglob("*.parquet")):
+        result[path.relative_to(copy).as_posix()] = path.stat().st_size
+    return result
 
 
 def remove_unused(

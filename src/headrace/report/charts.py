@@ -100,7 +100,7 @@ def stacked_bars(
         wholes.append(sum(float(values[index]) for values in parts.values()) or 1.0)
     data = _parts_of_labels(labels, parts, unit, names)
     for bar in data:
-        percent = 100 * bar["value"] / wholes[bar.pop("place")]
+        percent = 100 * bar["value"] / wholes[bar.pop("index")]
         bar["hint"] += f", {percent:.1f} %"
         if shares:
             bar["value"] = percent
@@ -166,10 +166,10 @@ def narrow(chart: Chart) -> Chart:
 
     def shorter(part: Any) -> Any:
         if isinstance(part, dict):
-            return {
-                name: min(inner, 100) if name == "labelLimit" else shorter(inner)
-                for name, inner in part.items()
-            }
+            result = {}
+            for name, inner in part.items():
+                result[name] = min(inner, 100) if name == "labelLimit" else shorter(inner)
+            return result
         if isinstance(part, list):
             return [shorter(inner) for inner in part]
         return part
@@ -183,18 +183,20 @@ _STACKED = {"order": {"field": "order", "type": "quantitative"}, "description": 
 def _parts_of_labels(
     labels: Sequence[str], parts: Parts, unit: str, names: Mapping[str, str]
 ) -> list[dict[str, Any]]:
-    return [
-        {
-            "label": label,
-            "place": index,
-            "value": float(values[index]),
-            "role": names[role],
-            "order": order,
-            "hint": f"{label}, {names[role]}: {values[index]:,.0f} {unit}",
-        }
-        for order, (role, values) in enumerate(parts.items())
-        for index, label in enumerate(labels)
-    ]
+    result = []
+    for order, (role, values) in enumerate(parts.items()):
+        for index, label in enumerate(labels):
+            result.append(
+                {
+                    "label": label,
+                    "index": index,
+                    "value": float(values[index]),
+                    "role": names[role],
+                    "order": order,
+                    "hint": f"{label}, {names[role]}: {values[index]:,.0f} {unit}",
+                }
+            )
+    return result
 
 
 def histogram(  # noqa: PLR0913 - a chart's axis, words and mark
@@ -543,10 +545,10 @@ def _colour(roles: Sequence[str], names: Mapping[str, str] | None = None) -> dic
 
 
 def _rows(labels: Sequence[str], parts: Parts) -> list[list[str]]:
-    return [
-        [label, *(f"{values[at]:,.0f}" for values in parts.values())]
-        for at, label in enumerate(labels)
-    ]
+    result = []
+    for at, label in enumerate(labels):
+        result.append([label, *(f"{values[at]:,.0f}" for values in parts.values())])
+    return result
 
 
 def _spec(

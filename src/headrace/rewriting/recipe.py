@@ -484,10 +484,10 @@ def decide(run: Path, rows: Sequence[int], splits: Sequence[int], *, drop: bool)
         copies[comparable] = True
         copies[comparable[np.unique(digests[comparable], return_index=True)[1]]] = False
     parts = np.split(copies, np.cumsum(rows)[:-1])
-    return [
-        Kept(np.flatnonzero(copy), np.flatnonzero(overlap))
-        for copy, overlap in zip(parts, holds, strict=True)
-    ]
+    result = []
+    for copy, overlap in zip(parts, holds, strict=True):
+        result.append(Kept(np.flatnonzero(copy), np.flatnonzero(overlap)))
+    return result
 
 
 def _written_schema(
@@ -679,11 +679,11 @@ def metadata_of_bins(
                         f"leave {setting_name('shard_bytes')} out: such bins cannot be one shard"
                     ),
                 )
-    return {
-        key: value
-        for key, value in metadata[0].items()
-        if all(other.get(key) == value for other in metadata)
-    }
+    result = {}
+    for key, value in metadata[0].items():
+        if all(other.get(key) == value for other in metadata):
+            result[key] = value
+    return result
 
 
 def _metadata(path: Path, word: str) -> dict[str, str]:

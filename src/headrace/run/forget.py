@@ -412,10 +412,10 @@ def _touched(run: FinishedRun, split: str, rows: I64) -> dict[str, int]:
     index = run.split_index(split)
     shard = index.shard_of_block[np.searchsorted(index.first_row, rows, side="right") - 1]
     numbers, counts = np.unique(shard, return_counts=True)
-    return {
-        index.shards[number]: count
-        for number, count in zip(numbers.tolist(), counts.tolist(), strict=True)
-    }
+    result = {}
+    for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
+        result[index.shards[number]] = count
+    return result
 
 
 def _link(

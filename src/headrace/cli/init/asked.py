@@ -182,7 +182,12 @@ class AskedRewrite:
 
 
 def _names(texts: list[str] | None) -> list[str]:
-    return [name.strip() for text in texts or () for name in text.split(",") if name.strip()]
+    result = []
+    for text in texts or ():
+        for name in text.split(","):
+            if name.strip():
+                result.append(name.strip())
+    return result
 
 
 def init_app() -> typer.Typer:

@@ -33,12 +33,12 @@ class Aside:
 
 def settings_of(sections: Sequence[Section]) -> dict[str, Any]:
     """Return the settings of the sections, without proposed ones."""
-    return {
-        name: value
-        for section in sections
-        for name, value in section.settings.items()
-        if not isinstance(value, Aside)
-    }
+    result = {}
+    for section in sections:
+        for name, value in section.settings.items():
+            if not isinstance(value, Aside):
+                result[name] = value
+    return result
 
 
 def commented_yaml(sections: Sequence[Section]) -> str:
