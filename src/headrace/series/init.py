@@ -181,7 +181,7 @@ def series_sections(options: AskedSeries) -> tuple[list[Section], str]:
 def _camels(options: AskedSeries, root: Path) -> _SeriesDraft:
     products = sorted(directory.name for directory in (root / "basin_mean_forcing").iterdir())
     features = [
-        known(name, (*FLOW, *FORCING), "feature_names") for name in options.feature_names or FORCING
+        known(name, (*FLOW, *FORCING), "features") for name in options.feature_names or FORCING
     ]
     settings = {
         "source": options.source,
@@ -260,7 +260,7 @@ def _tables(options: AskedSeries) -> _SeriesDraft:
         else:
             entity = named[0]
     entity = known(entity, (*data.columns, FILE_NAME), "entity")
-    features = [known(name, data.columns, "feature_names") for name in options.feature_names]
+    features = [known(name, data.columns, "features") for name in options.feature_names]
     draft = _SeriesDraft(
         {
             "source": options.source,
@@ -639,7 +639,7 @@ def _static(draft: _SeriesDraft, options: AskedSeries) -> list[str]:
     numbers = [
         name for name, columns in parts.items() if all(column is not None for column in columns)
     ]
-    names = [known(name, parts, "static_names") for name in options.static_names]
+    names = [known(name, parts, "static_features") for name in options.static_names]
     if not names:
         partial = {
             name
