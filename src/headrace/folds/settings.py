@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
 from headrace.checks import duration_us
-from headrace.errors import SettingsError
+from headrace.errors import SettingsError, setting_name
 from headrace.settings import Settings, known_duration
 
 MOST_FOLDS = 1000
@@ -106,7 +106,9 @@ def _read(value: object) -> object:
     if not isinstance(value, Mapping):
         if value is None or isinstance(value, Rolling | GroupKFold):
             return value
-        raise ValueError(f"folds is {value!r}, which is not a kind of folds; give {_FORMS}")
+        raise ValueError(
+            f"{setting_name('folds')} is {value!r}, which is not a kind of folds; give {_FORMS}"
+        )
     if value.get("kind") not in _KINDS:
         raise ValueError(f"folds of kind {value.get('kind')!r} are not known; give {_FORMS}")
     try:
@@ -114,10 +116,8 @@ def _read(value: object) -> object:
     except SettingsError as error:
         if text is None:
             raise
-        wrong = (
-            line.partition(": ")[2].removesuffix("; give it") for line in str(error).splitlines()
-        )
-        raise ValueError(f"folds is {text!r}: {', '.join(wrong)}; give {_FORMS}") from None
+        wrong = ", ".join(line.removesuffix("; give it") for line in error.marked_lines())
+        raise ValueError(f"{setting_name('folds')} is {text!r}: {wrong}; give {_FORMS}") from None
 
 
 Folds = Annotated[Rolling | GroupKFold | None, BeforeValidator(_read)]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from headrace.errors import setting
 from headrace.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ class HistoriesRecipe(Recipe):
     readers: ClassVar = {
         "array_record": (
             "histories in ArrayRecord shards cannot be streamed as a table; read them as contexts "
-            "(`headrace histories plan` counts them), or prepare them with format='arrow'"
+            f"(`headrace histories plan` counts them), or prepare them with"
+            f" {setting('format', 'arrow')}"
         )
     }
 

@@ -22,7 +22,7 @@ from headrace.cli.output import emit, in_flags, say
 from headrace.cli.settings_flags import FlagValues, Json, Out, RunOptions, add_derived
 from headrace.cli.tables import Detail, print_manifest
 from headrace.dataset.manifest import Manifest
-from headrace.errors import InputError
+from headrace.errors import InputError, setting
 from headrace.printable import printable
 from headrace.report.words import pluralise
 
@@ -170,7 +170,8 @@ def print_histories(console: Console, manifest: Manifest, run: Path, detail: Det
     clamped = manifest.metadata.get("clamped", 0)
     if clamped:
         latencies = pluralise(clamped, "latency is", "latencies are")
-        _print_hint(console, f"{latencies} above 51 days and stored as 51 days; check value_unit=")
+        advice = f"check {setting('value_unit')}"
+        _print_hint(console, f"{latencies} above 51 days and stored as 51 days; {advice}")
     reasons = []
     for word, failed in manifest.metadata.get("failed_by", {}).items():
         values = ""
@@ -183,8 +184,9 @@ def print_histories(console: Console, manifest: Manifest, run: Path, detail: Det
         _print_hint(
             console,
             f"{manifest.metadata['failed']:,} of {measurements:,} measurements are kept as failed:"
-            f" {'; '.join(reasons)}. To change this, set missing=, negative= or zero=, or name a"
-            " column of other values in values=",
+            f" {'; '.join(reasons)}. To change this, set {setting('missing')},"
+            f" {setting('negative')} or {setting('zero')}, or name a column of other values in"
+            f" {setting('values')}",
         )
 
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 from headrace.arrays import I64, U16, U64, Bools
 from headrace.dataset.contents import names_told, repeats_told
 from headrace.draws import GAMMA, mix
+from headrace.errors import setting
 from headrace.formats.content import NOTHING, Repeated, tagged
 from headrace.histories.codec.rows import Measurements
 from headrace.histories.codec.values import mix_values
@@ -204,4 +205,5 @@ def duplicate_warnings(
     if sentence is None:
         return []
     columns = names_told(settings.compared())
-    return [f'{sentence}, compared by {columns}; choose duplicates="group" or "drop"']
+    choice = setting("duplicates", "group", "drop")
+    return [f"{sentence}, compared by {columns}; choose {choice}"]

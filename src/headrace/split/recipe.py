@@ -301,7 +301,7 @@ def _survey(
         signature = read_signature(settings.signature)
     types = partition_types(name for _, name in files)
     shards = context.map([partial(survey, path, name, signature, types) for path, name in files])
-    schema = common_schema(shards, settings.schema_drift, widen_by='schema_drift="widen"')
+    schema = common_schema(shards, settings.schema_drift, widen_by=setting("schema_drift", "widen"))
     for role, name in _named_columns(settings):
         if name not in schema.names:
             advice_on_header = hint(
