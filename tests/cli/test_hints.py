@@ -50,7 +50,7 @@ def test_a_command_line_names_all_that_is_missing(tmp_path: Path) -> None:
 
 def test_settings_of_a_recipe_are_flags_in_its_command_and_names_in_a_file(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("who,when,bought\n1,2024-01-01,1\n")
-    told = "leave it out of types, or leave {} out for values as they are"
+    told = "or leave {} out for values as they are"
     flags = (
         "--time",
         "when",
