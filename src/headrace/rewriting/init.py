@@ -32,7 +32,7 @@ _FLOAT = r"^[+-]?(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,15})?(?:[eE][+-]?[0-9]{1,2})
 
 
 @dataclass(frozen=True, kw_only=True)
-class _SourceFacts:
+class _SourceLook:
     """What a look at the source shows.
 
     names, empty: its columns, and those without a value in the rows looked at. about, scope: words
@@ -62,13 +62,13 @@ class _SourceFacts:
         return words
 
 
-def _prepared_facts(run: FinishedRun) -> _SourceFacts:
+def _look_at_run(run: FinishedRun) -> _SourceLook:
     totals = run.manifest.splits
     sizes = ", ".join(
         f"{name} {pluralise(split.rows, 'row')} in {pluralise(split.shards, 'shard')}"
         for name, split in totals.items()
     )
-    return _SourceFacts(
+    return _SourceLook(
         rows=sum(split.rows for split in totals.values()),
         bytes=sum(split.bytes for split in totals.values()),
         shards=sum(split.shards for split in totals.values()),
@@ -78,7 +78,7 @@ def _prepared_facts(run: FinishedRun) -> _SourceFacts:
     )
 
 
-def _plain_facts(options: AskedRewrite) -> _SourceFacts:
+def _look_at_shards(options: AskedRewrite) -> _SourceLook:
     seen = look(options.source)
     rows = sum(len(table) for _, table in seen.tables)
     types: list[Section] = []
@@ -89,7 +89,7 @@ def _plain_facts(options: AskedRewrite) -> _SourceFacts:
     files = f"{pluralise(len(seen.names), 'file')}, {size(seen.bytes)}"
     columns = pluralise(len(seen.columns), "column")
     looked = f"{pluralise(rows, 'row')} of {pluralise(len(seen.tables), 'file')}"
-    return _SourceFacts(
+    return _SourceLook(
         rows=rows,
         bytes=seen.bytes,
         shards=len(seen.names),
@@ -108,39 +108,39 @@ def rewrite_sections(options: AskedRewrite) -> tuple[list[Section], str]:
     """
     path = path_of(with_paths(options.source[0]))
     if len(options.source) == 1 and path.is_dir() and is_prepared(path):
-        facts = _prepared_facts(FinishedRun(*find_run(path)))
+        seen = _look_at_run(FinishedRun(*find_run(path)))
     else:
-        facts = _plain_facts(options)
-    if not facts.rows:
+        seen = _look_at_shards(options)
+    if not seen.rows:
         raise SettingsError("holds no rows", path=options.source[0], remedy="give data to look at")
     sections = [
         Section(
-            f"Written by `headrace init rewrite` after a look at the data: {facts.about}.\n"
+            f"Written by `headrace init rewrite` after a look at the data: {seen.about}.\n"
             "Paths are relative to where the command is run. See docs/commands.md.",
             {"recipe": "rewrite", "out": options.out},
         ),
         Section(
-            f"What is rewritten. {facts.scope}",
+            f"What is rewritten. {seen.scope}",
             {"source": options.source if len(options.source) > 1 else options.source[0]},
         ),
-        *facts.types,
+        *seen.types,
         Section(
             "none decodes fastest, lz4 takes less disk at twice the decoding time, zstd least.",
             {"compression": "none"},
         ),
-        Section(facts.shard_words(), {"shard_bytes": Aside(_GOOD)}),
+        Section(seen.shard_words(), {"shard_bytes": Aside(_GOOD)}),
     ]
-    if len(facts.names) > 1:
+    if len(seen.names) > 1:
         words = "Columns to keep, in this order. Default: all."
-        if 0 < len(facts.empty) < len(facts.names):
-            words += f" Without a value in the rows looked at: {', '.join(facts.empty)}."
-        kept = [name for name in facts.names if name not in facts.empty]
-        sections.append(Section(words, {"columns": Aside(kept or list(facts.names))}))
+        if 0 < len(seen.empty) < len(seen.names):
+            words += f" Without a value in the rows looked at: {', '.join(seen.empty)}."
+        remaining = [name for name in seen.names if name not in seen.empty]
+        sections.append(Section(words, {"columns": Aside(remaining or list(seen.names))}))
     settings = settings_of(sections)
     for name in ("recipe", "out"):
         settings.pop(name)
     Rewrite(**settings)  # the run would raise the same errors later
-    return sections, facts.about
+    return sections, seen.about
 
 
 def _type_sections(seen: Look) -> list[Section]:

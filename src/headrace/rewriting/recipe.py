@@ -163,7 +163,7 @@ def execute(settings: Rewrite, context: RunContext, files: Sequence[tuple[Path, 
     _check_columns(settings, source)
     directories, metadata = _carried_over(source)
     metadata = {"compression": settings.compression, **metadata}
-    chunks = _all_pieces(source, directories, settings.shard_bytes)
+    chunks = _all_chunks(source, directories, settings.shard_bytes)
     compared = compared_columns(settings, source, columns, bins=are_bins(columns))
     benchmarks = read_excluded(settings.exclude, settings.exclude_ngram)
     choices: Sequence[Kept] | None = None
@@ -237,26 +237,26 @@ def _carried_over(source: IndexedDataset) -> tuple[dict[str, str], dict[str, Any
     """Return the directory of each split, and what the manifest says about the source's run."""
     if not isinstance(source, FinishedRun):
         return dict.fromkeys(source.splits, PLAIN_DIRECTORY), {}
-    facts = dict(source.manifest.metadata)
-    directories = facts.pop("directories")
+    source_metadata = dict(source.manifest.metadata)
+    directories = source_metadata.pop("directories")
     metadata: dict[str, Any] = {}
-    if "folds" in facts:
-        metadata["folds"] = facts.pop("folds")
+    if "folds" in source_metadata:
+        metadata["folds"] = source_metadata.pop("folds")
     metadata |= {
         "source_recipe": source.manifest.recipe,
         "source_run": source.manifest.run_id,
-        "source_facts": facts,
+        "source_facts": source_metadata,
     }
     return {split: directories[split] for split in source.splits}, metadata
 
 
-def _all_pieces(
+def _all_chunks(
     source: IndexedDataset, directories: Mapping[str, str], shard_bytes: int | None
 ) -> list[Piece]:
-    pieces: list[Piece] = []
+    chunks: list[Piece] = []
     for split in source.splits:
-        pieces += plan_pieces(source.split_index(split), directories[split], shard_bytes)
-    return pieces
+        chunks += plan_pieces(source.split_index(split), directories[split], shard_bytes)
+    return chunks
 
 
 def _records(chunks: Sequence[Piece], receipts: Sequence[Receipt]) -> list[ShardRecord]:
