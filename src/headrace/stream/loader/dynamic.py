@@ -529,18 +529,13 @@ class DynamicPass(RowPass):
         for first, last in claims.take():
             positions = self.start.remaining.positions(np.arange(first, last, dtype=np.int64))
             pool = claim_rows(order, passes.identities, positions)
-            decoded = {
-                block: decode_block(
+            decoded = {}
+            for block in pool.blocks:
+                decoded[block] = decode_block(
                     passes.index, read_block, block, names, reader, arrow=passes.arrow
                 )
-                for block in pool.blocks
-            }
-            yield (
-                pool.items,
-                gather(
-                    [cut(decoded[block], low, high) for block, low, high in pool.spans], pool.index
-                ),
-            )
+            pieces = [cut(decoded[block], low, high) for block, low, high in pool.spans]
+            yield pool.items, gather(pieces, pool.index)
 
     def _filled(
         self, names: Sequence[str], parts: list[Columns], real: int, quarantine: Quarantine | None

@@ -132,10 +132,9 @@ class WatchedLoader(DataLoader[Batch]):
                 if not fallen:
                     raise
                 rank = str(self._source.topology)
-                deaths = [
-                    death_of(f"{rank}, worker {number}", *workers.ending(number))
-                    for number in fallen
-                ]
+                deaths = []
+                for number in fallen:
+                    deaths.append(death_of(f"{rank}, worker {number}", *workers.ending(number)))
                 final = why_not_again(earlier, deaths, delivered)
                 if final is not None:
                     raise EngineError(final, remedy=_REMEDY) from error

@@ -164,12 +164,11 @@ def mixing_of_plan(index: SplitIndex, plan: Plan) -> dict[str, Mixing]:
     laid_out = np.concatenate([positions.ravel() for positions in sampled.values()])
     natural = natural_rows(index, order, laid_out)
     cuts = np.cumsum([positions.size for positions in sampled.values()])[:-1]
-    return {
-        level: measure(
-            part.reshape(positions.shape), total_rows=index.total_rows, batch_rows=sizes[level]
-        )
-        for (level, positions), part in zip(sampled.items(), np.split(natural, cuts), strict=True)
-    }
+    mixing = {}
+    for (level, positions), part in zip(sampled.items(), np.split(natural, cuts), strict=True):
+        batches = part.reshape(positions.shape)
+        mixing[level] = measure(batches, total_rows=index.total_rows, batch_rows=sizes[level])
+    return mixing
 
 
 def measure(natural: I64, *, total_rows: int, batch_rows: int) -> Mixing:

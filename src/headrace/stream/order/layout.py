@@ -347,14 +347,11 @@ def _parts(index: SplitIndex) -> tuple[SplitIndex, ...]:
 def _quotas(index: SplitIndex, rows: int) -> list[int]:
     parts = _parts(index)
     names: Sequence[str] = (index.split,)
-    weights = None
+    weights: Sequence[float] = [part.total_rows for part in parts]
     if isinstance(index, BlendIndex):
         names = index.names
-        weights = index.weights
-    shares = [
-        Fraction(part.total_rows if weights is None else weights[number])
-        for number, part in enumerate(parts)
-    ]
+        weights = index.weights or weights
+    shares = list(map(Fraction, weights))
     if not sum(shares):
         if not rows:
             return [0] * len(parts)

@@ -338,10 +338,10 @@ class Plan:
                 needs = [self._needs_of(part, self.rank_rows(0), kinds=kinds, rank=None)]
             else:
                 kinds = self.world_size
-                needs = [
-                    self._needs_of(part, self.rank_rows(rank), kinds=kinds, rank=rank)
-                    for rank in range(kinds)
-                ]
+                needs = []
+                for rank in range(kinds):
+                    rank_rows = self.rank_rows(rank)
+                    needs.append(self._needs_of(part, rank_rows, kinds=kinds, rank=rank))
             by_kinds.setdefault(kinds, []).extend(needs)
         return {kinds: np.concatenate(needs, axis=1) for kinds, needs in by_kinds.items()}
 

@@ -448,16 +448,18 @@ class _Start:
                 names.append(name)
         if not names:
             return
-        differences = ", ".join(
-            f"{name} is {short_repr(values.get(name))} on rank {rank} and"
-            f" {short_repr(others.get(name))} on rank {other_rank}"
-            for name in names[:_MOST_FIELDS]
-        )
+        differences = []
+        for name in names[:_MOST_FIELDS]:
+            differences.append(
+                f"{name} is {short_repr(values.get(name))} on rank {rank} and"
+                f" {short_repr(others.get(name))} on rank {other_rank}"
+            )
         more = ""
         if len(names) > _MOST_FIELDS:
             more = f", and {len(names) - _MOST_FIELDS} more differ"
         raise error_type(
-            f"{self.topology}: the ranks are about to read different data: {differences}{more}",
+            f"{self.topology}: the ranks are about to read different data:"
+            f" {', '.join(differences)}{more}",
             remedy=(
                 "open the same data with the same settings, load the same state and set the same"
                 f" epoch on every rank; {_ALONE}"

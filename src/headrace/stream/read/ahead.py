@@ -344,14 +344,11 @@ class Fetcher:
             return [BlockPart(0, rows, columns)]
         count = max(1, size // _PART_BYTES)
         size = max(1, -(-rows // count))
-        return [
-            BlockPart(
-                start,
-                min(start + size, rows),
-                copied(cut(columns, start, start + size), self._room),
-            )
-            for start in range(floor, rows, size)
-        ]
+        parts = []
+        for start in range(floor, rows, size):
+            part = copied(cut(columns, start, start + size), self._room)
+            parts.append(BlockPart(start, min(start + size, rows), part))
+        return parts
 
     def _room(self, size: int) -> npt.NDArray[np.uint8]:
         with self._memory_lock:
