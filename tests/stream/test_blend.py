@@ -189,7 +189,7 @@ def test_what_is_no_dataset_and_a_share_of_nothing_are_refused(datasets):
         headrace.blend(["books"])
     with raised(headrace.SettingsError, setting="weights", remedy="raise its weight"):
         headrace.blend(datasets, weights=[1000, 1000, 1]).stream(batch_size=2, samples_per_epoch=10)
-    with pytest.raises(headrace.InputError, match="no split"):
+    with raised(headrace.InputError, setting="split", value="train"):
         headrace.blend({"books": (datasets["books"], "train")}).stream(batch_size=2)
 
 
