@@ -315,13 +315,12 @@ def _find_entity(seen: Look, chosen: str | None, free: Sequence[str]) -> Proposa
     stems = [stem_of_name(name.rsplit("/", 1)[-1]) for name in seen.names]
     name = None if chosen == "file_name" else chosen
     if chosen is None:
-        best = _address_columns(seen, free, _ENTITIES)
-        best = [
-            column_name
-            for column_name in best
-            if not named(column_name, _PEERS) or named(column_name, _ENTITIES[:-2])
-        ] or best
-        name = next(iter(best or _called(free, _ENTITY_TEXTS)), None)
+        usable = _address_columns(seen, free, _ENTITIES)
+        best = []
+        for column_name in usable:
+            if not named(column_name, _PEERS) or named(column_name, _ENTITIES[:-2]):
+                best.append(column_name)
+        name = next(iter(best or usable or _called(free, _ENTITY_TEXTS)), None)
     if name is not None:
         return (
             _address_column(seen, name, "entity", "number the entities"),
@@ -422,10 +421,8 @@ def _find_value(seen: Look, chosen: str | None, free: Sequence[str]) -> Proposal
 
 def _called(names: Sequence[str], words: Sequence[str]) -> list[str]:
     """Return the columns named by one of these words, best first."""
-    return sorted(
-        (column_name for column_name in names if named(column_name, words)),
-        key=lambda column_name: -named(column_name, words),
-    )
+    called = [name for name in names if named(name, words)]
+    return sorted(called, key=lambda name: -named(name, words))
 
 
 def _address_columns(seen: Look, names: Sequence[str], words: Sequence[str]) -> list[str]:
@@ -433,13 +430,15 @@ def _address_columns(seen: Look, names: Sequence[str], words: Sequence[str]) -> 
 
     Numbers count only if the name fits.
     """
-    kinds = {name: _kind_of(seen, name) for name in names}
-    usable = [
-        name
-        for name, id_kind in kinds.items()
-        if id_kind == "address" or (id_kind == "number" and named(name, words))
-    ]
-    return sorted(usable, key=lambda name: (-named(name, words), kinds[name] != "address"))
+    addresses = []
+    numbers = []
+    for name in names:
+        id_kind = _kind_of(seen, name)
+        if id_kind == "address":
+            addresses.append(name)
+        elif id_kind == "number" and named(name, words):
+            numbers.append(name)
+    return sorted(addresses + numbers, key=lambda name: -named(name, words))
 
 
 def _address_column(seen: Look, name: str, role: str, otherwise: str) -> dict[str, Any]:
@@ -463,14 +462,10 @@ def _kind_of(seen: Look, name: str) -> IdKind | None:
         texts = _texts(seen, name)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, SettingsError):
         return None
-    return next(
-        (
-            id_kind
-            for id_kind in _PARSED
-            if len(texts) and parse(texts, id_kind).family.astype(bool).mean() >= _MOST
-        ),
-        None,
-    )
+    for id_kind in _PARSED:
+        if len(texts) and parse(texts, id_kind).family.astype(bool).mean() >= _MOST:
+            return id_kind
+    return None
 
 
 def _texts(seen: Look, name: str) -> pa.Array:
@@ -487,10 +482,11 @@ def _texts(seen: Look, name: str) -> pa.Array:
 
 def _numbers(seen: Look, name: str) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Return the values that are numbers; NaN if missing."""
-    shares = [number_share(column) for column in _parts(seen, name)]
-    return np.concatenate(
-        [np.zeros(0), *(column.to_numpy().astype(float) for column in shares if column is not None)]
-    )
+    numbers = [np.zeros(0)]
+    for column in map(number_share, _parts(seen, name)):
+        if column is not None:
+            numbers.append(column.to_numpy().astype(float))
+    return np.concatenate(numbers)
 
 
 def _parts(seen: Look, name: str) -> list[pa.ChunkedArray]:

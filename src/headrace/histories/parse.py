@@ -213,6 +213,10 @@ def parse_chunk(  # noqa: PLR0914 - the columns of a measurement
     if reasons.numbers.any():
         _drop_or_refuse(source, rows, file, settings, reasons, dropped)
         chosen = np.flatnonzero(reasons.numbers == 0)
+    texts = {}
+    for role, column in id_columns.items():
+        if column.texts is not None:
+            texts[role] = column.used_texts(chosen)
     return Parsed(
         micros=micros[chosen],
         codes=codes[chosen],
@@ -222,11 +226,7 @@ def parse_chunk(  # noqa: PLR0914 - the columns of a measurement
         peers=None if peer is None else peer.distinct,
         peer=None if peer is None else peer.index[chosen],
         values=None if values is None else values[chosen],
-        texts={
-            role: column.used_texts(chosen)
-            for role, column in id_columns.items()
-            if column.texts is not None
-        },
+        texts=texts,
     )
 
 

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -204,11 +203,9 @@ def _order(
 
 def _list_rows(settings: Histories, context: RunContext, written: Sequence[Receipt]) -> Receipt:
     """Write `rows.parquet`."""
-    shards = [
-        (split, number)
-        for number, receipt in enumerate(written)
-        for split in receipt.extra["splits"]
-    ]
+    shards = []
+    for number, receipt in enumerate(written):
+        shards += [(split, number) for split in receipt.extra["splits"]]
 
     def list_rows(files: TaskFiles) -> dict[str, Any]:
         return {"rows_in": write_rows(files, shards, settings.format)}
@@ -281,10 +278,9 @@ def _value_facts(settings: Histories, receipts: Sequence[Receipt]) -> dict[str, 
             "digest": receipt.extra["digest"],
         }
     if settings.values:
-        metadata["values"] = {
-            name: stored_type(word, texts.get(name, 0)).name
-            for name, word in settings.values.items()
-        }
+        metadata["values"] = {}
+        for name, word in settings.values.items():
+            metadata["values"][name] = stored_type(word, texts.get(name, 0)).name
     return metadata
 
 
@@ -294,17 +290,19 @@ def _shard_records(settings: Histories, written: Sequence[Receipt]) -> list[Shar
     for number, receipt in enumerate(written):
         files = {file.path: file for file in receipt.files}
         for split, result in receipt.extra["splits"].items():
-            keys = {
-                "key_min": result["first_time"] * 1_000_000,
-                "key_max": result["last_time"] * 1_000_000,
-            }
-            first_rows = accumulate((rows for rows, _, _ in result["blocks"]), initial=0)
-            blocks = [
-                {"first_row": first_row, "rows": rows, "offset": offset, "length": length, **keys}
-                for first_row, (rows, offset, length) in zip(
-                    first_rows, result["blocks"], strict=False
-                )
-            ]
+            blocks = []
+            first_row = 0
+            for rows, offset, length in result["blocks"]:
+                block = {
+                    "first_row": first_row,
+                    "rows": rows,
+                    "offset": offset,
+                    "length": length,
+                    "key_min": result["first_time"] * 1_000_000,
+                    "key_max": result["last_time"] * 1_000_000,
+                }
+                blocks.append(block)
+                first_row += rows
             file = files[shard_name(split, number, settings.format)]
             records.append(ShardRecord(split, file, blocks, settings.format))
     return records
@@ -314,7 +312,7 @@ def _report_dropped(
     context: RunContext, dropped: Mapping[str, int], first: Mapping[str, str]
 ) -> None:
     """Warn of dropped rows, with the first of each reason."""
-    count = sum(count for word, count in dropped.items() if word != "not_sampled")
+    count = sum(dropped.values()) - dropped.get("not_sampled", 0)
     if count:
         reasons = [
             f"{word}: {dropped[word]:,}, first {where}" for word, where in sorted(first.items())

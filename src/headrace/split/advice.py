@@ -33,11 +33,10 @@ def check_units(settings: TemporalSplit, scans: Scans) -> None:
     Numbers of two usual sizes, with none in between, are epochs of two units. Numbers of one size
     that is not the declared unit's, all on one side of the cutoff, are of that other unit.
     """
-    dated = [
-        (receipt.extra, shard)
-        for receipt, shard in zip(scans.receipts, scans.shards, strict=True)
-        if receipt.extra["forms"]
-    ]
+    dated = []
+    for receipt, shard in zip(scans.receipts, scans.shards, strict=True):
+        if receipt.extra["forms"]:
+            dated.append((receipt.extra, shard))
     if dated and all(result["hours"] for result, _ in dated):
         raise InputError(
             "is written in ten digits, an hour as YYYYMMDDHH and also seconds since 1970",
@@ -117,11 +116,9 @@ def _why_few_test(settings: TemporalSplit, counts: Counts, scans: Scans) -> str:
         why = f"{pluralise(late, 'row')} in all are from {date} on"
         if not late:
             why = f"no row that counts is from {date} on"
-        last = max(
-            (last_us for last_us in scans.results("last_us") if last_us is not None), default=None
-        )
-        if last is not None:
-            why += f", and the last date is {moment(last)}"
+        last_us = scans.known("last_us")
+        if last_us:
+            why += f", and the last date is {moment(max(last_us))}"
     copies = dropped[reasons.DUPLICATE]
     if copies:
         why += (

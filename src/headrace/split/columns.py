@@ -29,19 +29,9 @@ def main_target(
     with whole numbers written without a point.
     """
     others = [name for name in targets if name != main]
-    kinds = [table.schema.field(name).type for name in others]
-    all_integers = all(
-        pa.types.is_boolean(data_type)
-        or (pa.types.is_integer(data_type) and data_type != pa.uint64())
-        for data_type in kinds
-    )
-    if all_integers:
-        columns = [
-            table[name]
-            .cast(pa.int8() if pa.types.is_boolean(data_type) else data_type)
-            .cast(pa.int64())
-            for name, data_type in zip(others, kinds, strict=True)
-        ]
+    columns = [table[name] for name in others]
+    if all(_fits_int64(column.type) for column in columns):
+        columns = [_as_int64(column) for column in columns]
     else:
         columns = [numbers(table[name], null_values, name) for name in others]
     if len(columns) == 1:
@@ -51,6 +41,17 @@ def main_target(
     if is_text(table.schema.field(main).type):
         return number_texts(highest.cast(pa.float64(), safe=False))
     return highest
+
+
+def _fits_int64(data_type: pa.DataType) -> bool:
+    is_number: bool = pa.types.is_integer(data_type) or pa.types.is_boolean(data_type)
+    return is_number and data_type != pa.uint64()
+
+
+def _as_int64(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if pa.types.is_boolean(column.type):
+        column = column.cast(pa.int8())
+    return column.cast(pa.int64())
 
 
 def number_texts(values: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -138,19 +138,18 @@ def folds_figure(data: RunFacts) -> Figure:
     manifest = data.manifest
     folds = [manifest.fold(number) for number in range(len(manifest.folds))]
     every = sum(data.rows_in_splits.values())
-    labels = [f"fold {number}" for number in range(len(folds))]
-    if "cutoff_us" in manifest.metadata["folds"][0]:
-        labels = [
-            f"{label}, {fold.metadata['split_date'][:10]}"
-            for label, fold in zip(labels, folds, strict=True)
-        ]
-    parts = {
-        split: np.array([fold.splits[split].rows for fold in folds], np.float64)
-        for split in manifest.folds[0]
-    }
-    left = np.array(
-        [every - sum(totals.rows for totals in fold.splits.values()) for fold in folds], np.float64
-    )
+    rolls = "cutoff_us" in manifest.metadata["folds"][0]
+    labels = []
+    parts = {split: np.zeros(len(folds)) for split in manifest.folds[0]}
+    left = np.full(len(folds), every, np.float64)
+    for number, fold in enumerate(folds):
+        label = f"fold {number}"
+        if rolls:
+            label += f", {fold.metadata['split_date'][:10]}"
+        labels.append(label)
+        for split, rows in parts.items():
+            rows[number] = fold.splits[split].rows
+            left[number] -= rows[number]
     if left.any():
         parts["dropped"] = left
     tests = parts["test"]
@@ -159,8 +158,8 @@ def folds_figure(data: RunFacts) -> Figure:
         f" {pluralise(every, 'row')}, {tests.sum():,.0f} in all."
     )
     lost = {reason: rows for reason, rows in manifest.dropped.items() if rows}
-    for reason, rows in sorted(lost.items(), key=lambda totals: (-totals[1], totals[0])):
-        answer += f"\n{pluralise(rows, 'row')} dropped: {data.reason_in_words(reason)}."
+    for reason, count in sorted(lost.items(), key=lambda totals: (-totals[1], totals[0])):
+        answer += f"\n{pluralise(count, 'row')} dropped: {data.reason_in_words(reason)}."
     names = {name: "left out" if name == "dropped" else name for name in parts}
     chart = charts.stacked_bars(labels, parts, unit="rows", names=names)
     return Figure("folds", "What does each fold train and test?", answer, chart)
@@ -311,11 +310,12 @@ def drift_figures(data: RunFacts) -> list[Figure]:
     samples = {}
     if names:
         samples = {split: _sampled(data, split, names) for split in ("train", *others)}
-    gaps = [
-        (_largest_gap(samples["train"][name], samples[split][name]), name, split)
-        for name, split in product(names, others)
-        if samples and len(samples["train"][name]) and len(samples[split][name])
-    ]
+    gaps = []
+    for name, split in product(names, others):
+        train = samples["train"][name]
+        other = samples[split][name]
+        if len(train) and len(other):
+            gaps.append((_largest_gap(train, other), name, split))
     if not gaps:
         return []
     drawn = sorted(gaps, key=lambda item: -item[0])[:_MOST_DRIFTS]
@@ -331,14 +331,16 @@ def drift_figures(data: RunFacts) -> list[Figure]:
         answer += f" Of larger splits, a sample of about {_DRIFT_ROWS:,} rows was counted."
     if len(gaps) > len(drawn):
         answer += f" The {len(drawn)} largest differences are drawn."
+    differences, columns, drawn_splits = zip(*drawn, strict=True)
+    points = [100 * difference for difference in differences]
     chart = charts.bars(
         [f"{column} · {other}" for _, column, other in drawn],
-        [100 * difference for difference, _, _ in drawn],
-        [other for _, _, other in drawn],
+        points,
+        drawn_splits,
         unit="percentage points from train",
-        texts=[f"{100 * difference:.1f}" for difference, _, _ in drawn],
+        texts=[f"{value:.1f}" for value in points],
     )
-    moved = list(dict.fromkeys(column for _, column, _ in drawn))[:_MOST_QUANTILES]
+    moved = list(dict.fromkeys(columns))[:_MOST_QUANTILES]
     return [
         Figure("drift", "Do columns drift between splits?", answer, chart),
         _quantiles_figure(samples, moved),
@@ -347,18 +349,19 @@ def drift_figures(data: RunFacts) -> list[Figure]:
 
 def _quantiles_figure(samples: Mapping[str, Mapping[str, F64]], names: Sequence[str]) -> Figure:
     """Draw quantiles of columns in each split, side by side."""
-    rows = [
-        (name, split, [float(value) for value in np.quantile(sample[name], _QUANTILES)])
-        for name in names
-        for split, sample in samples.items()
-        if len(sample[name])
-    ]
-    first = {split: values for name, split, values in rows if name == names[0]}
-    medians = listed([f"{values[2]:,.4g} in {split}" for split, values in first.items()])
+    rows = []
+    medians = []
+    for name in names:
+        for split, sample in samples.items():
+            if len(sample[name]):
+                values = np.quantile(sample[name], _QUANTILES).tolist()
+                rows.append((name, split, values))
+                if name == names[0]:
+                    medians.append(f"{values[2]:,.4g} in {split}")
     answer = (
-        f"The median of {names[0]} is {medians}. A bar holds the middle half of the rows, a line 90"
-        " % of them, a mark the median; beside them are the ends of the line and the median. Each"
-        " column has a scale of its own."
+        f"The median of {names[0]} is {listed(medians)}. A bar holds the middle half of the rows,"
+        " a line 90 % of them, a mark the median; beside them are the ends of the line and the"
+        " median. Each column has a scale of its own."
     )
     return Figure("quantiles", "Which values do the splits hold?", answer, charts.quantiles(rows))
 
@@ -375,12 +378,14 @@ def _sampled(data: RunFacts, split: str, names: list[str]) -> dict[str, F64]:
         count = max(1, len(blocks) * most // index.total_rows)
         blocks = blocks[np.linspace(0, len(blocks) - 1, count).astype(np.int64)]
     tables = [read(block, names) for block in blocks.tolist()]
-    values = {
-        name: [table[name].drop_null().to_numpy().astype(np.float64) for table in tables]
-        for name in names
-    }
-    joined = {name: np.concatenate([np.empty(0), *parts]) for name, parts in values.items()}
-    return {name: np.sort(column[~np.isnan(column)]) for name, column in joined.items()}
+    sampled = {}
+    for name in names:
+        parts = [np.empty(0)]
+        for table in tables:
+            parts.append(table[name].drop_null().to_numpy().astype(np.float64))
+        column = np.concatenate(parts)
+        sampled[name] = np.sort(column[~np.isnan(column)])
+    return sampled
 
 
 def _largest_gap(first: F64, second: F64) -> float:

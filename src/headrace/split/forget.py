@@ -43,12 +43,10 @@ def _facts(
     changed: dict[str, Any] = {"dates": {**dates, "rows": rows}}
     missing_like = metadata["missing_like"]
     if "entity" in missing_like:
-        erased_names = {name for names in erased.entities.values() for name in names}
-        remaining = {
-            name: count
-            for name, count in missing_like["entity"].items()
-            if name not in erased_names
-        }
+        remaining = dict(missing_like["entity"])
+        for names in erased.entities.values():
+            for name in names:
+                remaining.pop(name, None)
         changed["missing_like"] = {**missing_like, "entity": remaining}
     duplicates = metadata["duplicates"]
     if duplicates is not None:

@@ -122,31 +122,22 @@ def split_sections(options: AskedSplit) -> tuple[list[Section], str]:
             {"layout": "sharded", "format": "same", "lineage": Aside("columns")},
         ),
     ]
-    TemporalSplit(
-        **{
-            name: value
-            for name, value in settings_of(sections).items()
-            if name not in ("recipe", "out")
-        }
-    )
+    written = settings_of(sections)
+    del written["recipe"], written["out"]
+    TemporalSplit(**written)
     return sections, f"{about}; date {time.name}, entity {entity}, cutoff {split_date}"
 
 
 def _time(sample: Look, options: AskedSplit) -> tuple[Column, Section]:
     """Choose the time column, and return the section that explains the choice."""
-    times = [
-        candidate
-        for candidate in sample.columns.values()
-        if candidate.content == "time" and candidate.in_files == len(sample.tables)
-    ]
+    times = [sample.columns[name] for name in sample.everywhere("time")]
     times = times or [*_number_times(sample)]
     also = ""
     if options.time is not None:
-        name = known(options.time, sample.columns, "time")
-        best = next(
-            (candidate for candidate in _number_times(sample) if candidate.name == name),
-            sample.columns[name],
-        )
+        best = sample.columns[known(options.time, sample.columns, "time")]
+        for candidate in _number_times(sample):
+            if candidate.name == best.name:
+                best = candidate
     elif not times:
         raise SettingsError(
             "no column that all files have holds dates",
@@ -154,11 +145,11 @@ def _time(sample: Look, options: AskedSplit) -> tuple[Column, Section]:
             remedy=f"give {setting('time')}, one of {', '.join(list(sample.columns)[:20])}",
         )
     else:
-        one_day = {
-            candidate.name
-            for candidate in times
-            if len(np.unique(_instants(sample, candidate) // _DAY_US)) < _LEAST_DAYS
-        }
+        one_day = set()
+        for candidate in times:
+            days = np.unique(_instants(sample, candidate) // _DAY_US)
+            if len(days) < _LEAST_DAYS:
+                one_day.add(candidate.name)
         best = max(
             times,
             key=lambda candidate: (
@@ -201,21 +192,16 @@ def _entity(sample: Look, options: AskedSplit, time: str) -> tuple[str, Section]
         best = _candidate(sample, known(options.entity, sample.columns, "entity"))
         words = f"No entity may be in both train and test: {best.words()}."
     else:
-        candidates = [
-            _candidate(sample, candidate.name)
-            for candidate in sample.columns.values()
-            if candidate.in_files == len(sample.tables)
-            and candidate.name != time
-            and candidate.content in ("text", "number")
-            if _may_name(sample, candidate.name)
-        ]
-        usable = [
-            candidate
-            for candidate in candidates
-            if _LEAST_ENTITIES
-            <= candidate.distinct
-            <= _MOST_OWN * max(1, candidate.rows - candidate.missing)
-        ]
+        usable = []
+        for column in sample.columns.values():
+            is_usual = column.content in ("text", "number")
+            if not is_usual or column.in_files < len(sample.tables) or column.name == time:
+                continue
+            if _may_name(sample, column.name):
+                candidate = _candidate(sample, column.name)
+                most = _MOST_OWN * max(1, candidate.rows - candidate.missing)
+                if _LEAST_ENTITIES <= candidate.distinct <= most:
+                    usable.append(candidate)
         if not usable:
             raise SettingsError(
                 "no column repeats as an entity's would",
@@ -285,11 +271,7 @@ def _cutoff(sample: Look, options: AskedSplit, time: Column) -> tuple[str, str]:
             path=options.source[0],
             remedy=f"give {setting('time')}",
         )
-    first, last = (
-        str(np.datetime64(int(date), "us").astype("datetime64[D]"))
-        for date in (dates[0], dates[-1])
-    )
-    words = f"Dates looked at run from {first} to {last}"
+    words = f"Dates looked at run from {_day(dates[0])} to {_day(dates[-1])}"
     if options.split_date is not None:
         return options.split_date, f"{words}. Rows from here on test."
     at = int(dates[int((1 - _TEST_SHARE) * (len(dates) - 1))])
@@ -300,7 +282,11 @@ def _cutoff(sample: Look, options: AskedSplit, time: Column) -> tuple[str, str]:
         f"; {100 * float((dates >= day).mean()):.0f} % of the rows are from here on and test, "
         "unless their entity trains. The instant itself is test."
     )
-    return str(np.datetime64(day, "us").astype("datetime64[D]")), words
+    return _day(day), words
+
+
+def _day(micros: int) -> str:
+    return str(np.datetime64(int(micros), "us").astype("datetime64[D]"))
 
 
 def _column_sections(sample: Look, entity: str, keep: Sequence[str]) -> list[Section]:
@@ -324,12 +310,12 @@ def _column_sections(sample: Look, entity: str, keep: Sequence[str]) -> list[Sec
         return [*sections, *typed]
     texts = sample.texts()
     # an empty column has no type
-    numbers = {
-        name: "float32"
-        for name in texts
-        if sample.columns[name].content == "number" and sample.columns[name].missing < 1
-        if name != entity and not id_like(name)  # identifiers stay text
-    }
+    numbers = {}
+    for name in texts:
+        column = sample.columns[name]
+        is_identifier = name == entity or id_like(name)  # stays text
+        if column.content == "number" and column.missing < 1 and not is_identifier:
+            numbers[name] = "float32"
     if numbers and not keep:
         words = "Text columns that hold numbers. Readers deliver declared columns as numbers."
         sections.append(Section(words, {"types": Aside(numbers)}))

@@ -34,6 +34,7 @@ from headrace.split.features.one_cut import OneCutInTime
 from headrace.split.rules import (
     OF_ALL_SPLITS,
     SPLITS,
+    Clock,
     OneCut,
     Output,
     SplitPlan,
@@ -70,10 +71,11 @@ class SurveyedSource:
 
         work: takes the shard's index, the shard, and the files of the task.
         """
-        return [
-            Task(shard.name, shard.size, partial(work, number, shard), [shard.path])
-            for number, shard in enumerate(self.shards)
-        ]
+        tasks = []
+        for number, shard in enumerate(self.shards):
+            call = partial(work, number, shard)
+            tasks.append(Task(shard.name, shard.size, call, [shard.path]))
+        return tasks
 
 
 def execute(
@@ -128,34 +130,25 @@ def _plan(output: Output, scans: Scans, features: Sequence[Feature]) -> SplitPla
     """Decide all that the shards are written by."""
     settings = output.settings
     context = scans.context
-    forms = [
-        (shard.path, forms)
-        for shard, forms in zip(scans.shards, scans.results("forms"), strict=True)
-    ]
+    paths = [shard.path for shard in scans.shards]
+    forms = zip(paths, scans.results("forms"), strict=True)
     clock = clock_of(one_form(forms, settings.time_format, settings.time))
     cutoff_us = 0
     if settings.split_date is not None:
         advice.check_units(settings, scans)
         cutoff_us = cutoff_on(settings, clock)
-    # Mixed times were scanned on two clocks, whose offset is less than a day.
-    slack = 0
-    if clock == "mixed":
-        slack = _DAY_US
-    first = min(
-        (time - slack for time in scans.results("first_us") if time is not None), default=cutoff_us
-    )
-    last = max(
-        (time + slack for time in scans.results("last_us") if time is not None), default=cutoff_us
-    )
     allocation = allocate(_entities_before(settings, scans), settings.train_ratio)
+    rules = list(OF_ALL_SPLITS)
+    for feature in features:
+        rules += feature.rules
     plan = SplitPlan(
         output=output,
         schema=output.source,
         placement=OneCut(settings, allocation),
-        rules=(*OF_ALL_SPLITS, *(rule for feature in features for rule in feature.rules)),
+        rules=rules,
         null_entity=hash_null_entity(settings.seed),
         clock=clock,
-        bins=DateBins.over(first, last, cutoff_us),
+        bins=_bins(scans, clock, cutoff_us),
     )
     for feature in features:
         plan = feature.decide(plan, scans)
@@ -168,6 +161,19 @@ def _plan(output: Output, scans: Scans, features: Sequence[Feature]) -> SplitPla
     if summary is not None:
         context.on_event(Note("info", summary))
     return replace(plan, schema=output_schema(plan))
+
+
+def _bins(scans: Scans, clock: Clock, cutoff_us: int) -> DateBins:
+    """Return the time bins that hold all rows."""
+    first_us = scans.known("first_us")
+    last_us = scans.known("last_us")
+    if not first_us:
+        return DateBins.over(cutoff_us, cutoff_us, cutoff_us)
+    # Mixed times were scanned on two clocks, whose offset is less than a day.
+    slack = 0
+    if clock == "mixed":
+        slack = _DAY_US
+    return DateBins.over(min(first_us) - slack, max(last_us) + slack, cutoff_us)
 
 
 def _entities_before(settings: TemporalSplit, scans: Scans) -> Hashes:
@@ -214,13 +220,7 @@ def _finish(
         splits = settings.splits
     else:
         splits = plan.names
-    counts = Counts(
-        {split: sum(part.rows_by_split[split] for part in parts) for split in splits},
-        {
-            rule.reason: sum(part.dropped_by_reason[rule.reason] for part in parts)
-            for rule in plan.rules
-        },
-    )
+    counts = _counts(plan, parts, splits)
     feature_metadata: dict[str, Any] = {}
     for feature in features:
         feature_metadata |= feature.metadata(plan, scans, counts)
@@ -249,6 +249,17 @@ def _finish(
     )
 
 
+def _counts(plan: SplitPlan, parts: Sequence[Receipt], splits: Sequence[str]) -> Counts:
+    rows = dict.fromkeys(splits, 0)
+    dropped = {rule.reason: 0 for rule in plan.rules}
+    for part in parts:
+        for split in rows:
+            rows[split] += part.rows_by_split[split]
+        for reason in dropped:
+            dropped[reason] += part.dropped_by_reason[reason]
+    return Counts(rows, dropped)
+
+
 def _written_shards(
     context: RunContext,
     plan: SplitPlan,
@@ -260,23 +271,22 @@ def _written_shards(
     for that.
     """
     if plan.settings.layout == "sharded":
-        return [
-            ShardRecord(
-                split,
-                record,
-                part.extra["blocks"][split],
-                word_of_output(plan.output, shard),
-                shard.name,
-            )
-            for part, shard in zip(parts, source.shards, strict=True)
-            for split in splits
-            for record in records_of(part, split)
-        ]
+        shards = []
+        for part, shard in zip(parts, source.shards, strict=True):
+            word = word_of_output(plan.output, shard)
+            for split in splits:
+                for record in records_of(part, split):
+                    blocks = part.extra["blocks"][split]
+                    shards.append(ShardRecord(split, record, blocks, word, shard.name))
+        return shards
     word = word_of_output(plan.output, source.first)
     tasks = []
     for split in splits:
         target = f"{directory_of(split)}/{split}_processed_data{plan.output.file_type.extension}"
-        size = sum(record.bytes for part in parts for record in records_of(part, split))
+        size = 0
+        for part in parts:
+            for record in records_of(part, split):
+                size += record.bytes
         work = partial(
             join_split, plan=plan, first=source.first, split=split, parts=parts, target=target
         )
@@ -410,11 +420,10 @@ def _output(settings: TemporalSplit, source: SurveyedSource) -> Output:
         file_type = FileType.named("parquet")
         codec = settings.compression or "lz4"
     else:
-        texts = {
-            file_type.compression
-            for file_type in file_types
-            if file_type.format.content != "binary"
-        }
+        texts = set()
+        for file_type in file_types:
+            if file_type.format.content != "binary":
+                texts.add(file_type.compression)
         compression: Any = settings.compression
         if compression is None:
             compression = "none"
@@ -478,7 +487,7 @@ def _metadata(
 ) -> dict[str, Any]:
     """Return the facts of any split; features add theirs."""
     settings = plan.settings
-    forms = sorted({form for shard_forms in scans.results("forms") for form in shard_forms})
+    forms = sorted(set().union(*scans.results("forms")))
     date_form = None
     if forms:
         date_form = "iso_mixed"

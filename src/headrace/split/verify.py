@@ -111,10 +111,8 @@ class _SplitOutput:
         )
         for start in range(0, blocks, _BLOCKS_AT_ONCE):  # bounds the entities that wait to be added
             numbers = range(start, min(start + _BLOCKS_AT_ONCE, blocks))
-            tasks = [
-                partial(self._read_block, split, block, rules, compared, digests)
-                for block in numbers
-            ]
+            read = partial(self._read_block, split, rules, compared, digests)
+            tasks = [partial(read, block) for block in numbers]
             for seen in run_tasks(tasks, self.workers):
                 entities.add(seen.entities)
                 total.rows += seen.rows
@@ -127,10 +125,10 @@ class _SplitOutput:
     def _read_block(
         self,
         split: str,
-        block: int,
         rules: _Rules,
         compared: Sequence[str],
         digests: KeptDigests | None,
+        block: int,
     ) -> _Seen:
         run = self.run
         settings = self.settings
@@ -195,9 +193,10 @@ class _SplitOutput:
 
     def problem(self, rule: str) -> str | None:
         """Return the first row that breaks a rule."""
-        return next(
-            (seen.problems[rule] for seen in self.seen.values() if rule in seen.problems), None
-        )
+        for seen in self.seen.values():
+            if rule in seen.problems:
+                return seen.problems[rule]
+        return None
 
     def first_leak(self, splits: Sequence[str], leaked: Hashes, group: str = "") -> str | None:
         """Name the first row of these splits or cells whose entity is one of the leaked ones; None
@@ -462,10 +461,10 @@ def _lists(output: _SplitOutput, cells: FoldCells) -> Check:
     seen = output.seen
     filled = {name for name, cell in seen.items() if cell.rows}
     expected = cells.lists(filled)
-    recorded = [
-        {split: [name for name in names if name in filled] for split, names in lists.items()}
-        for lists in run.manifest.folds
-    ]
+    recorded = []
+    for lists in run.manifest.folds:
+        kept = {split: [name for name in lists[split] if name in filled] for split in lists}
+        recorded.append(kept)
     problem = None
     if recorded != expected:
         first = "their number"
@@ -476,7 +475,7 @@ def _lists(output: _SplitOutput, cells: FoldCells) -> Check:
         problem = (
             f"{run.root}: the folds of the manifest are not those of its settings, first {first}"
         )
-    tests = {name for lists in expected for name in lists["test"]}
+    tests = set().union(*(lists["test"] for lists in expected))
     tested = sum(seen[name].rows for name in tests)
     return Check(
         "folds",

@@ -25,6 +25,10 @@ class Scans:
         """Return what the scan of each shard records under this name."""
         return [receipt.extra[name] for receipt in self.receipts]
 
+    def known(self, name: str) -> list[Any]:
+        """Return what the scans record under this name, without those that record None."""
+        return [result for result in self.results(name) if result is not None]
+
 
 @dataclass(frozen=True)
 class Counts:

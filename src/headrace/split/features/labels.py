@@ -91,8 +91,8 @@ class Labels(Feature):
         """Number the labels of all shards."""
         if self.settings.label is None:
             return plan
-        distinct = {name for classes in scans.results("classes") for name in classes}
-        return replace(plan, classes=columns.label_map(sorted(distinct), self.settings.label))
+        distinct = sorted(set().union(*scans.results("classes")))
+        return replace(plan, classes=columns.label_map(distinct, self.settings.label))
 
     def metadata(self, plan: SplitPlan, scans: Scans, counts: Counts) -> dict[str, Any]:
         """Record the map of classes."""
