@@ -22,7 +22,7 @@ import polars as pl
 import pyarrow as pa
 
 from headrace.arrays import F32
-from headrace.errors import InputError
+from headrace.errors import InputError, setting
 from headrace.formats.dates import MISSING
 from headrace.formats.text_columns import as_text
 from headrace.report.words import pluralise
@@ -32,7 +32,7 @@ from headrace.series.clean import clean as clean_entity
 from headrace.series.division import THREE_SPLITS
 from headrace.series.pipelines.frames import as_given, as_polars, check_column
 from headrace.series.settings import Series
-from headrace.series.sources import parse
+from headrace.series.sources import parse, unread_value
 from headrace.series.store import calendar_rows
 from headrace.series.times import Observed, put_on_instants
 from headrace.series.windows.store import Columns, EntityTable, Matrices, SeriesStore
@@ -81,7 +81,7 @@ def windows_of_frame(frame: Any, settings: Series, **options: Any) -> Windows:
         placed = place_rows(rows.times, settings.step)
         if len(placed.off_grid) or (np.diff(placed.positions) == 0).any():
             raise InputError(
-                f"entity {entity!r}: has times that come twice or lie between steps of"
+                f"entity {entity!r} has times that come twice or lie between steps of"
                 f" {settings.step.word}",
                 remedy="clean the table first",
             )
@@ -153,25 +153,26 @@ def _read(frame: Any, settings: Series) -> tuple[dict[str, Observed], Series]:
     if not len(names):
         raise InputError("the table has no rows of an entity", remedy="give those of at least one")
     parsed = parse(settings, settings.columns, rows, 0, "the table")
-    if parsed.bad:
-        raise InputError(f"the table: {parsed.bad[min(parsed.bad)]}")
+    if parsed.unread:
+        raise unread_value(settings, rows, parsed.unread, 0).at(path="the table")
     if names.null_count():
         count = pluralise(names.null_count(), "row has", "rows have")
-        raise InputError(f"column {key!r}: {count} no entity", remedy="name them")
+        raise InputError(f"{count} no entity", column=key, remedy="name them")
     codes = names.rank("dense").to_numpy().astype(np.int64) - 1
     order = np.argsort(codes, kind="stable")
     groups = np.split(order, np.cumsum(np.bincount(codes))[:-1])
     observed: dict[str, Observed] = {}
     for name, group in zip(names.unique().sort(), groups, strict=True):
         times = parsed.times[group]
-        message = None
+        bad_time = None
         unread = int((times == MISSING).sum())
         if unread:
-            message = (
-                f"{pluralise(unread, 'row has', 'rows have')} no {settings.time} that can be read;"
-                " correct it, or give bad_rows='drop'"
+            bad_time = InputError(
+                f"{pluralise(unread, 'row has', 'rows have')} no time that can be read",
+                column=settings.time,
+                remedy=f"correct it, or give {setting('bad_rows', 'drop')}",
             )
-        observed[name] = Observed(times, parsed.values[group], message)
+        observed[name] = Observed(times, parsed.values[group], bad_time)
     return observed, _with_frequency(observed, settings)
 
 
@@ -185,7 +186,9 @@ def _with_frequency(observed: Mapping[str, Observed], settings: Series) -> Serie
             words[frequency.word] += 1
     if not words:
         raise InputError(
-            "no entity of the table has three times", remedy="give frequency, e.g. '1d'"
+            "no entity of the table has three times",
+            setting="frequency",
+            remedy="give one, e.g. 1d",
         )
     return settings.model_copy(update={"frequency": agreed(words, settings.frequency)})
 
@@ -195,7 +198,7 @@ def _clean(observed: Mapping[str, Observed], settings: Series) -> Iterator[tuple
         try:
             yield entity, clean_entity(settings, put_on_instants(settings, rows), entity)
         except InputError as error:
-            raise InputError(f"entity {entity!r}: {error}") from error
+            raise error.at(path=f"entity {entity!r}") from None
 
 
 def _table(settings: Series, entity: str, cleaned: Cleaned) -> pl.DataFrame:

@@ -132,6 +132,7 @@ def clean_batch(
             except InputError as error:
                 cleaned = None
                 reason = str(error)
+                record["marked_reason"] = error.marked
             if cleaned is not None:
                 rows = cleaned.rows
                 record["entity"] = vars(_entity(entity, first_row, cleaned))

@@ -31,7 +31,7 @@ import numpy as np
 
 from headrace.arrays import F32, F64, I64, Bools
 from headrace.digest import canonical_json
-from headrace.errors import InputError
+from headrace.errors import InputError, setting, setting_name
 from headrace.formats.dates import MISSING
 from headrace.report.words import pluralise, verb
 from headrace.series.arrays.axis import DAY_US, Axis, place_rows
@@ -204,8 +204,8 @@ def find_edges(settings: Series, entity: str, axis: Axis, observed: Bools) -> li
         val_row, test_row = np.searchsorted(axis.times(), dates).tolist()
     elif division.by_dates:
         raise LeftOut(
-            f"has no row in cut_dates {str(settings.cut_dates)!r}, and there is no train_end for"
-            " the others"
+            f"has no row in {setting_name('cut_dates')} {str(settings.cut_dates)!r}, and there is"
+            f" no {setting_name('train_end')} for the others"
         )
     elif side == "train":
         val_row, test_row = cut_by_shares(observed, settings.train_ratio, settings.val_ratio)
@@ -270,14 +270,17 @@ def clean(
     missing = np.isnan(values)
     never = missing.all(axis=0)
     if trains and never.any():
-        raise LeftOut(f"{columns[int(np.argmax(never))]} is never observed")
+        raise LeftOut("never observed", column=columns[int(np.argmax(never))])
     start = 0
     stop = placed.axis.rows
     if settings.fits and settings.trim != "none":
         judged = len(columns) if settings.trim == "all" else len(settings.targets)
         start, stop = trimmed(~missing[:, :judged], least=edges[-1] if edges else 0)
     if start == stop:
-        raise LeftOut("no time lies between the first and the last value of all columns; see trim")
+        raise LeftOut(
+            "no time lies between the first and the last value of all columns",
+            remedy=f"see {setting_name('trim')}",
+        )
     observed_cells = ~missing[start:stop]
     axis = placed.axis.tail(start, stop)
     if not settings.fits:
@@ -349,12 +352,12 @@ def _require_targets(settings: Series, entity: str, cut: Cut, observed: int) -> 
         return
     where = ""
     if entity in settings.division.dates:
-        where = " before its train_end in cut_dates"
+        where = f" before its train_end in {setting_name('cut_dates')}"
     elif settings.train_end is not None:
-        where = f" before train_end {settings.train_end}"
+        where = f" before {setting_name('train_end')} {settings.train_end}"
     why = ""
     if by_years:
-        why = f" by min_train_years {settings.min_train_years:g}"
+        why = f" by {setting_name('min_train_years')} {settings.min_train_years:g}"
     raise LeftOut(
         f"{pluralise(cut.train_targets, 'observed target')} would train{where} (of {observed:,}),"
         f" {required:,} {verb(required, 'is', 'are')} required{why}"
@@ -393,7 +396,8 @@ def _put_on_axis(settings: Series, observed: Observed, dropped: Counter[str]) ->
     known = np.flatnonzero(observed.times != MISSING)
     if len(known) < len(observed.times):
         if settings.bad_rows == "error":
-            raise LeftOut(str(observed.bad_time))
+            assert observed.bad_time is not None
+            raise LeftOut(observed.bad_time.marked)
         dropped[BAD_TIME.word] = len(observed.times) - len(known)
         if not len(known):
             raise LeftOut("no row has a time that can be read")
@@ -405,7 +409,7 @@ def _put_on_axis(settings: Series, observed: Observed, dropped: Counter[str]) ->
     positions = placed.positions
     if len(placed.off_grid):
         if settings.off_grid == "error":
-            raise LeftOut(_off_grid_message(settings, times, placed.off_grid, rows))
+            raise _off_grid(settings, times, placed.off_grid, rows)
         dropped[OFF_GRID.word] = len(placed.off_grid)
     if not len(rows):
         raise LeftOut(f"no time is on a step of {step.word}")
@@ -414,11 +418,14 @@ def _put_on_axis(settings: Series, observed: Observed, dropped: Counter[str]) ->
         if settings.duplicate_times == "error":
             advice = ""
             if settings.time_zone is None and not step.months and step.micros < DAY_US:
-                advice = "; if they are of clocks that change, give time_zone, e.g. Europe/Berlin"
+                advice = (
+                    f"; if they are of clocks that change, give {setting_name('time_zone')}, e.g."
+                    " Europe/Berlin"
+                )
             raise LeftOut(
                 f"{pluralise(repeated.sum(), 'time comes', 'times come')} twice, first"
-                f" {_iso(times[rows[int(np.argmax(repeated))]])}; correct it, or give"
-                f" duplicate_times='first'{advice}"
+                f" {_iso(times[rows[int(np.argmax(repeated))]])}",
+                remedy=f"correct it, or give {setting('duplicate_times', 'first')}{advice}",
             )
         if settings.duplicate_times == "first":
             stays = np.append(True, ~repeated)
@@ -429,7 +436,8 @@ def _put_on_axis(settings: Series, observed: Observed, dropped: Counter[str]) ->
         positions = positions[stays]
     if axis.rows * observed.values.shape[1] > _MOST_CELLS:
         raise LeftOut(
-            f"its axis has {axis.rows:,} steps of {step.word}; give the frequency of its rows"
+            f"its axis has {axis.rows:,} steps of {step.word}",
+            remedy=f"give the {setting_name('frequency')} of its rows",
         )
     rows = known[rows]
     source = observed.values
@@ -444,7 +452,7 @@ def _put_on_axis(settings: Series, observed: Observed, dropped: Counter[str]) ->
     return _OnAxis(axis, values, rows, positions)
 
 
-def _off_grid_message(settings: Series, times: I64, off_grid: I64, rows: I64) -> str:
+def _off_grid(settings: Series, times: I64, off_grid: I64, rows: I64) -> LeftOut:
     step = settings.step
     wrong = times[off_grid]
     advice = ""
@@ -456,10 +464,14 @@ def _off_grid_message(settings: Series, times: I64, off_grid: I64, rows: I64) ->
                 "; days of a zone whose clocks change are not equal steps in UTC: write them"
                 " without an offset, as dates"
             )
-    return (
+    return LeftOut(
         f"{pluralise(len(wrong), 'time is', 'times are')} between steps of {step.word}, first"
-        f" {_iso(wrong.min())}; give another frequency, or snap or resample to move them to steps,"
-        f" or off_grid='drop'{advice}"
+        f" {_iso(wrong.min())}",
+        remedy=(
+            f"give another {setting_name('frequency')}, or {setting_name('snap')} or"
+            f" {setting_name('resample')} to move them to steps, or"
+            f" {setting('off_grid', 'drop')}{advice}"
+        ),
     )
 
 

@@ -44,9 +44,7 @@ def series(
     """
     record = read_config(config)
     if record.pop("recipe", "series") != "series":
-        raise SettingsError(
-            f"{config}: is of another recipe", remedy=f"use `headrace run {config}`"
-        )
+        raise SettingsError("of another recipe", path=config, remedy=f"use `headrace run {config}`")
     record = with_settings(record | flag_values.values, settings or ())
     target, about = take_run_options(config, record, out=out, flags=about)
     execute(flag_values.model(**record), target, about)

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from headrace.arrays import I64
 from headrace.checks import duration_us, instant_us
-from headrace.errors import SettingsError
+from headrace.errors import SettingsError, setting_name
 from headrace.folds.settings import Rolling
 from headrace.folds.times import FoldTimes
 from headrace.formats.dates import DAY_US, moment
@@ -186,7 +186,10 @@ class Division:
         for name in read_names(settings.test_entities):
             if name in held_out:
                 raise SettingsError(
-                    f"entity {name!r} is in val_entities and test_entities", remedy="choose one"
+                    f"also one of {setting_name('val_entities')}",
+                    setting="test_entities",
+                    value=name,
+                    remedy="choose one",
                 )
             held_out[name] = "test"
         return cls._from_files(settings, dates, held_out)
@@ -194,7 +197,8 @@ class Division:
     @classmethod
     def from_facts(cls, settings: Series, record: Mapping[str, Any]) -> Division:
         """Restore the division of a finished run, whose files may be gone.
-        record: as returned by `metadata`.
+
+        record: as returned by `manifest_entries`.
         """
         content = record["divided_by"]
         dates = {name: (first, second) for name, (first, second) in content["dates"].items()}
@@ -214,10 +218,12 @@ class Division:
             for name, (first, second) in dates.items():
                 if second - first != period:  # folds would overlap differently in each entity
                     raise SettingsError(
-                        f"cut_dates: entity {name!r} validates for"
-                        f" {(second - first) / DAY_US:g} days, others for {period / DAY_US:g} days",
+                        f"entity {name!r} validates for {(second - first) / DAY_US:g} days, others"
+                        f" for {period / DAY_US:g} days",
+                        setting="cut_dates",
                         remedy=(
-                            "folds need the same time between train_end and val_end in all entities"
+                            "give all entities the same time between train_end and val_end, as"
+                            " folds need"
                         ),
                     )
             sides = sorted(set(held_out.values()), reverse=True)
@@ -280,9 +286,10 @@ def read_cut_dates(settings: Series, path: Path) -> dict[str, Cuts]:
     """
     from headrace.series.statics import static_table  # imported late: it imports the settings
 
-    where = f"cut_dates {str(path)!r}"
     if not path.exists():
-        raise SettingsError(f"{where} does not exist", remedy="check its path")
+        raise SettingsError(
+            "does not exist", setting="cut_dates", path=path, remedy="check its path"
+        )
     # A table given as a data frame is stored as a directory of shards.
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     table = pa.concat_tables([static_table(settings, file, file.name) for file in files])
@@ -292,12 +299,18 @@ def read_cut_dates(settings: Series, path: Path) -> dict[str, Cuts]:
         key = "entity"
     for name in (key, "train_end"):
         if name not in names:
-            raise SettingsError(f"{where} has no column {name!r}; it has {', '.join(names[:12])}")
-    entities = as_text(table[key], (), f"{where}: {key}").to_pylist()
-    train_ends = _instants(table, "train_end", where)
+            raise SettingsError(
+                f"the table has only {', '.join(names[:12])}",
+                setting="cut_dates",
+                path=path,
+                column=name,
+                remedy="add it",
+            )
+    entities = as_text(table[key], (), f"{path}: {key}").to_pylist()
+    train_ends = _instants(table, "train_end", path)
     val_ends = train_ends
     if "val_end" in names:
-        val_ends = _instants(table, "val_end", where)
+        val_ends = _instants(table, "val_end", path)
     cuts: dict[str, Cuts] = {}
     for entity, train_end, val_end in zip(entities, train_ends, val_ends, strict=True):
         problem = None
@@ -309,20 +322,27 @@ def read_cut_dates(settings: Series, path: Path) -> dict[str, Cuts]:
             problem = "has no train_end"
         if problem is not None or train_end is None:
             raise SettingsError(
-                f"entity {entity!r} {problem}", path=where, remedy="correct the table"
+                f"entity {entity!r} {problem}",
+                setting="cut_dates",
+                path=path,
+                column=key,
+                remedy="correct the table",
             )
         if val_end is not None and val_end < train_end:
             raise SettingsError(
-                f"entity {entity!r} has train_end after val_end", path=where, remedy="swap them"
+                f"entity {entity!r} has train_end after val_end",
+                setting="cut_dates",
+                path=path,
+                remedy="swap them",
             )
         cuts[entity] = (train_end, train_end if val_end is None else val_end)
     return cuts
 
 
-def _instants(table: pa.Table, name: str, where: str) -> list[int | None]:
+def _instants(table: pa.Table, name: str, path: Path) -> list[int | None]:
     """Return a column of times as microseconds since 1970, None where there is none."""
     column = pl.Series(table[name])
     if column.dtype.is_temporal():
         return column.cast(pl.Datetime("us")).dt.epoch("us").to_list()
     texts = column.cast(pl.String).to_list()
-    return [instant_us(f"{where}: {name}", text) if text else None for text in texts]
+    return [instant_us(f"{path}: {name}", text) if text else None for text in texts]

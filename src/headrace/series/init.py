@@ -33,7 +33,7 @@ from headrace.cli.init.look import (
 )
 from headrace.cli.init.times import number_time_format, time_format, time_forms
 from headrace.cli.settings_flags import describe
-from headrace.errors import InputError, SettingsError
+from headrace.errors import InputError, SettingsError, setting, setting_name
 from headrace.formats import grids
 from headrace.formats.dates import MISSING
 from headrace.formats.registry import stem_of_name
@@ -223,10 +223,12 @@ def _tables(options: AskedSeries) -> _SeriesDraft:
     for name, table in data.tables:
         if time not in table.column_names:
             raise SettingsError(
-                f"{name}: has no column {time!r}, which is the time in other files",
+                "the file does not have the time of other files",
+                path=name,
+                column=time,
                 remedy=(
                     "give the files of the series alone, and files of static attributes with"
-                    " --static"
+                    f" {setting('static')}"
                 ),
             )
     commas = [
@@ -239,10 +241,8 @@ def _tables(options: AskedSeries) -> _SeriesDraft:
     ]
     if options.target is None:
         raise SettingsError(
-            "target is not given",
-            remedy=(
-                f"add --target with the column to be predicted, one of {', '.join(numbers[:40])}"
-            ),
+            f"{setting_name('target')} is not given",
+            remedy=f"name the column to be predicted, one of {', '.join(numbers[:40])}",
         )
     target = known(options.target, data.columns, "target")
     if entity is None:
@@ -252,8 +252,13 @@ def _tables(options: AskedSeries) -> _SeriesDraft:
         named = [lower[name] for name in _ENTITY_NAMES if name in lower and lower[name] != time]
         if repeated >= _FEW and not named:
             raise SettingsError(
-                f"{data.names[0]}: {time} repeats, and no column is named like an entity",
-                remedy=f"give --entity COLUMN, or --entity {FILE_NAME} if a file is one entity",
+                "times repeat, and no column is named like an entity",
+                path=data.names[0],
+                column=time,
+                remedy=(
+                    f"give {setting_name('entity')}: a column, or {FILE_NAME} if a file is one"
+                    " entity"
+                ),
             )
         if repeated < _FEW:
             entity = FILE_NAME
@@ -342,8 +347,9 @@ def _find_time(options: AskedSeries, data: Look) -> str:
         ):
             return name
     raise SettingsError(
-        f"no column of {data.names[0]} holds times",
-        remedy=f"give --time, one of {', '.join(data.columns)}",
+        "no column holds times",
+        path=data.names[0],
+        remedy=f"give {setting_name('time')}, one of {', '.join(data.columns)}",
     )
 
 
@@ -424,8 +430,9 @@ def _look_at_rows(draft: _SeriesDraft, data: Look) -> None:
         steps.update([] if inferred is None else [inferred.word])
     if not steps:
         raise InputError(
-            f"{data.names[0]}: no entity has three times",
-            remedy="correct the source, or give --time",
+            "no entity has three times",
+            path=data.names[0],
+            remedy=f"correct the source, or give {setting_name('time')}",
         )
     settings["frequency"] = agreed(steps, "infer")
     step = Frequency.parse(settings["frequency"])
@@ -575,8 +582,9 @@ def _rows(settings: Series, data: Look) -> pl.DataFrame:
     rows = rows.filter(pl.col("entity").is_not_null() & (pl.col("time") != MISSING)).sort("entity")
     if not len(rows):
         raise InputError(
-            f"{data.names[0]}: no row has a time and all columns",
-            remedy="correct the source, --time or --features",
+            "no row has a time and all columns",
+            path=data.names[0],
+            remedy=(f"correct the source, {setting_name('time')} or {setting_name('features')}"),
         )
     return rows
 
@@ -621,8 +629,9 @@ def _static(draft: _SeriesDraft, options: AskedSeries) -> list[str]:
     key = max(shared, key=lambda name: shared[name], default="")
     if not shared[key]:
         raise SettingsError(
-            "no column of the static files names the entities",
-            remedy="correct --static, or rename the files",
+            "no column of these files names the entities",
+            setting="static",
+            remedy="give others, or rename the files",
         )
     parts: dict[str, list[pa.ChunkedArray | None]] = {}
     signatures: set[str] = set()
@@ -649,8 +658,9 @@ def _static(draft: _SeriesDraft, options: AskedSeries) -> list[str]:
         names = [name for name in numbers if name not in partial | signatures]
         if not names:
             raise SettingsError(
-                f"{files[0][0]}: has no column of numbers for all entities",
-                remedy="leave --static out",
+                "no column has numbers for all entities",
+                path=files[0][0],
+                remedy=f"leave {setting_name('static')} out",
             )
         left = [name for name in parts if name not in names]
         left_out = (

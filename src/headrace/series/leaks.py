@@ -246,11 +246,11 @@ class _Proof:
             try:
                 cleaned[entity] = _clean_in_ways(self.settings, read(), entity, ways)
             except InputError as error:
-                raise _Differs(f"entity {entity!r}: cannot be read again: {error}") from error
+                raise _Differs(f"entity {entity!r} cannot be read again: {error}") from error
             except _Differs as error:
                 raise _Differs(f"entity {entity!r}: {error}") from error
         for entity in sorted(entities - cleaned.keys()):
-            raise _Differs(f"entity {entity!r}: is no longer in the source")
+            raise _Differs(f"entity {entity!r} is no longer in the source")
         return cleaned
 
     def _fit(
@@ -299,7 +299,7 @@ class _Proof:
         boundaries = entity.boundaries
         if boundaries[1:-1] != list(again.cut.edges):
             raise _Differs(
-                f"entity {entity.entity!r}: is cut at rows {boundaries[1:-1]}, and at"
+                f"entity {entity.entity!r} is cut at rows {boundaries[1:-1]}, and at"
                 f" {list(again.cut.edges)} by other later rows"
             )
         last = max(row for row in boundaries if row < entity.rows)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from headrace.digest import derive_key
-from headrace.errors import InputError, SettingsError
+from headrace.errors import InputError, SettingsError, setting, setting_name
 from headrace.formats.dates import MISSING, moment
 from headrace.keyed_hash import permutation
 from headrace.report.words import many_entities, pluralise, verb
@@ -173,16 +173,19 @@ def _check_names(settings: Series, context: RunContext, names: Sequence[str]) ->
         for text in sorted(missing.intersection(texts)):
             remedy = "take it out"
             if text:
-                remedy = "take it out of one of categories and null_values"
+                remedy += f" of one of categories and {setting_name('null_values')}"
             raise SettingsError(
-                f"categories of {name} list {text!r}, which means a missing value; {remedy}"
+                f"those of {name} list {text!r}, which means a missing value",
+                setting="categories",
+                remedy=remedy,
             )
     known = set(names)
     division = settings.division
     unknown = sorted(division.dates.keys() - known)
     if unknown and len(unknown) == len(division.dates):
         raise InputError(
-            f"none of the entities in cut_dates is in the source, such as {unknown[0]!r}",
+            f"none of its entities is in the source, such as {unknown[0]!r}",
+            setting="cut_dates",
             remedy="correct the names",
         )
     if unknown:
@@ -199,7 +202,8 @@ def _check_names(settings: Series, context: RunContext, names: Sequence[str]) ->
     found_sides = {side for name, side in division.held_out.items() if name in known}
     for side in sorted(set(division.held_out.values()) - found_sides):
         raise InputError(
-            f"none of {side}_entities is in the source, such as {unknown[0]!r}",
+            f"none of these is in the source, such as {unknown[0]!r}",
+            setting=f"{side}_entities",
             remedy="correct the names",
         )
     context.warn(
@@ -279,29 +283,35 @@ def _retain(
             spools[number] = replace(spools[number], left_out=here)
     retained = [name for names in passed for name in names if name not in dropped]
     if not any(map(settings.division.trains, retained)):
-        reports = (report for spool in spools for report in spool.reports())
-        failures = (report for report in reports if report["failure_reason"] is not None)
-        reasons = [
-            f"{report['entity']}: {report['failure_reason']}" for report in islice(failures, _NAMES)
-        ]
         outcome = "trains" if retained else "passes"
         why = "all are held out" if retained else "the source has no rows"
+        reasons = "; ".join(islice(_failures(spools), _NAMES))
         raise InputError(
-            f"no entity of {len(source.names):,} {outcome}; {'; '.join(reasons) or why}",
+            f"no entity of {len(source.names):,} {outcome}: {reasons or why}",
             remedy="correct the data or the settings",
         )
     incomplete = [name for name in retained if name in lacking]
     if incomplete and settings.missing_static == "error":
         name = incomplete[0]
-        words = "missing_static='drop_entity'"
+        rules = ["drop_entity"]
         if settings.reused is None:
-            words += ", 'mean' or 'median'"
+            rules += ["mean", "median"]
         raise InputError(
             f"{len(incomplete):,} of {many_entities(len(retained))} lack static features,"
             f" first {name}: {lacking[name]}",
-            remedy=f"complete the static files, or give {words}",
+            remedy=f"complete the static files, or give {setting('missing_static', *rules)}",
         )
     return _Retained(retained, spools, copies, left_out)
+
+
+def _failures(spools: Iterable[BatchSpool]) -> Iterator[str]:
+    """Yield each entity that does not pass, with the reason, its settings marked."""
+    for spool in spools:
+        for record in spool.records():
+            report = record["report"]
+            if report["failure_reason"] is not None:
+                reason = record.get("marked_reason", report["failure_reason"])
+                yield f"{report['entity']}: {reason}"
 
 
 def _count_rows(
@@ -340,7 +350,7 @@ def _warn(settings: Series, context: RunContext, retained: _Retained, original: 
             [
                 f"{len(copies):,} of {passed:,} entities {verb(len(copies), 'has', 'have')} the"
                 f" values and times of an earlier one under another name: {pairs}; choose"
-                ' duplicates="drop" to leave them out'
+                f" {setting('duplicates', 'drop')} to leave them out"
             ]
         )
     failed = original - passed
@@ -504,9 +514,11 @@ def _with_frequency(settings: Series, context: RunContext, source: EntitySource)
     words = Counter[str](receipt.extra["words"])
     if not words:
         reasons = "; ".join(receipt.extra["why"]) or "there is none"
+        names = ", ".join(map(setting_name, ("time", "time_format", "entity")))
         raise InputError(
-            f"no time axis in any of {many_entities(len(source.names))}: {reasons}. Correct the"
-            " source or the settings time, time_format and entity, or give frequency, e.g. '1d'"
+            f"no time axis in any of {many_entities(len(source.names))}: {reasons}",
+            setting="frequency",
+            remedy=f"correct the source or {names}, or give a frequency, e.g. 1d",
         )
     word = agreed(words, settings.frequency)
     if len(words) > 1:
@@ -524,15 +536,16 @@ def _find_frequencies(settings: Series, source: EntitySource, _: TaskFiles) -> d
         try:
             observed = source.read(number, [])
         except InputError as error:
-            why[number] = str(error)  # reported again, as a failure, when the entity is cleaned
+            why[number] = error.marked  # reported again, as a failure, when the entity is cleaned
             continue
         times = observed.times[observed.times != MISSING]
         frequency = infer(times)
         if frequency is None:
             count = pluralise(len(np.unique(times)), "time does", "times do")
-            message = f"{count} not show a step; three would"
-            name = source.file_name(number) or "its rows"
-            why[number] = observed.bad_time or f"{name}: {message}"
+            no_step = InputError(
+                f"{count} not show a step; three would", path=source.file_name(number) or "its rows"
+            )
+            why[number] = (observed.bad_time or no_step).marked
             continue
         words.append(frequency.word)
         if len(words) == _FREQUENCY_ENTITIES and settings.frequency == "infer":

@@ -16,7 +16,7 @@ from typing import Any
 
 from headrace.dataset.manifest import Manifest
 from headrace.dataset.open import find_run
-from headrace.errors import InputError, SettingsError
+from headrace.errors import InputError, SettingsError, setting_name
 from headrace.run.context import TaskFiles
 from headrace.series.division import DIVISION_SETTINGS
 from headrace.series.pipelines.save import FACT, Pipelines, load, read_file
@@ -86,6 +86,7 @@ def fitted_by(manifest: Manifest) -> dict[str, Any]:
     if not isinstance(metadata.get(FACT), dict):
         raise InputError(
             f"run {manifest.run_id} of {manifest.recipe} has no fitted pipelines",
+            setting="pipelines_from",
             remedy="name a run of series",
         )
     return {
@@ -104,7 +105,7 @@ def named_run(path: Path) -> NamedRun:
         root, manifest = find_run(path)
         fitted = fitted_by(manifest)
     except InputError as error:
-        raise SettingsError(f"pipelines_from {str(path)!r}: {error}") from error
+        raise SettingsError(error.marked, setting="pipelines_from", value=str(path)) from error
     return NamedRun(root, fitted["run"], fitted["pipelines"], str(manifest.metadata["frequency"]))
 
 
@@ -117,9 +118,10 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
     names = {name for name, value in values.items() if (name, value) != ("frequency", "infer")}
     cuts = [name for name in ("train_end", "val_end") if values.get(name) is not None]
     if cuts:
-        words = ", ".join(cuts)
+        words = ", ".join(map(setting_name, cuts))
         raise SettingsError(
-            f"{words} with pipelines_from, where nothing trains and all rows test",
+            f"{words} with {setting_name('pipelines_from')}, where nothing trains and all rows"
+            " test",
             remedy=f"leave out {words}",
         )
     not_inherited = set(_NEVER_INHERITED)

@@ -25,7 +25,7 @@ from pydantic import (
 from headrace.checks import duration_us, instant_us
 from headrace.credentials import refuse_credentials
 from headrace.digest import canonical_json, sha256_hex
-from headrace.errors import SettingsError
+from headrace.errors import SettingsError, setting_name
 from headrace.folds.settings import Folds
 from headrace.formats.dates import date_word
 from headrace.run.settings import RecipeSettings
@@ -91,7 +91,8 @@ def _as_days(value: object) -> object:
             texts += Path(text[1:]).expanduser().read_text("utf-8-sig").split()
         except (OSError, UnicodeDecodeError) as error:
             raise ValueError(
-                f"business_days: {text[1:]} cannot be read ({error}); check its path"
+                f"{setting_name('business_days')}: {text[1:]} cannot be read ({error}); check its"
+                " path"
             ) from None
     days = set()
     for text in texts:
@@ -99,7 +100,8 @@ def _as_days(value: object) -> object:
             days.add(date.fromisoformat(text).isoformat())
         except ValueError:
             raise ValueError(
-                f"business_days names {text!r}, which is not a day; write days as 2024-12-31"
+                f"{setting_name('business_days')} names {text!r}, which is not a day; write days as"
+                " 2024-12-31"
             ) from None
     return tuple(sorted(days))
 
@@ -112,7 +114,8 @@ def _known_zone(value: str | None) -> str | None:
         pl.Series([0]).cast(pl.Datetime("us")).dt.replace_time_zone(value)
     except pl.exceptions.PolarsError:
         raise ValueError(
-            f"time_zone {value!r} is not known; give one such as Europe/Berlin or UTC"
+            f"{setting_name('time_zone')} {value!r} is not known; give one such as Europe/Berlin or"
+            " UTC"
         ) from None
     return value
 
@@ -457,7 +460,7 @@ class Series(RecipeSettings):
         try:
             return completed(values)
         except SettingsError as error:
-            raise ValueError(str(error)) from None
+            raise ValueError(error.marked) from None
 
     @field_validator("encoding")
     @classmethod
@@ -466,7 +469,8 @@ class Series(RecipeSettings):
             return codecs.lookup(value).name
         except LookupError:
             raise ValueError(
-                f"encoding {value!r} is not known; give one such as utf-8, latin-1 or cp1252"
+                f"{setting_name('encoding')} {value!r} is not known; give one such as utf-8,"
+                " latin-1 or cp1252"
             ) from None
 
     @field_validator("time_format")
@@ -499,7 +503,7 @@ class Series(RecipeSettings):
             if isinstance(value, str):
                 instant_us(field.field_name or "", value)
         except SettingsError as error:
-            raise ValueError(str(error)) from None
+            raise ValueError(error.marked) from None
         return value
 
     @model_validator(mode="after")
@@ -510,7 +514,7 @@ class Series(RecipeSettings):
         try:
             _ = self.resolved
         except SettingsError as error:
-            raise ValueError(str(error)) from None
+            raise ValueError(error.marked) from None
         return self
 
     @property
@@ -656,7 +660,9 @@ class Series(RecipeSettings):
         message = contradiction(self.model_dump(mode="json"), named)
         if message is not None:
             raise SettingsError(
-                f"pipelines_from {str(self.pipelines_from)!r}: {message}",
+                message,
+                setting="pipelines_from",
+                value=str(self.pipelines_from),
                 remedy="leave the setting out",
             )
         return named

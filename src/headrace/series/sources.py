@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.arrays import F64, I64
-from headrace.errors import InputError
+from headrace.errors import InputError, setting, setting_name
 from headrace.formats import grids, parquet
 from headrace.formats.dates import MISSING, advice, parse_dates, parse_in_turn
 from headrace.formats.listing import list_files, refuse_foreign
@@ -107,12 +107,17 @@ class EntitySource:
         except OSError as error:
             if error.errno in _MACHINE_ERRORS:
                 raise
-            name = self.file_name(number)
             raise InputError(
-                f"{name}: cannot be read ({error})", remedy="check the file"
+                f"cannot be read ({error})",
+                path=self.file_name(number) or None,
+                remedy="check the file",
             ) from error
         except (pa.ArrowException, pl.exceptions.PolarsError, UnicodeError) as error:
-            raise InputError(str(error)) from error
+            raise InputError(
+                f"cannot be read ({error})",
+                path=self.file_name(number) or None,
+                remedy="check the file",
+            ) from error
 
 
 def source_files(settings: Series) -> NamedFiles:
@@ -165,20 +170,21 @@ def _listed_files(source: Sequence[Path]) -> NamedFiles:
         if path.is_dir() and not grids.is_grid(path):
             inside += path.iterdir()
     try:
-        if any(map(grids.is_grid, source)):
-            raise InputError("no tables")
-        listing = list_files(source)
-    except InputError as error:
-        if any(map(grids.is_grid, [*source, *inside])):
-            raise InputError(
-                "is NetCDF or Zarr", path=source[0], remedy="give reader 'xarray'"
-            ) from error
+        if not any(map(grids.is_grid, source)):
+            listing = list_files(source)
+            return [(listing.path(number), name) for number, name in enumerate(listing.names)]
+    except InputError:
         if any(text.GRDC_NAME.fullmatch(path.name) for path in inside):
             raise InputError(
-                "has files of the GRDC", path=source[0], remedy="give reader 'grdc'"
-            ) from error
-        raise
-    return [(listing.path(number), name) for number, name in enumerate(listing.names)]
+                "has files of the GRDC",
+                path=source[0],
+                remedy=f"give {setting('reader', 'grdc')}",
+            ) from None
+        if not any(map(grids.is_grid, inside)):
+            raise
+    raise InputError(
+        "is NetCDF or Zarr", path=source[0], remedy=f"give {setting('reader', 'xarray')}"
+    )
 
 
 def _tables(source: Iterable[Path]) -> list[Path]:
@@ -196,8 +202,9 @@ def _tables(source: Iterable[Path]) -> list[Path]:
             matches = place_of(path).matches()
         if not matches:
             raise InputError(
-                f"{entry}: no such file, directory or match with tables",
-                remedy="check the path of static",
+                "no such file, directory or match with tables",
+                path=entry,
+                remedy="check the path",
             )
         tables.update(matches)
     return sorted(tables)
@@ -228,7 +235,9 @@ def _grid_files(source: Iterable[Path]) -> NamedFiles:
     for path in map(_absolute, source):
         if place_of(path).reads == "requests":
             raise InputError(
-                "reader 'xarray' reads local files", path=path, remedy="copy it to a disk"
+                f"{setting('reader', 'xarray')} reads local files",
+                path=path,
+                remedy="copy it to a disk",
             )
         if grids.is_grid(path) and path.exists():
             candidates = [path]
@@ -335,7 +344,8 @@ def entity_source(settings: Series, files: Sequence[tuple[Path, str]]) -> Entity
         problems.pop(entity, None)
         if others and not is_camels:
             raise InputError(
-                f"{path} and {others[0][0]} are both entity {entity!r}",
+                f"entity {entity!r} is also that of {others[0][0]}",
+                path=path,
                 remedy="rename one, or give one of them",
             )
         may_lack_flow = settings.optional_columns and camels.FORCING_NAME.fullmatch(path.name)
@@ -368,8 +378,8 @@ def entity_source(settings: Series, files: Sequence[tuple[Path, str]]) -> Entity
         first_row = 0
         for table in tables(settings, path, name, [settings.time, *columns], types):
             parsed = parse(settings, columns, table, first_row, str(path))
-            if parsed.bad:
-                raise InputError(f"{parsed.bad[min(parsed.bad)]}", path=path)
+            if parsed.unread:
+                raise unread_value(settings, table, parsed.unread, first_row).at(path=path)
             if bad_time is None:
                 bad_time = first_unread(settings, path, table, parsed.times, first_row)
             times.append(parsed.times)
@@ -468,8 +478,13 @@ def _present(
                 words += f", … ({len(names)} columns)"
             note = hint(list(names))
             if names and names[0].startswith("#"):
-                note = "; if that is a comment, give comment='#'"
-            raise InputError(f"has no column {column!r}; it has {words}{note}", path=path)
+                note = f"; if that is a comment, give {setting('comment', '#')}"
+            raise InputError(
+                "the file does not have it",
+                path=path,
+                column=column,
+                remedy=f"choose one of {words}{note}",
+            )
     return [column for column in columns if column in known]
 
 
@@ -477,12 +492,12 @@ def _present(
 class ParsedRows:
     """Times and values of some rows, as in `Observed`.
 
-    bad: by row, a message for values that are not numbers.
+    unread: the first column of each row, counted from 0, whose value is not a number.
     """
 
     times: I64
     values: F64
-    bad: dict[int, str]
+    unread: dict[int, str]
 
 
 def parse(
@@ -490,22 +505,18 @@ def parse(
 ) -> ParsedRows:
     """Parse the times and values of some rows. where: names the file in errors."""
     try:
-        values, bad = parse_values(settings, columns, table, first_row)
-        return ParsedRows(times_of(settings, table, first_row), values, bad)
+        values, unread = parse_values(settings, columns, table)
+        return ParsedRows(times_of(settings, table, first_row), values, unread)
     except InputError as error:
-        raise InputError(f"{error}", path=where) from error
+        raise error.at(path=where) from None
 
 
 def parse_values(
-    settings: Series, columns: Sequence[str], table: pa.Table, first_row: int
+    settings: Series, columns: Sequence[str], table: pa.Table
 ) -> tuple[F64, dict[int, str]]:
-    """Parse the values of some rows as in `Observed`; also return, by row, messages for values that
-    are not numbers.
-
-    Messages number the rows from `first_row` + 1.
-    """
+    """Parse the values of some rows as in `Observed`; also return `ParsedRows.unread`."""
     values = np.empty((table.num_rows, len(columns)))
-    unread: list[tuple[int, str]] = []
+    unread: dict[int, str] = {}
     for number, name in enumerate(columns):
         column = values[:, number]
         categories = settings.categories.get(name)
@@ -516,20 +527,16 @@ def parse_values(
                 rows = _read_categories(table[name], settings, column, categories)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, TypeError):
             raise InputError(
-                f"column {name!r} is {table[name].type}, which is not a number",
+                f"{table[name].type} is not a number",
+                column=name,
                 remedy="name a column of numbers",
             ) from None
-        unread += [(row, name) for row in rows]
+        unread = dict.fromkeys(rows, name) | unread
         if categories is None:
             column[np.isin(column, settings.missing_numbers)] = np.nan
     for row, number in np.argwhere(np.isinf(values)).tolist():
-        unread.append((row, columns[number]))
-    bad: dict[int, str] = {}
-    for row, name in unread:
-        if row not in bad:
-            message = _unread_value(settings, name, table[name][row].as_py())
-            bad[row] = f"row {first_row + row + 1}: {message}"
-    return values, bad
+        unread.setdefault(row, columns[number])
+    return values, unread
 
 
 def _read_categories(
@@ -568,15 +575,35 @@ def _read_numbers(column: pa.ChunkedArray, settings: Series, out: F64) -> list[i
     return rows
 
 
-def _unread_value(settings: Series, name: str, value: Any) -> str:
+def unread_value(
+    settings: Series,
+    table: pa.Table,
+    unread: Mapping[int, str],
+    first_row: int,
+    row: int | None = None,
+) -> InputError:
+    """Return the error of a row whose value is not a number; by default, of the first one.
+
+    unread: as in `ParsedRows`.
+    """
+    if row is None:
+        row = min(unread)
+    column = unread[row]
+    value = table[column][row].as_py()
     why = "not a finite number"
-    where = "null_values or missing_numbers"
-    if name in settings.categories:
+    names_it = f"{setting_name('null_values')} or {setting_name('missing_numbers')}"
+    if column in settings.categories:
         why = "none of its categories"
-        where = "categories or null_values"
+        names_it = f"{setting_name('categories')} or {setting_name('null_values')}"
     if settings.decimal == "." and isinstance(value, str) and _DECIMAL_COMMA.fullmatch(value):
-        where += ", or give decimal=','"
-    return f"{name} is {value!r}, which is {why}; correct it, or name it in {where}"
+        names_it += f", or give {setting('decimal', ',')}"
+    return InputError(
+        why,
+        row=first_row + row + 1,
+        column=column,
+        value=value,
+        remedy=f"correct it, or name it in {names_it}",
+    )
 
 
 def times_of(settings: Series, table: pa.Table, first_row: int) -> I64:
@@ -595,33 +622,45 @@ def times_of(settings: Series, table: pa.Table, first_row: int) -> I64:
             if len(instants):
                 row = int(instants[0])
                 raise InputError(
-                    f"row {first_row + row + 1}: {settings.time} is {str(column[row])!r}, which has"
-                    " a zone of its own",
-                    remedy="leave time_zone out, which is for times without one",
+                    "it has a zone of its own",
+                    row=first_row + row + 1,
+                    column=settings.time,
+                    value=str(column[row]),
+                    remedy=(
+                        f"leave {setting_name('time_zone')} out, which is for times without one"
+                    ),
                 )
     return parse_in_turn(column, formats)
 
 
-def unread_time(settings: Series, table: pa.Table, row: int, first_row: int) -> str:
-    """Return a message about the time of a row that has none."""
+def unread_time(settings: Series, table: pa.Table, row: int, first_row: int) -> InputError:
+    """Return the error of a row that has no time."""
     value = table[settings.time][row].as_py()
     if value is None or value == "":
-        why = "which is missing; correct it"
+        value = None
+        why = "missing"
+        remedy = "correct it"
     elif isinstance(value, int):
-        why = "which is a number; for seconds or steps that are counted give time_format='epoch_s'"
+        why = "a number"
+        remedy = f"for seconds or steps that are counted give {setting('time_format', 'epoch_s')}"
     else:
         words = " or ".join(settings.time_format)
-        why = f"which is not a time of time_format: {advice(value, words, 'time_format')}"
-    return (
-        f"row {first_row + row + 1}: {settings.time} is {value!r}, {why}, or give bad_rows='drop'"
+        why = f"not a time of {setting_name('time_format')}"
+        remedy = advice(value, words, "time_format")
+    return InputError(
+        why,
+        row=first_row + row + 1,
+        column=settings.time,
+        value=value,
+        remedy=f"{remedy}, or give {setting('bad_rows', 'drop')}",
     )
 
 
 def first_unread(
     settings: Series, path: Path, table: pa.Table, times: I64, first_row: int
-) -> str | None:
-    """Return a message about the first row without a time; None if all have one."""
+) -> InputError | None:
+    """Return the error of the first row without a time; None if all have one."""
     unread = np.flatnonzero(times == MISSING)
     if not len(unread):
         return None
-    return f"{path}: {unread_time(settings, table, int(unread[0]), first_row)}"
+    return unread_time(settings, table, int(unread[0]), first_row).at(path=path)

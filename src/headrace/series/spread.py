@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 
 from headrace.arrays import F64, I64
 from headrace.digest import canonical_json
-from headrace.errors import InputError
+from headrace.errors import InputError, setting, setting_name
 from headrace.formats.dates import MISSING
 from headrace.formats.partitions import partition_types
 from headrace.formats.registry import stem_of_name
@@ -49,6 +49,7 @@ from headrace.series.sources import (
     tables,
     times_of,
     unread_time,
+    unread_value,
 )
 from headrace.series.store import publishing
 from headrace.series.times import Observed
@@ -115,8 +116,11 @@ class _SpreadShard:
             if settings.null_entity == "error" and not keep.all():
                 row = read + int(np.argmin(keep)) + 1
                 raise InputError(
-                    f"row {row}: {key} is missing: correct it, or give null_entity='drop'",
+                    "missing",
                     path=self.path,
+                    row=row,
+                    column=key,
+                    remedy=f"correct it, or give {setting('null_entity', 'drop')}",
                 )
             dropped = {NULL_ENTITY.word: int((~keep).sum())}
             if requested is not None:
@@ -127,14 +131,17 @@ class _SpreadShard:
             times = parsed.times
             values = parsed.values
             unread: dict[str, str] = {}
-            for row in sorted(parsed.bad):
-                if keep[row]:
-                    unread.setdefault(entities[row].as_py(), f"{self.path}: {parsed.bad[row]}")
+            for row in sorted(parsed.unread):
+                entity = entities[row].as_py()
+                if keep[row] and entity not in unread:
+                    error = unread_value(settings, table, parsed.unread, read, row)
+                    unread[entity] = error.at(path=self.path).marked
             untimed: dict[str, str] = {}
             for row in np.flatnonzero(keep & (times == MISSING)).tolist():
                 entity = entities[row].as_py()
                 if entity not in untimed:
-                    untimed[entity] = f"{self.path}: {unread_time(settings, table, row, read)}"
+                    error = unread_time(settings, table, row, read)
+                    untimed[entity] = error.at(path=self.path).marked
             if not keep.all():  # avoid copying if all rows stay
                 entities = entities.filter(pa.array(keep))
                 times = times[keep]
@@ -154,17 +161,17 @@ class _SpreadShard:
         for table in tables(settings, path, self.name, None, self.types):
             names = table.column_names
             if settings.time not in names:
-                words = ", ".join(names[:12])
                 raise InputError(
-                    f"has no column {settings.time!r}; it has {words}",
+                    f"the file has only {', '.join(names[:12])}",
                     path=path,
-                    remedy="correct time",
+                    column=settings.time,
+                    remedy=f"correct {setting_name('time')}",
                 )
             names = [name for name in names if name != settings.time]
             if settings.requested_entities is not None:
                 names = sorted(set(names).intersection(settings.requested_entities))
             times = times_of(settings, table, read)
-            message = first_unread(settings, path, table, times, read)
+            untimed = first_unread(settings, path, table, times, read)
             size = max(1, _CHUNK_ROWS // max(1, len(times)))  # entities per chunk
             for start in range(0, len(names), size):
                 chunk = names[start : start + size]
@@ -172,20 +179,19 @@ class _SpreadShard:
                 unread: dict[str, str] = {}
                 for number, name in enumerate(chunk):
                     try:
-                        parsed, bad = parse_values(settings, [name], table, read)
+                        parsed, bad = parse_values(settings, [name], table)
+                        values[number, :, column] = parsed[:, 0]
+                        if bad:
+                            raise unread_value(settings, table, bad, read)
                     except InputError as error:
-                        unread[name] = f"{path}: {error}"
-                        continue
-                    values[number, :, column] = parsed[:, 0]
-                    if bad:
-                        unread[name] = f"{path}: {bad[min(bad)]}"
+                        unread[name] = error.at(path=path).marked
                 codes = np.repeat(np.arange(len(chunk)), len(times))
                 yield _EntityRows(
                     pa.array(chunk, pa.large_string()).take(codes),
                     np.tile(times, len(chunk)),
                     values.reshape(-1, len(columns)),
                     unread,
-                    {} if message is None else dict.fromkeys(chunk, message),
+                    {} if untimed is None else dict.fromkeys(chunk, untimed.marked),
                     0 if start else len(times),
                     {},
                 )
@@ -297,7 +303,7 @@ def wide_column(settings: Series, path: Path) -> int:
         raise InputError(
             f"a wide table is named as the column that it holds, one of {', '.join(columns)}",
             path=path,
-            remedy="rename it, or leave it out of source",
+            remedy=f"rename it, or leave it out of {setting_name('source')}",
         )
     return columns.index(name)
 
@@ -363,6 +369,7 @@ def _spread_source(settings: Series, run: Path, parts: int, columns: Sequence[in
         if columns:
             joined = _join_times(all_times, all_values, np.concatenate(column_of_row))
             all_times, all_values = joined
-        return Observed(all_times, all_values[:, : len(requested)], bad["time"].get(name))
+        bad_time = InputError(bad["time"][name]) if name in bad["time"] else None
+        return Observed(all_times, all_values[:, : len(requested)], bad_time)
 
     return EntitySource(names, rows)

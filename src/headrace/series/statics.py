@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.arrays import F64, Bools
-from headrace.errors import InputError
+from headrace.errors import InputError, setting, setting_name
 from headrace.formats import delimited
 from headrace.formats.registry import Compression, FileType, file_type_of_name
 from headrace.formats.source import read_chunks, survey
@@ -92,8 +92,10 @@ def read_statics(
             paths = ", ".join(str(path) for path, _ in files[:3])
             more = ", …" if len(files) > 3 else ""
             raise InputError(
-                f"{paths}{more}: no file has the static feature {feature!r}",
-                remedy="correct static_features",
+                f"no file has it: {paths}{more}",
+                setting="static_features",
+                column=feature,
+                remedy="correct the names",
             )
         known = pl.concat(parts).join(names, on="entity", how="semi", maintain_order="left")
         _refuse_contradictions(feature, known)
@@ -111,8 +113,10 @@ def _refuse_contradictions(feature: str, known: pl.DataFrame) -> None:
     clashes = known.with_columns(before).filter(pl.col("value") != pl.col("other_value"))
     for clash in clashes.iter_rows(named=True):
         raise InputError(
-            f"{clash['file']}: {feature} of {clash['entity']} is {clash['value']!r},"
-            f" {clash['other_file']} has {clash['other_value']!r} for it",
+            f"{clash['other_file']} has {clash['other_value']!r} for entity {clash['entity']}",
+            path=clash["file"],
+            column=feature,
+            value=clash["value"],
             remedy="correct one of them",
         )
 
@@ -140,20 +144,21 @@ def _read_numbers(settings: Series, path: Path, name: str, column: pa.ChunkedArr
         parsed = numbers(with_points(column, settings.decimal), settings.null_values, name)
         values = np.asarray(parsed.to_numpy(), np.float64)
     except (InputError, pa.ArrowNotImplementedError) as error:
+        configs = setting_name("preprocessing_configs")
         raise InputError(
-            f"{error}",
+            f"static features are numbers, or texts with an encoder ({error})",
             path=path,
+            column=name,
             remedy=(
-                f"static features are numbers, or texts with an encoder: leave {name!r} out, or"
-                " encode it by a pipeline of its own in preprocessing_configs.static_features,"
-                f" {{strategy: unified, columns: [{name}], pipeline: [OneHotEncoder]}} or"
-                " [OrdinalEncoder], and name the columns of the others"
+                f"leave it out, or encode it by a pipeline of its own in {configs},"
+                f" static_features: {{strategy: unified, columns: [{name}], pipeline:"
+                " [OneHotEncoder]} or [OrdinalEncoder], and name the columns of the others"
             ),
         ) from None
     infinite = np.isinf(values)
     if infinite.any():
         row = int(np.argmax(infinite)) + 1
-        raise InputError(f"row {row}: {name} is infinite", path=path, remedy="correct it")
+        raise InputError("infinite", path=path, row=row, column=name, remedy="correct it")
     values = np.where(np.isin(values, settings.missing_numbers), np.nan, values)
     return pl.Series(values).fill_nan(None)
 
@@ -200,9 +205,11 @@ def static_table(
     if key is not None:
         if key not in names:
             raise InputError(
-                f"has no column {key!r} to join on; it has {', '.join(names[:12])}",
+                f"the file cannot be joined on it, it has {', '.join(names[:12])}",
+                setting="static_entity",
                 path=path,
-                remedy="correct static_entity",
+                column=key,
+                remedy="correct the name",
             )
         names = [name for name in names if name == key or name in columns]
     if shard is None:
@@ -270,9 +277,13 @@ def process_statics(
         for name, column in texts.items():
             if None in column:
                 raise InputError(
-                    f"entity {entities[column.index(None)]!r} has no static {name}, and a text has"
-                    f" no {settings.missing_static}",
-                    remedy="complete the static files, or give missing_static='drop_entity'",
+                    f"entity {entities[column.index(None)]!r} lacks this text, and texts have no"
+                    f" {settings.missing_static}",
+                    column=name,
+                    remedy=(
+                        "complete the static files, or give"
+                        f" {setting('missing_static', 'drop_entity')}"
+                    ),
                 )
         encoder = _encoder(settings, pipeline, texts, trains)
         codes = encoder.transform(texts).astype(np.float32)
@@ -290,8 +301,9 @@ def process_statics(
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
         raise InputError(
-            f"{len(repeated)} columns of static features would have the same name, first"
-            f" {repeated[0]!r}: that of a category is COLUMN_CATEGORY",
+            f"{len(repeated)} columns of static features would repeat a name; that of a category is"
+            " COLUMN_CATEGORY",
+            column=repeated[0],
             remedy="rename the other column in the static files",
         )
     imputed = {name: count for name, count in zip(numeric, lacked, strict=True) if count}
@@ -306,8 +318,9 @@ def _impute(settings: Series, names: Sequence[str], values: F64, trains: Bools) 
         return values
     for column in np.flatnonzero(missing[trains].all(axis=0)).tolist():
         raise InputError(
-            f"static feature {names[column]!r} is missing for every entity",
-            remedy="take it out of static_features",
+            "missing for every entity",
+            column=names[column],
+            remedy=f"take it out of {setting_name('static_features')}",
         )
     average = np.nanmean if settings.missing_static == "mean" else np.nanmedian
     return np.where(missing, average(values[trains], axis=0), values)

@@ -25,7 +25,7 @@ import numpy as np
 import polars as pl
 
 from headrace.arrays import F64, I64, Bools
-from headrace.errors import InputError
+from headrace.errors import InputError, setting, setting_name
 from headrace.formats.dates import DAY_US, MISSING, moment
 from headrace.report.words import pluralise
 from headrace.series.arrays.axis import occurrences, slots_of
@@ -43,7 +43,7 @@ class Observed:
 
     times: microseconds, `MISSING` if there is none or it cannot be read: int64 [N].
     values: NaN if missing: float64 [N, C], columns as `Series.columns`.
-    bad_time: a message about the first row without a time.
+    bad_time: the error of the first row without a time.
     counts: number of source rows that each row was made from, int64 [N]; None for one each.
     dropped: number of source rows that were left out, by reason.
     notes: number of changes to times, by kind of change.
@@ -51,7 +51,7 @@ class Observed:
 
     times: I64
     values: F64
-    bad_time: str | None = None
+    bad_time: InputError | None = None
     counts: I64 | None = None
     dropped: Mapping[str, int] = field(default_factory=dict)
     notes: Mapping[str, int] = field(default_factory=dict)
@@ -107,7 +107,7 @@ def _localize(settings: Series, zone: str, observed: Observed) -> Observed:
         raise InputError(
             f"{pluralise(twice.sum(), 'time comes', 'times come')} twice in {zone}, whose"
             f" clocks repeat them, first {moment(int(wall[twice].min()))}",
-            remedy="give ambiguous_times='in_order', 'earlier' or 'later'",
+            remedy=f"give {setting('ambiguous_times', 'in_order', 'earlier', 'later')}",
         )
     if rule == "later":
         instants = later
@@ -126,8 +126,8 @@ def _localize(settings: Series, zone: str, observed: Observed) -> Observed:
                 f"{pluralise(count, 'time does', 'times do')} not exist in {zone}, whose clocks"
                 f" skip them, first {moment(int(wall[skipped].min()))}",
                 remedy=(
-                    "give nonexistent_times='drop' or 'forward', or leave time_zone out if times"
-                    " are in UTC"
+                    f"give {setting('nonexistent_times', 'drop', 'forward')}, or leave"
+                    f" {setting_name('time_zone')} out if times are in UTC"
                 ),
             )
         if settings.nonexistent_times == "forward":

@@ -29,7 +29,7 @@ from typing import Any, Unpack, get_args
 import pyarrow as pa
 
 from headrace.checks import check_word
-from headrace.errors import MissingExtra, SettingsError, StreamError
+from headrace.errors import MissingExtra, SettingsError, StreamError, setting, setting_name
 from headrace.stream.loader.options import BatchFormat, Memory, StreamArguments, StreamOptions
 from headrace.stream.loader.passes import RowPass, RowPasses
 from headrace.stream.order.plan import Plan
@@ -109,8 +109,8 @@ class PipelineIterableDataset(StreamingDataset):
         _refuse_options_of_streams(options)
         if (file_dir is None) == (dataframe is None):
             raise SettingsError(
-                "PipelineIterableDataset: give either file_dir or dataframe, the one place of the"
-                " rows"
+                f"either {setting_name('file_dir')} or {setting_name('dataframe')} is needed",
+                remedy="give one of them",
             )
         if file_dir is not None:
             source = open_files(
@@ -152,11 +152,11 @@ class PipelineIterableDataset(StreamingDataset):
         # of batches the stream refuses it
         if self._row_remainder == "exact" and self.topology.world_size > 1:
             raise SettingsError(
-                'remainder="exact" gives ranks unequal numbers of rows',
-                remedy=(
-                    f'here are {self.topology.world_size}: use "pad" (nothing lost, see'
-                    ' row["valid"]) or "drop"'
-                ),
+                f"{setting('remainder', 'exact')} gives the {self.topology.world_size} ranks"
+                " unequal numbers of rows",
+                setting="remainder",
+                value="exact",
+                remedy='use "pad" (nothing lost, see row["valid"]) or "drop"',
             )
         self._processors: dict[str, Processor] = {}
         for name, processor in (processor_pipelines or {}).items():
@@ -221,7 +221,7 @@ class PipelineIterableDataset(StreamingDataset):
         names = [text_name] if isinstance(text_name, str) else list(text_name)
         if not 1 <= len(names) <= 2:
             raise SettingsError(
-                f"set_text_field_name: got {len(names)} names, {names}", remedy="give one or two"
+                f"got {len(names)} names, {names}", setting="text_name", remedy="give one or two"
             )
         if len(names) == 1:
             self._declare(text_name=names[0], primary_text_name=None, secondary_text_name=None)
@@ -247,8 +247,9 @@ class PipelineIterableDataset(StreamingDataset):
     def _known(self, name: str, where: str) -> None:
         if name not in self.index.schema.names:
             raise SettingsError(
-                f"column {name!r} is not in the data; it has {list(self.index.schema.names)}",
-                path=where,
+                f"{where}: the data does not have it",
+                column=name,
+                remedy=f"choose one of {', '.join(self.index.schema.names)}",
             )
 
     def _declare(self, **values: Any) -> None:
@@ -375,8 +376,9 @@ class PipelineIterableDataset(StreamingDataset):
         """
         if self.batch_size is None:
             raise SettingsError(
-                "data_loader: the dataset gives rows",
-                remedy="build it with batch_size=, or wrap it yourself",
+                "data_loader() takes batches, and this dataset gives rows",
+                setting="batch_size",
+                remedy=f"build it with {setting('batch_size')}, or wrap it yourself",
             )
         return WatchedLoader(
             self,
@@ -396,11 +398,10 @@ class PipelineIterableDataset(StreamingDataset):
         if self.batch_size is not None:
             return super().state_dict()
         raise StreamError(
-            "state: a DataLoader batches these rows, and only the loop knows how many"
-            " batches it received",
+            "a DataLoader batches these rows, and only the loop knows how many batches it received",
             remedy=(
-                "call state_after(batches, batch_size=…, num_workers=…), or build the dataset"
-                " with batch_size="
+                "call state_after(batches, batch_size=…, num_workers=…), or build the dataset with"
+                f" {setting('batch_size')}"
             ),
         )
 
@@ -418,7 +419,8 @@ class PipelineIterableDataset(StreamingDataset):
             return super().state_after(batches)
         if batch_size is None:
             raise SettingsError(
-                "state_after: give the batch_size and num_workers of the DataLoader over these rows"
+                f"{setting_name('batch_size')} of state_after() is missing",
+                remedy="give batch_size and num_workers of the DataLoader over these rows",
             )
         current = self.current
         piece_rows = self.options.batch_size
@@ -453,16 +455,18 @@ class PipelineIterableDataset(StreamingDataset):
 def _refuse_options_of_streams(options: StreamArguments) -> None:
     if options.get("cache", "none") != "none":
         raise SettingsError(
-            f"PipelineIterableDataset: cache is {options['cache']!r}",
-            remedy=(
-                "decoded blocks are kept for headrace.open(...).stream and .torch_dataset,"
-                " leave it out here"
-            ),
+            "decoded blocks are kept for headrace.open(...).stream and .torch_dataset only",
+            setting="cache",
+            value=options["cache"],
+            remedy="leave it out here",
         )
     for name in ("transform", "memory", "device", "mask_entities"):
         if name in options:
             raise SettingsError(
-                f"PipelineIterableDataset: {name}= is of headrace.open(...).stream and"
-                " .torch_dataset",
-                remedy="here add_pipeline changes columns, and DataLoader(pin_memory=True) pins",
+                "only headrace.open(...).stream and .torch_dataset take it",
+                setting=name,
+                remedy=(
+                    "leave it out: here add_pipeline changes columns, and"
+                    " DataLoader(pin_memory=True) pins"
+                ),
             )

@@ -117,7 +117,8 @@ def _about_to_read(dataloader: Any, num_ranks: int, num_workers: int) -> tuple[i
     dataset = dataloader.dataset
     if not hasattr(dataset, "plan") or not hasattr(dataset, "topology"):
         raise StreamError(
-            f"dataset is a {type(dataset).__name__}, which has no plan",
+            f"its dataset is a {type(dataset).__name__}, which has no plan",
+            setting="dataloader",
             remedy=(
                 "pass a DataLoader over a headrace dataset, or count what is delivered with"
                 " headrace.audit"
@@ -125,12 +126,17 @@ def _about_to_read(dataloader: Any, num_ranks: int, num_workers: int) -> tuple[i
         )
     if dataset.topology.world_size != num_ranks:
         raise StreamError(
-            f"the dataset was built for {dataset.topology.world_size} ranks, {num_ranks} are"
-            " expected"
+            f"the dataset was built for {dataset.topology.world_size} ranks",
+            setting="num_ranks",
+            value=num_ranks,
+            remedy="give the same number to both",
         )
     if max(1, dataloader.num_workers) != num_workers:
         raise StreamError(
-            f"the DataLoader has {dataloader.num_workers} workers, {num_workers} are expected"
+            f"the DataLoader has {dataloader.num_workers} workers",
+            setting="num_workers",
+            value=num_workers,
+            remedy="give the same number to both",
         )
     plan = dataset.plan()
     settings = {

@@ -30,7 +30,7 @@ from headrace.checks import check_word
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock
 from headrace.dataset.open import is_prepared
-from headrace.errors import InputError, SettingsError
+from headrace.errors import InputError, SettingsError, setting, setting_name
 from headrace.formats.listing import NoMatch, list_files
 from headrace.formats.registry import file_type_of_name
 from headrace.formats.text_columns import nulled, typed
@@ -71,27 +71,31 @@ class Fields:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not value):
                 raise SettingsError(
-                    f"config: {name} is {value!r}",
+                    setting=name,
+                    value=value,
                     remedy="give the name of a column, or leave it out",
                 )
         for name in _LISTS:
-            setting = getattr(self, name)
-            is_list = isinstance(setting, Sequence) and not isinstance(setting, str)
-            if not is_list or not all(isinstance(column, str) for column in setting):
+            columns = getattr(self, name)
+            is_list = isinstance(columns, Sequence) and not isinstance(columns, str)
+            if not is_list or not all(isinstance(column, str) for column in columns):
                 raise SettingsError(
-                    f"config: {name} is {setting!r}", remedy="give a list of column names"
+                    setting=name, value=columns, remedy="give a list of column names"
                 )
-            if len(set(setting)) < len(setting):
+            if len(set(columns)) < len(columns):
                 raise SettingsError(
-                    f"config: {name} names a column twice: {list(setting)}", remedy="name each once"
+                    "it names a column twice",
+                    setting=name,
+                    value=list(columns),
+                    remedy="name each once",
                 )
-            object.__setattr__(self, name, tuple(setting))
+            object.__setattr__(self, name, tuple(columns))
         check_word("config: label_type", self.label_type, get_args(LabelType))
         both = [name for name in self.tab_field_list if name in (*self.cat_field_list, *self.texts)]
         if both:
             raise SettingsError(
-                f"config: column {both[0]!r} is declared a number (tab_field_list) and a text or"
-                " category too",
+                f"{both[0]!r} is declared a text or category too",
+                setting="tab_field_list",
                 remedy="declare it once",
             )
 
@@ -103,13 +107,16 @@ class Fields:
         """
         if not isinstance(config, Mapping):
             raise SettingsError(
-                f"config is a {type(config).__name__}",
+                f"a {type(config).__name__}",
+                setting="config",
                 remedy="give a dict, e.g. config.model_dump()",
             )
         if config.get("header", 0) not in (0, "infer"):
             raise SettingsError(
-                f"config: header is {config['header']!r}; the first line of a text shard is its"
-                " header: write one"
+                "the first line of a text shard is its header",
+                setting="header",
+                value=config["header"],
+                remedy="write one",
             )
         known = {}
         for name in (*_NAMES, *_LISTS, "label_type"):
@@ -147,7 +154,9 @@ class Fields:
         missing = [name for name in self._declared if name not in source.names]
         if missing:
             raise SettingsError(
-                f"config: columns {missing} are not in the data; it has {source.names}"
+                f"{missing} are not in the data",
+                setting="config",
+                remedy=f"choose from {source.names}",
             )
         return pa.schema([(field.name, self._type(field, number_type)) for field in source])
 
@@ -157,8 +166,10 @@ class Fields:
         if name in self.tab_field_list:
             if not is_number(column.type) and not is_text(dtype):
                 raise SettingsError(
-                    f"config: column {name!r} is {column.type}, which is not a number",
-                    remedy="take it out of tab_field_list",
+                    f"{column.type} is not a number",
+                    setting="tab_field_list",
+                    column=name,
+                    remedy="take it out",
                 )
             if number_type == "float32":
                 return pa.float32()
@@ -166,7 +177,9 @@ class Fields:
         if name in (*self.cat_field_list, *self.texts):
             if pa.types.is_nested(dtype):
                 raise SettingsError(
-                    f"config: column {name!r} is {column.type}, which is not text or a category",
+                    f"{column.type} is not text or a category",
+                    setting="config",
+                    column=name,
                     remedy="leave it undeclared",
                 )
             return pa.string()
@@ -203,7 +216,10 @@ class DeclaredBlocks:
         check_word("bad_numbers", self.bad_numbers, get_args(BadNumbers))
         if isinstance(self.null_values, str):
             raise SettingsError(
-                f"null_values is the text {self.null_values!r}", remedy='give a list, e.g. ["NA"]'
+                "it is a text",
+                setting="null_values",
+                value=self.null_values,
+                remedy='give a list, e.g. ["NA"]',
             )
         self.null_values = tuple(self.null_values)
         self.fills = dict.fromkeys(self.fields.cat_field_list, "") | self.fills
@@ -235,7 +251,10 @@ class DeclaredBlocks:
         for name, value in values.items():
             if name not in schema.names:
                 raise SettingsError(
-                    f"fill_missing_value: column {name!r} is not in the data; it has {schema.names}"
+                    "the data does not have it",
+                    setting="columns",
+                    column=name,
+                    remedy=f"choose from {schema.names}",
                 )
             _scalar(name, value, schema.field(name).type)
         self.fills = {**self.fills, **values}
@@ -284,7 +303,8 @@ class DeclaredBlocks:
             return values.cast(dtype, safe=not is_number(dtype))
         except pa.ArrowException as error:
             raise InputError(
-                f"column {name}: {values.type} cannot be read as {dtype} ({error})",
+                f"{values.type} cannot be read as {dtype} ({error})",
+                column=name,
                 remedy="declare it as what it is",
             ) from error
 
@@ -294,8 +314,10 @@ def _scalar(name: str, value: Any, dtype: pa.DataType) -> pa.Scalar:
         return pa.scalar(value, dtype)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise SettingsError(
-            f"fill_missing_value: {value!r} does not convert to {dtype}, the type of column"
-            f" {name!r} ({error})",
+            f"the column is {dtype} ({error})",
+            setting="columns",
+            column=name,
+            value=value,
             remedy="give a value of that type",
         ) from error
 
@@ -331,11 +353,15 @@ def open_files(
     root = path_of(file_dir)
     if not root.is_dir():
         raise InputError(
-            "no such directory", path=root, remedy="give the directory of the shards as file_dir"
+            "no such directory",
+            setting="file_dir",
+            path=root,
+            remedy="give the directory of the shards",
         )
     if filename is not None and shard_pattern is not None:
         raise SettingsError(
-            f"filename is {filename!r} and shard_pattern {shard_pattern!r}",
+            f"{setting_name('shard_pattern')} is {shard_pattern!r}, and {setting_name('filename')}"
+            f" is {filename!r}",
             remedy="give one of them",
         )
     if filename is None and shard_pattern is None and is_prepared(root):
@@ -345,7 +371,10 @@ def open_files(
         return TabularSource(index=index, read_block=data.block_reader(split), files=files)
     if split is not None:
         raise SettingsError(
-            f"split is {split!r}, but {root} is not a prepared dataset",
+            "not a prepared dataset",
+            setting="split",
+            path=root,
+            value=split,
             remedy="give the directory of its shards",
         )
     if filename is not None:
@@ -379,7 +408,7 @@ def _matching(root: Path, shard_pattern: str | Sequence[str] | None) -> list[Pat
         raise InputError(
             f"holds no shard that matches {wanted_names}",
             path=root,
-            remedy="check the directory, or pass shard_pattern=",
+            remedy=f"check the directory, or pass {setting('shard_pattern')}",
         )
     file_types = map(file_type_of_name, [path.name for path in matches])
     formats = sorted({file_type.format.name for file_type in file_types if file_type})
@@ -388,7 +417,7 @@ def _matching(root: Path, shard_pattern: str | Sequence[str] | None) -> list[Pat
             f"holds shards of several formats, {', '.join(formats)}, which may be the same"
             " rows twice",
             path=root,
-            remedy=f'name one, e.g. shard_pattern="part-*.{formats[0]}*"',
+            remedy=f"name one, e.g. {setting('shard_pattern', f'part-*.{formats[0]}*')}",
         )
     return sorted(matches)
 
@@ -409,7 +438,8 @@ def of_frame(frame: Any) -> TabularSource:
         table = _of_pandas(frame)
     else:
         raise SettingsError(
-            f"dataframe is a {type(frame).__module__}.{type(frame).__name__}",
+            f"a {type(frame).__module__}.{type(frame).__name__}",
+            setting="dataframe",
             remedy="give a pandas or polars DataFrame, or a pyarrow Table",
         )
     kinds = [
@@ -443,7 +473,9 @@ def _block_of(table: pa.Table, number: int, columns: Sequence[str] | None) -> pa
 def _of_pandas(frame: Any) -> pa.Table:
     names = [str(name) for name in frame.columns]
     if len(set(names)) < len(names):
-        raise InputError(f"dataframe: column names repeat in {names}", remedy="rename one of them")
+        raise InputError(
+            f"column names repeat in {names}", setting="dataframe", remedy="rename one of them"
+        )
     arrays = []
     for number, name in enumerate(names):
         series = frame.iloc[:, number]
@@ -452,7 +484,9 @@ def _of_pandas(frame: Any) -> pa.Table:
             arrays.append(pa.array(series.to_numpy() if floats else series, from_pandas=not floats))
         except pa.ArrowException as error:
             raise InputError(
-                f"dataframe: column {name!r} holds values of several types ({error})",
+                f"it holds values of several types ({error})",
+                setting="dataframe",
+                column=name,
                 remedy="make them one type",
             ) from error
     return pa.table(dict(zip(names, arrays, strict=True)))

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.errors import InputError, SettingsError, StreamError
+from headrace.errors import InputError, SettingsError, StreamError, setting_name
 from headrace.stream.loader.options import VALID, BatchFormat
 from headrace.stream.read.batch import Batch, import_torch, make_batch
 from headrace.stream.read.columns import from_table, gather
@@ -51,8 +51,9 @@ class Processor(ABC):
                 done.append(self.process(value))
         except Exception as error:
             raise StreamError(
-                f"{self.name}: fails on {_shown(values[len(done)])}: {type(error).__name__}:"
+                f"{self.name} fails on {_shown(values[len(done)])}: {type(error).__name__}:"
                 f" {error}",
+                value=values[len(done)],
                 remedy="fix the processor, or fill missing values with fill_missing_value()",
             ) from error
         return done
@@ -78,7 +79,8 @@ class FunctionProcessor(Processor):
     def __init__(self, function: Callable[[Any], Any]) -> None:
         if not callable(function):
             raise SettingsError(
-                f"processor: {_shown(function)} is a {type(function).__name__}",
+                f"{_shown(function)} is a {type(function).__name__}",
+                setting="processor",
                 remedy="give a Processor or function",
             )
         self.function = function
@@ -113,7 +115,7 @@ class ColumnProcessor(FunctionProcessor):
             done = self.function(pa.array(column) if isinstance(column, list) else column)
         except Exception as error:
             raise StreamError(
-                f"{self.name}: fails on a column of {len(column)} values that begins with"
+                f"{self.name} fails on a column of {len(column)} values that begins with"
                 f" {_shown(values_of(column[:1]))}: {type(error).__name__}: {error}",
                 remedy="fix the processor",
             ) from error
@@ -121,12 +123,12 @@ class ColumnProcessor(FunctionProcessor):
             done = done.combine_chunks()
         if not isinstance(done, Sequence | np.ndarray | pa.Array) and not hasattr(done, "detach"):
             raise StreamError(
-                f"{self.name}: gave a {type(done).__name__} for a column",
+                f"{self.name} gave a {type(done).__name__} for a column",
                 remedy="give an array, a tensor or a list",
             )
         if len(done) != len(column):
             raise StreamError(
-                f"{self.name}: gave {len(done)} values for {len(column)}",
+                f"{self.name} gave {len(done)} values for {len(column)}",
                 remedy="give one for each",
             )
         return done
@@ -224,8 +226,9 @@ def batch_of(columns: Mapping[str, Any], batch_format: BatchFormat) -> Batch:
         dtype = column.type
         if column.null_count and is_number(dtype) and not pa.types.is_floating(dtype):
             raise InputError(
-                f"column {name}: {column.null_count} of {len(column)} values of a batch are"
-                f" missing, which {dtype} cannot hold",
+                f"{column.null_count} of {len(column)} values of a batch are missing, which"
+                f" {dtype} cannot hold",
+                column=name,
                 remedy=(
                     f"fill them with fill_missing_value(columns={{{name!r}: …}}), or declare the"
                     " column in tab_field_list"
@@ -282,8 +285,9 @@ def _in_arrow(name: str, column: Any) -> pa.Array:
         return pa.array(values)
     except pa.ArrowException as error:
         raise InputError(
-            f"column {name}: what its processor gave is not an Arrow column ({error})",
-            remedy="use another batch_format",
+            f"what its processor gave is not an Arrow column ({error})",
+            column=name,
+            remedy=f"use another {setting_name('batch_format')}",
         ) from error
 
 

@@ -63,13 +63,14 @@ class Encoder:
             )
             if (codes == -2).any():
                 row = int(np.argmax(codes == -2)) + 1
-                raise InputError(
-                    f"static feature {column!r} is missing at row {row}", remedy="name it"
-                )
+                raise InputError("missing", row=row, column=column, remedy="name a category")
             if (codes < 0).any() and self.step["handle_unknown"] == "error":
+                row = int(np.argmax(codes < 0))
                 raise InputError(
-                    f"static feature {column!r} is {column_texts[int(np.argmax(codes < 0))]!r},"
-                    f" which is none of the {len(every)} categories that were fitted",
+                    f"none of the {len(every)} categories that were fitted",
+                    row=row + 1,
+                    column=column,
+                    value=column_texts[row],
                     remedy="give one of them, or the encoder handle_unknown",
                 )
             if self.step["step"] == "OrdinalEncoder":
@@ -143,8 +144,9 @@ def fit_encoder(step: StepData, columns: Sequence[str], texts: Texts) -> Encoder
     listed = step["categories"]
     if listed != "auto" and len(listed) != len(columns):
         raise SettingsError(
-            f"{step['step']}: categories are of {len(listed)} columns, and there are"
+            f"{step['step']} has categories of {len(listed)} columns, and there are"
             f" {len(columns)}: {', '.join(columns)}",
+            setting="preprocessing_configs",
             remedy="give one list each",
         )
     categories = listed

@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.arrays import F64, I64, Bools
-from headrace.errors import CorruptShard, InputError, MissingExtra, SettingsError
+from headrace.errors import CorruptShard, InputError, MissingExtra, SettingsError, setting_name
 from headrace.series.arrays.statistics import (
     counts,
     extremes,
@@ -117,11 +117,13 @@ class BaseScalers(ABC):
         )
         if indices.null_count:
             stranger = texts.filter(indices.is_null())[0].as_py()
-            near = difflib.get_close_matches(str(stranger), self.entities[:10_000], n=1)
+            near = ""
+            for name in difflib.get_close_matches(str(stranger), self.entities[:10_000], n=1):
+                near = f", near: {name!r}"
             raise InputError(
                 f"entity {stranger!r}: no pipeline was fitted for it ({len(self.entities):,}"
-                f" entities have one{(f', near: {near[0]!r}' if near else '')}), and unscaled"
-                " values are never returned",
+                f" entities have one{near}), and unscaled values are never returned",
+                value=stranger,
                 remedy=(
                     "give entities of this run, or prepare with strategy: unified, which fits one"
                     " pipeline for all"
@@ -148,11 +150,13 @@ class BaseScalers(ABC):
             # infinite too.
             rows = np.flatnonzero((groups == groups[row]) & ~np.isfinite(scaled[:, column]))
             row = int(rows[np.nanargmax(np.abs(before[rows, column]))])
+            names_it = setting_name("missing_numbers")
             raise InputError(
-                f"entity {entities[int(groups[row])]!r}, column {self.columns[column]!r}:"
-                f" {float(before[row, column])!r} has no finite value after {self._words()} as"
-                f" {scaled.dtype}",
-                remedy="correct the data or name it in missing_numbers, or choose other steps",
+                f"entity {entities[int(groups[row])]!r} has no finite value there after"
+                f" {self._words()} as {scaled.dtype}",
+                column=self.columns[column],
+                value=float(before[row, column]),
+                remedy=f"correct the data or name it in {names_it}, or choose other steps",
             )
 
 
@@ -200,9 +204,8 @@ class Scalers(BaseScalers):
         for step in self.pipeline:
             reason = why_not_invertible(step)
             if reason is not None and not step.get("clip"):
-                raise SettingsError(
-                    f"columns {', '.join(self.columns)} cannot be brought back: {reason}"
-                )
+                columns = ", ".join(self.columns)
+                raise SettingsError(f"columns {columns} cannot be brought back: {reason}")
         fit_of_entity = self.index_of(entities)
         out = np.empty(scaled.shape)
         for start in range(0, len(out), _BLOCK):
@@ -322,7 +325,7 @@ class Scalers(BaseScalers):
             return cls(columns, entities, tuple(steps), tuple(measured))
         except (KeyError, TypeError, ValueError, AttributeError, SettingsError) as error:
             raise CorruptShard(
-                f"fitted pipelines: are damaged ({error})",
+                f"the fitted pipelines are damaged ({error})",
                 remedy="restore them or prepare the run again",
             ) from error
 
@@ -356,19 +359,13 @@ def fit_scalers(
     if offsets is None or entities is None:
         offsets = np.array([0, len(matrix)], np.int64)
 
-    def who(group: int, column: int | None = None) -> str:
-        if entities is None:
-            name = "the entities to fit on"
-        else:
-            name = f"entity {entities[group]!r}"
-        if column is None:
-            return name
-        return f"{name}, column {columns[column]!r}"
+    def who(group: int) -> str:
+        return "the group of all entities" if entities is None else f"entity {entities[group]!r}"
 
     short = np.flatnonzero(np.diff(offsets) < 1)
     if len(short):
         raise InputError(
-            f"{who(int(short[0]))}: has no rows to fit a scaler on", remedy="leave it out"
+            f"{who(int(short[0]))} has no rows to fit a scaler on", remedy="leave it out"
         )
     if len(matrix):
         groups = row_groups(offsets, 0, len(matrix))
@@ -377,12 +374,16 @@ def fit_scalers(
     if (first_bad := _first(np.isinf(matrix))) is not None:
         row, column = first_bad
         raise InputError(
-            f"{who(int(groups[row]), column)}: holds {matrix[row, column]}, which cannot be scaled",
+            f"{who(int(groups[row]))} cannot be scaled",
+            column=columns[column],
+            value=float(matrix[row, column]),
             remedy="correct the data or leave the entity out",
         )
     if steps and (first_bad := _first(counts(matrix, offsets) == 0)) is not None:
+        group, column = first_bad
         raise InputError(
-            f"{who(*first_bad)}: has no value among the rows to fit a scaler on",
+            f"{who(group)} has no value among the rows to fit a scaler on",
+            column=columns[column],
             remedy="leave the entity or the column out",
         )
     measured: list[Mapping[str, F64]] = []
@@ -396,8 +397,10 @@ def fit_scalers(
         if (first_bad := _first(~np.isfinite(matrix) & ~np.isnan(before))) is not None:
             row, column = first_bad
             raise InputError(
-                f"{who(int(groups[row]), column)}: {float(before[row, column])!r} has no finite"
-                f" value after {step.get('func') or step['step']}",
+                f"{who(int(groups[row]))} has no finite value there after"
+                f" {step.get('func') or step['step']}",
+                column=columns[column],
+                value=float(before[row, column]),
                 remedy="correct the data, or choose a step that is defined for it",
             )
     if entities is None:
@@ -435,7 +438,7 @@ def _measure(step: StepData, matrix: F64, offsets: I64) -> dict[str, F64]:
                 )
             except ValueError as error:
                 raise InputError(
-                    f"PowerTransformer({method}): {error}", remedy="choose another step"
+                    f"PowerTransformer({method}) fails: {error}", remedy="choose another step"
                 ) from error
         transformed = power(method, matrix, exponents[row_groups(offsets, 0, len(matrix))])
         return {"lambda": exponents, **_moments(transformed, offsets)}

@@ -162,27 +162,33 @@ def complete(word: str, params: Mapping[str, Any]) -> StepData:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             if near:
-                hint = f"did you mean {near[0]!r}?"
+                remedy = f"did you mean {near[0]!r}?"
             else:
-                hint = f"it has {', '.join(known)}"
-            raise SettingsError(f"{word}: {name!r} is not a parameter here; {hint}")
+                remedy = f"choose one of {', '.join(known)}"
+            raise SettingsError(f"not a parameter of {word}", setting=name, remedy=remedy)
     full = {}
     for name, (default, convert) in known.items():
         value = params.get(name, default)
         try:
             full[name] = convert(value)
         except ValueError as error:
-            raise SettingsError(f"{word}: {name} is {value!r}", remedy=f"give {error}") from None
+            raise SettingsError(
+                f"not a value of {word}", setting=name, value=value, remedy=f"give {error}"
+            ) from None
     if word == "Log" and not full["offset"] and not full["mean_share"]:
         raise SettingsError(
-            "Log: offset is 0 and mean_share is 0, so zeros have no logarithm",
-            remedy="give offset, e.g. 0.01",
+            "with mean_share 0, zeros have no logarithm",
+            setting="offset",
+            value=0,
+            remedy="give Log an offset, e.g. 0.01",
         )
     if word == "OrdinalEncoder":
         value = full["unknown_value"]
         if (value is not None) != (full["handle_unknown"] == "use_encoded_value"):
             raise SettingsError(
-                f"{word}: unknown_value is {value!r} and handle_unknown {full['handle_unknown']!r}",
+                f"handle_unknown of {word} is {full['handle_unknown']!r}",
+                setting="unknown_value",
+                value=value,
                 remedy=(
                     "give a number, e.g. -1, with handle_unknown: use_encoded_value, and none"
                     " otherwise"

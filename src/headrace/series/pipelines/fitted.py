@@ -83,7 +83,9 @@ class Fitted:
             if column in part.columns:
                 return part
         raise SettingsError(
-            f"column {column!r} has no fitted pipeline; there are {', '.join(self.columns)}"
+            "no pipeline is fitted",
+            column=column,
+            remedy=f"choose one of {', '.join(self.columns)}",
         )
 
     def _where(self, columns: Sequence[str]) -> list[tuple[AnyScalers, list[int]]]:
@@ -189,7 +191,7 @@ def fit(
             continue
         if pipeline.encoder is not None:
             raise SettingsError(
-                f"{pipeline.encoder['step']} makes numbers of texts; it is fitted by fit_encoder"
+                f"{pipeline.encoder['step']} makes numbers of texts", remedy="use fit_encoder"
             )
         names = tuple(pipeline.columns or ())
         rows = matrix[:, [list(columns).index(column) for column in names]]

@@ -202,8 +202,9 @@ class GroupedPipeline(FramePipeline):
         twice = sorted(set(self.entities).intersection(more.parts[0].entities or ()))
         if twice:
             raise InputError(
-                f"column {self.group_identifier!r}: entity {twice[0]!r} was fitted before, like"
-                f" {len(twice) - 1} others of this table",
+                f"this entity was fitted before, like {len(twice) - 1} others of this table",
+                column=self.group_identifier,
+                value=twice[0],
                 remedy="give all rows of an entity at once, or fit again with fit",
             )
         self._part = merge([Fitted((self._part,)), more]).parts[0]
@@ -226,7 +227,8 @@ class GroupedPipeline(FramePipeline):
         names = frame[self.group_identifier].cast(pl.String)
         if names.null_count():
             raise InputError(
-                f"column {self.group_identifier!r}: {names.null_count()} rows have no entity",
+                f"{names.null_count()} rows have no entity",
+                column=self.group_identifier,
                 remedy="name them",
             )
         codes = names.rank("dense").to_numpy().astype(np.int64) - 1
@@ -259,7 +261,7 @@ def as_polars(frame: Any) -> pl.DataFrame:
         return pl.DataFrame(frame)
     except (TypeError, ValueError, pl.exceptions.PolarsError) as error:
         raise InputError(
-            f"{type(frame).__name__}: is not a table ({error})",
+            f"{type(frame).__name__} is not a table ({error})",
             remedy="give a polars, pandas or Arrow table",
         ) from error
 
@@ -286,14 +288,18 @@ def matrix_of(frame: pl.DataFrame, columns: Sequence[str]) -> F64:
         ).to_numpy()
     except pl.exceptions.PolarsError as error:
         raise InputError(
-            f"columns {', '.join(columns)}: are not all numbers ({error})", remedy="give numbers"
+            f"columns {', '.join(columns)} are not all numbers ({error})", remedy="give numbers"
         ) from error
 
 
 def check_column(frame: pl.DataFrame, name: str) -> None:
     """Raise `InputError` unless the table has this column."""
     if name not in frame.columns:
-        raise InputError(f"the table has no column {name!r}; it has {', '.join(frame.columns)}")
+        raise InputError(
+            "the table does not have it",
+            column=name,
+            remedy=f"choose one of {', '.join(frame.columns)}",
+        )
 
 
 def _put_back(frame: Any, columns: Sequence[str], rows: SortedRows, values: Values) -> Any:

@@ -69,8 +69,9 @@ class ObjectScalers(BaseScalers):
                 goes_back(step, transformer) for step, transformer in fitted_steps
             ):
                 raise SettingsError(
-                    f"{_words(self.pipeline)} has no inverse_transform",
-                    remedy="values cannot be brought back",
+                    f"values cannot be brought back: {_words(self.pipeline)} has no"
+                    " inverse_transform",
+                    remedy="choose other steps",
                 )
             result = _call(
                 getattr(pipeline, verb), rows, entities[group], self.columns, self.pipeline
@@ -179,8 +180,8 @@ def _call(
             result = verb(rows)
         except ValueError as error:
             raise InputError(
-                f"entity {who!r}, columns {', '.join(columns)}: {_words(steps)} cannot take its"
-                f" values ({error})",
+                f"{_words(steps)} cannot take values of entity {who!r} in"
+                f" {', '.join(columns)} ({error})",
                 remedy="leave the entity out, or choose other steps",
             ) from error
     result = np.asarray(result.toarray() if hasattr(result, "toarray") else result, np.float64)
@@ -217,7 +218,8 @@ def _fitted(step: FittedStep, index: int) -> Any:
 
         if len(set(fitted["offset"].tolist())) > 1:
             raise SettingsError(
-                "Log has no counterpart in scikit-learn if columns have different offsets"
+                "scikit-learn has no step for a Log whose columns have different offsets",
+                remedy="give each column a pipeline of its own",
             )
         value = {"offset": float(fitted["offset"][0])}
         return FunctionTransformer(

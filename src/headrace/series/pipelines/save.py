@@ -21,7 +21,7 @@ import numpy as np
 from headrace.dataset.open import find_run
 from headrace.dataset.sound import damaged
 from headrace.digest import canonical_json, sha256_hex
-from headrace.errors import InputError, SettingsError
+from headrace.errors import InputError, SettingsError, setting_name
 from headrace.run.context import TaskFiles
 from headrace.series.arrays.encoders import Encoder
 from headrace.series.arrays.scalers import Values
@@ -99,7 +99,8 @@ class Pipelines:
             names = [str(name) for name in entity]
         if len(names) != len(values):
             raise SettingsError(
-                f"entity has {len(names)} names for {len(values)} values",
+                f"{len(names)} names are given for {len(values)} values",
+                setting="entity",
                 remedy="give one name, or one a value",
             )
         part = self.time_series.part(column).only([column])
@@ -211,7 +212,7 @@ def _one_or_list(values: list[Any]) -> Any:
 def _from_joblib(run: Path, digests: Mapping[str, str]) -> Pipelines:
     if TIME_SERIES_JOBLIB not in digests:
         raise InputError(
-            f"was prepared with joblib: never, it has no {TIME_SERIES_JOBLIB}",
+            f"it was prepared with {setting_name('joblib')} never, and has no {TIME_SERIES_JOBLIB}",
             path=run,
             remedy="load the safe form",
         )

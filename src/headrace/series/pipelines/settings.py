@@ -19,7 +19,7 @@ import pyarrow as pa
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from headrace.digest import derive_key
-from headrace.errors import MissingExtra, SettingsError
+from headrace.errors import MissingExtra, SettingsError, setting_name
 from headrace.keyed_hash import hash_texts
 from headrace.series.arrays.steps import (
     ENCODERS,
@@ -70,10 +70,12 @@ def refuse_fitted(value: Any) -> None:
     """
     if isinstance(value, PurePath) or (isinstance(value, str) and value.lower().endswith(_FILES)):
         raise SettingsError(
-            f"pipeline {str(value)!r} is a file with fitted steps, which would be fitted"
-            " again on this run's train rows",
+            "a file with fitted steps, which would be fitted again on this run's train rows",
+            setting="pipeline",
+            value=str(value),
             remedy=(
-                "give steps, e.g. [StandardScaler], or pipelines_from to reuse a run's pipelines"
+                f"give steps, e.g. [StandardScaler], or {setting_name('pipelines_from')} to reuse a"
+                " run's pipelines"
             ),
         )
     if isinstance(value, list | tuple):
@@ -155,7 +157,9 @@ def _one(value: Any) -> list[StepData]:
         word, params = next(iter(value.items()), ("", None))
         if len(value) != 1 or not (params is None or isinstance(params, Mapping)):
             raise SettingsError(
-                f"a step is {dict(value)!r}",
+                "not a step",
+                setting="pipeline",
+                value=dict(value),
                 remedy="write it as {step: StandardScaler}, with its parameters beside `step`",
             )
         return _from_word(str(word), params or {})
@@ -165,15 +169,18 @@ def _one(value: Any) -> list[StepData]:
     cls = type(value)
     word = cls.__name__
     if word in _CONTAINERS:
-        raise SettingsError(f"{word} is not a step here; {_CONTAINERS[word]}")
+        raise SettingsError("not a step here", setting="step", value=word, remedy=_CONTAINERS[word])
     if isinstance(value, type):
         raise SettingsError(
-            f"{value.__name__} is a class", remedy=f"give an object, {value.__name__}()"
+            f"{value.__name__} is a class",
+            setting="step",
+            remedy=f"give an object, {value.__name__}()",
         )
     if not hasattr(value, "get_params") or cls.__module__.partition(".")[0] != "sklearn":
         raise SettingsError(
             f"{cls.__module__}.{word} cannot be written as data, so no run id could tell its"
             " versions apart",
+            setting="step",
             remedy=(
                 f"give scikit-learn's transformers or the steps {', '.join(NATIVE)}, or make the"
                 " column beforehand"
@@ -218,8 +225,9 @@ def _functions(params: Mapping[str, Any]) -> dict[str, Any]:
         )
         if function is not None and named[name] is None:
             raise SettingsError(
-                f"FunctionTransformer: {name} is {getattr(function, '__name__', function)!r},"
-                " which cannot be written as data",
+                "this function of a FunctionTransformer cannot be written as data",
+                setting=name,
+                value=getattr(function, "__name__", function),
                 remedy=(
                     "give one of numpy's, e.g. func=numpy.log1p, inverse_func=numpy.expm1, or make"
                     " the column beforehand"
@@ -228,8 +236,10 @@ def _functions(params: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("kw_args", "inv_kw_args"):
         if params.get(name):
             raise SettingsError(
-                f"FunctionTransformer: {name} is {params[name]!r}",
-                remedy="arguments are not passed on",
+                "a FunctionTransformer passes no arguments on here",
+                setting=name,
+                value=params[name],
+                remedy="leave it out",
             )
     return named
 
@@ -240,7 +250,10 @@ def _checked(word: str, params: Mapping[str, Any]) -> StepData:
         transformer = _class(word)(**params)
     except TypeError as error:
         raise SettingsError(
-            f"{word}: {error}", remedy="see its page in scikit-learn's documentation"
+            str(error),
+            setting="step",
+            value=word,
+            remedy="see its page in scikit-learn's documentation",
         ) from error
     full = _without(transformer.get_params(deep=False), _NO_EFFECT)
     if "random_state" in full and full["random_state"] is None:
@@ -252,7 +265,9 @@ def _checked(word: str, params: Mapping[str, Any]) -> StepData:
             json.dumps(value)
         except TypeError:
             raise SettingsError(
-                f"{word}: {name} is {value!r}, which cannot be written as data",
+                f"this value of {word} cannot be written as data",
+                setting=name,
+                value=value,
                 remedy="give numbers, texts or lists",
             ) from None
         if isinstance(value, float) and value != value:
@@ -271,9 +286,12 @@ def _class(word: str) -> Any:
     except ImportError:
         raise MissingExtra("scikit-learn", "series") from None
     raise SettingsError(
-        f"; known: {', '.join(NATIVE)} and the transformers of {' and '.join(_ELSEWHERE)}",
+        "not a known step",
         setting="step",
         value=word,
+        remedy=(
+            f"give one of {', '.join(NATIVE)} or the transformers of {' and '.join(_ELSEWHERE)}"
+        ),
     )
 
 
@@ -323,7 +341,7 @@ class PipelineSettings(Settings):
                 return {**value, "pipeline": tuple(as_steps(value["pipeline"]))}
             return value
         except SettingsError as error:
-            raise ValueError(str(error)) from error
+            raise ValueError(error.marked) from error
 
     @field_validator("columns")
     @classmethod
@@ -397,31 +415,33 @@ class Preprocessing(Settings):
         """
         for target in set(targets).intersection(features):
             raise SettingsError(
-                f"target {target!r} is among the features, which hands the answer to the model",
+                "also a feature, which hands the answer to the model",
+                setting="target",
+                value=target,
                 remedy=(
-                    "take it out (earlier values of the target are an input by is_autoregressive)"
+                    "take it out of the features (earlier values of the target are an input by"
+                    f" {setting_name('is_autoregressive')})"
                 ),
             )
         for role, pipelines in (("features", self.features), ("target", (self.target,))):
             for pipeline in pipelines:
-                where = f"preprocessing_configs.{role}"
                 if pipeline.encoder is not None:
                     raise SettingsError(
-                        f"{pipeline.encoder['step']} makes numbers of texts, and {role} are"
+                        f"{role}: {pipeline.encoder['step']} makes numbers of texts, and these are"
                         " numbers",
-                        path=where,
+                        setting="preprocessing_configs",
                         remedy="use it in static_features",
                     )
                 if role == "features" and not set(targets).isdisjoint(pipeline.columns or ()):
                     raise SettingsError(
-                        f"target {targets[0]!r} is among the columns",
-                        path=where,
+                        f"features: target {targets[0]!r} is among the columns",
+                        setting="preprocessing_configs",
                         remedy="take it out, the target has a pipeline of its own",
                     )
                 if pipeline.strategy == "unified" and pipeline.fit_on_n_basins is None:
                     raise SettingsError(
-                        "strategy is unified without fit_on_n_basins",
-                        path=where,
+                        f"{role}: strategy is unified without fit_on_n_basins",
+                        setting="preprocessing_configs",
                         remedy=(
                             "give how many entities it is fitted on, e.g. fit_on_n_basins: 100"
                             " (their train rows are held in memory)"
@@ -429,8 +449,9 @@ class Preprocessing(Settings):
                     )
         if tuple(self.target.columns or targets) != tuple(targets):
             raise SettingsError(
-                f"preprocessing_configs.target: columns are {', '.join(self.target.columns or ())},"
-                f" the target is {', '.join(targets)}",
+                f"target: columns are {', '.join(self.target.columns or ())}, the target is"
+                f" {', '.join(targets)}",
+                setting="preprocessing_configs",
                 remedy="leave columns out",
             )
         for step in self.target.pipeline:
@@ -441,15 +462,17 @@ class Preprocessing(Settings):
                 reason = f"{step['step']} has no inverse_transform"
             if reason is not None:
                 raise SettingsError(
-                    "preprocessing_configs.target: predictions could not be brought back:"
-                    f" {reason}, or choose another step"
+                    f"target: predictions could not be brought back: {reason}, or choose another"
+                    " step",
+                    setting="preprocessing_configs",
                 )
         if static_features and any(
             pipeline.strategy == "per_group" for pipeline in self.static_features
         ):
             raise SettingsError(
-                "preprocessing_configs.static_features: strategy is per_group, but an entity"
-                " has one row of static features, and on its own it would be scaled to nothing",
+                "static_features: strategy is per_group, but an entity has one row of static"
+                " features, and on its own it would be scaled to nothing",
+                setting="preprocessing_configs",
                 remedy="give strategy: unified",
             )
         return Resolved(
@@ -550,5 +573,5 @@ def _covered(
             " (pipeline: []) that leaves them as they are"
         )
     if wrong:
-        raise SettingsError(f"preprocessing_configs.{role}: {wrong}")
+        raise SettingsError(f"{role}: {wrong}", setting="preprocessing_configs")
     return tuple(pipelines)

@@ -92,7 +92,12 @@ def read_basin(settings: Series, paths: Sequence[Path], columns: Sequence[str]) 
     for name in columns:
         if name not in (*FORCING, *FLOW):
             known = ", ".join(column for column in days.columns if column != "time")
-            raise InputError(f"has no column {name!r}; CAMELS-US has {known}", path=forcing_path)
+            raise InputError(
+                "CAMELS-US does not have it",
+                path=forcing_path,
+                column=name,
+                remedy=f"choose one of {known}",
+            )
     values = np.array(days.select(columns).to_numpy(), np.float64).reshape(len(days), len(columns))
     for number in settings.missing_numbers:
         values[values == number] = np.nan
@@ -112,14 +117,20 @@ def _forcing(path: Path) -> tuple[float, pl.DataFrame]:
     names = [word.partition("(")[0].lower() for word in header]  # without units
     if names[:4] != [*_DATE, "hr"] or set(names[4:]) != set(FORCING):
         raise InputError(
-            f"line {_HEADER_LINES} names {', '.join(names)}; this is not a CAMELS-US forcing",
+            f"it names {', '.join(names)}, which are not those of a CAMELS-US forcing",
             path=path,
+            row=f"line {_HEADER_LINES}",
+            remedy="give the data set's own files",
         )
     try:
         area = float(lines[2])
     except ValueError:
         raise InputError(
-            f"line 3 is {lines[2]!r}, the basin's area in m² was expected", path=path
+            "not the basin's area in m²",
+            path=path,
+            row="line 3",
+            value=lines[2].decode("latin-1"),
+            remedy="fetch it again",
         ) from None
     return area, _table(path, lines[-1], names, names, _HEADER_LINES + 1).select("time", *names[4:])
 
@@ -132,8 +143,9 @@ def _text(path: Path) -> bytes:
     if b"\r" in data:
         line = 1 + data.count(b"\n", 0, data.index(b"\r"))
         raise InputError(
-            f"line {line}: a carriage return without a newline",
+            "a carriage return without a newline",
             path=path,
+            row=f"line {line}",
             remedy="end lines with LF or CRLF",
         )
     return re.sub(rb"(?m)^ +| +$", b"", re.sub(rb" {2,}", b" ", data)).rstrip(b"\n") + b"\n"
@@ -152,14 +164,16 @@ def _table(
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         reason = str(error).partition("\n")[0]
         raise InputError(
-            f"cannot be read from line {first_line} on ({reason})",
+            f"cannot be read from here on ({reason})",
             path=path,
+            row=f"line {first_line}",
             remedy="fetch it again",
         ) from error
     if text.width != len(names):
         raise InputError(
-            f"line {first_line} has {text.width} fields, {len(names)} were expected",
+            f"it has {text.width} fields, {len(names)} were expected",
             path=path,
+            row=f"line {first_line}",
             remedy="fetch it again",
         )
     text.columns = list(names)
@@ -170,8 +184,10 @@ def _table(
         .head(1)
     ):
         raise InputError(
-            f"line {first_line + row}: {text.row(row)!r} are not all numbers",
+            "not all fields are numbers",
             path=path,
+            row=f"line {first_line + row}",
+            value=text.row(row),
             remedy="correct it",
         )
     date = pl.concat_str(pl.col(_DATE).cast(pl.Int64), separator="-")
@@ -181,8 +197,10 @@ def _table(
     wrong = table["time"].is_null() | (table["time"].diff().dt.total_days() <= 0)
     for row in wrong.fill_null(False).arg_true().head(1):
         raise InputError(
-            f"line {first_line + row}: {table['date'][row]} is not a day after the one before",
+            "not a day after the one before",
             path=path,
+            row=f"line {first_line + row}",
+            value=table["date"][row],
             remedy="correct it",
         )
     return table

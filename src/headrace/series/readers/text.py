@@ -41,8 +41,9 @@ def text_table(
     except UnicodeDecodeError as error:
         raise InputError(
             f"byte {error.start:,} is {data[error.start]:#04x}, which is not {encoding}",
+            setting="encoding",
             path=path,
-            remedy="give its encoding",
+            remedy="give the one of the file",
         ) from None
     if comment is not None:
         data = re.sub(
@@ -69,9 +70,10 @@ def grdc_table(path: Path, time: str) -> pa.Table:
     table = raw.rename_columns([name.strip() for name in raw.column_names])
     if _GRDC_TIME[0] not in table.column_names:
         raise InputError(
-            f"its first line after the comments names {', '.join(table.column_names)},"
-            " YYYY-MM-DD was expected; this is not a file of GRDC",
+            f"its first line after the comments names {', '.join(table.column_names)}, and not"
+            " YYYY-MM-DD as in files of the GRDC",
             path=path,
+            remedy="give another reader",
         )
     times = pc.replace_substring_regex(
         pc.utf8_trim_whitespace(table[_GRDC_TIME[0]]), r"-00$", "-01"

@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 
 from headrace.arrays import I64
 from headrace.digest import canonical_json, sha256_hex
-from headrace.errors import InputError, SettingsError
+from headrace.errors import InputError, SettingsError, setting_name
 from headrace.series.arrays.axis import divides, ends_at, steps_until
 from headrace.series.arrays.windows import WindowRuns
 from headrace.series.windows.windows import WindowPositions, Windows
@@ -157,21 +157,25 @@ def aligned(windows: Any, **finer: Any) -> Any:
     }
     if not inner:
         raise SettingsError(
-            "aligned: no finer windows are given",
+            "no windows are given",
+            setting="finer",
             remedy="give some by a name, such as hourly=windows",
         )
     numbers = {}
     for name, finer_windows in inner.items():
         if finer_windows.split != coarse.split:
             raise SettingsError(
-                f"aligned: {name}: is of split {finer_windows.split!r}, and not {coarse.split!r}",
-                remedy="open the same",
+                f"these windows are not of split {coarse.split!r}, like the coarse ones",
+                setting=name,
+                value=finer_windows.split,
+                remedy="open the same split",
             )
         fine = finer_windows.store.columns.frequency
         coarse_step = coarse.store.columns.frequency
         if not divides(fine, coarse_step):
             raise SettingsError(
-                f"aligned: {name}: steps of {fine.word} do not divide those of {coarse_step.word}",
+                f"steps of {fine.word} do not divide those of {coarse_step.word}",
+                setting=name,
                 remedy="give finer ones",
             )
         indices = pc.index_in(
@@ -180,7 +184,9 @@ def aligned(windows: Any, **finer: Any) -> Any:
         numbers[name] = np.asarray(indices.fill_null(-1).to_numpy(), np.int64)
         if (numbers[name] < 0).all():
             raise InputError(
-                f"aligned: {name}: {finer_windows.store.root} has no entity of {coarse.store.root}",
+                f"no entity is one of {coarse.store.root}",
+                setting=name,
+                path=finer_windows.store.root,
                 remedy="name them alike",
             )
     fields = {name: getattr(coarse, name) for name in Windows.__dataclass_fields__}
@@ -188,10 +194,11 @@ def aligned(windows: Any, **finer: Any) -> Any:
     if not len(result):
         counts = ", ".join(f"{len(windows):,} of {name}" for name, windows in inner.items())
         raise InputError(
-            f"aligned: of {len(coarse):,} windows of {coarse.store.root} none ends with one"
-            f" of each finer run ({counts})",
+            f"of {len(coarse):,} windows none ends with one of each finer run ({counts})",
+            path=coarse.store.root,
             remedy=(
-                "cut all runs by the same train_end and val_end, and check that their times overlap"
+                f"cut all runs by the same {setting_name('train_end')} and"
+                f" {setting_name('val_end')}, and check that their times overlap"
             ),
         )
     if windows is coarse:

@@ -36,8 +36,9 @@ from headrace.arrays import F64, I64, Bools
 from headrace.checks import check_integer, check_word
 from headrace.dataset.local_shards import DISK_BYTES, LocalFiles
 from headrace.digest import derive_key
-from headrace.errors import SettingsError
+from headrace.errors import SettingsError, setting, setting_name
 from headrace.keyed_hash import hash_texts
+from headrace.printable import short_repr
 from headrace.recipe import JobSettings
 from headrace.run.identity import fingerprint, run_id
 from headrace.run.prepare import prepare
@@ -178,7 +179,8 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
         for name, finer_run in (finer or {}).items():
             if not isinstance(finer_run, Mapping) or "source" not in finer_run:
                 raise SettingsError(
-                    f"windows: finer[{name!r}] is {finer_run!r}",
+                    f"{name!r} is {short_repr(finer_run)}",
+                    setting="finer",
                     remedy="give a mapping with source, input_length and output_length",
                 )
             shape = {
@@ -444,8 +446,10 @@ def choose_pool(
     if not trains.any():
         raise SettingsError(
             f"{int((train > 0).sum())} entities have windows to train on, and"
-            f" validation={validation!r} with validation_chunk_size={size} leaves none of them",
-            remedy='choose a smaller validation_chunk_size, or validation="time"',
+            f" {setting('validation', validation)} leaves none of them",
+            setting="validation_chunk_size",
+            value=size,
+            remedy=f"choose a smaller one, or {setting('validation', 'time')}",
         )
     return trains, pool
 
@@ -490,7 +494,7 @@ class _Source:
                 out = written
         if out is None:
             raise SettingsError(
-                "out is missing", remedy="give the output directory with out=DIRECTORY"
+                f"{setting_name('out')} is missing", remedy="give the output directory"
             )
         return cls(source, Path(out), run)
 

@@ -60,7 +60,9 @@ def write_forecasts(
     store = opened.store
     target = Path(local_path_of(path, "write_forecasts"))
     if target.exists():
-        raise SettingsError("exists", path=target, remedy="give another path, or remove it")
+        raise SettingsError(
+            "exists", setting="path", path=target, remedy="give another path, or remove it"
+        )
     steps = np.array(options.horizons or range(1, options.output_length + 1), np.int32)
     pipelines = load(store.root, store.pipeline_digests)
     metadata = canonical_json(
@@ -82,8 +84,10 @@ def write_forecasts(
             if name:
                 of = f" and {len(targets)} targets"
             raise SettingsError(
-                f"write_forecasts: a forecast has the shape {scaled.shape}, and its batch"
-                f" {len(entity)} windows of {len(steps)} horizons{of}",
+                f"a forecast has the shape {scaled.shape}, and its batch {len(entity)} windows of"
+                f" {len(steps)} horizons{of}",
+                setting="forecasts",
+                value=scaled.shape,
                 remedy=f"give {shape}",
             )
         if "valid" in batch:

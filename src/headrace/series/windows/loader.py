@@ -36,7 +36,7 @@ from headrace.arrays import I64
 from headrace.checks import check_integer, check_word
 from headrace.digest import canonical_json, derive_key, sha256_hex
 from headrace.draws import permuted
-from headrace.errors import SettingsError
+from headrace.errors import SettingsError, setting, setting_name
 from headrace.keyed_hash import hash_texts, permutation
 from headrace.sealed import MOST_LANES
 from headrace.series.windows.windows import Windows
@@ -69,8 +69,7 @@ class ChunkPlan:
     def __init__(self, entities: int, seed: int, *, chunk_size: int) -> None:
         if not entities:
             raise SettingsError(
-                "chunks: there is no entity with a window to train on",
-                remedy="prepare more, or ask for less",
+                "no entity has a window to train on", remedy="prepare more, or ask for less"
             )
         self.seed = seed
         self.chunk_size = chunk_size
@@ -321,10 +320,15 @@ class WindowLoader(StreamLoader):
         count = items.count(0)
         if self.remainder == "drop" and count and not self.current.steps:
             raise SettingsError(
-                f'windows: remainder="drop" leaves no step: the first epoch has {count} windows,'
-                f" and a step of {self.topology.world_size} ranks takes"
+                f"{setting('remainder', 'drop')} leaves no step: the first epoch has {count}"
+                f" windows, and a step of {self.topology.world_size} ranks takes"
                 f" {self.topology.world_size * batch_size}",
-                remedy='give a smaller batch_size or larger chunks, or pass remainder="pad"',
+                setting="remainder",
+                value="drop",
+                remedy=(
+                    f"give a smaller {setting_name('batch_size')} or larger chunks, or pass"
+                    f" {setting('remainder', 'pad')}"
+                ),
             )
 
     def __len__(self) -> int:

@@ -25,7 +25,7 @@ from headrace.dataset.local_shards import LocalFiles, LocalShards, checked_table
 from headrace.dataset.manifest import Manifest
 from headrace.dataset.open import find_run
 from headrace.dataset.sound import damaged
-from headrace.errors import InputError, SettingsError
+from headrace.errors import InputError, SettingsError, setting, setting_name
 from headrace.series.arrays.axis import Frequency, times_at
 
 ENTITIES = "entities.parquet"
@@ -278,21 +278,24 @@ class SeriesStore:
         """
         if self.folds and fold is None and split != "all":
             raise SettingsError(
-                f"is prepared in {self.folds} folds",
+                f"the run is prepared in {self.folds} folds",
+                setting="fold",
                 path=self.root,
-                remedy="choose one, such as fold=0",
+                remedy=f"choose one, such as {setting('fold', 0)}",
             )
         if fold is not None and fold >= self.folds:
-            has = "no folds"
+            remedy = "leave it out of a run without folds"
             if self.folds:
-                has = f"folds 0 to {self.folds - 1}"
-            raise SettingsError(f"fold is {fold}, and it has {has}", path=self.root)
+                remedy = f"choose one of 0 to {self.folds - 1}"
+            raise SettingsError(setting="fold", path=self.root, value=fold, remedy=remedy)
         if split != "all" and split not in self.entities.ranges[fold or 0]:
             known = ", ".join(self.entities.ranges[0])
             raise InputError(
-                f"its folds have no {split!r}, only {known}",
+                f"the folds have only {known}",
+                setting="split",
                 path=self.root,
-                remedy="prepare with val_end to have val",
+                value=split,
+                remedy=f"prepare with {setting_name('val_end')} to have val",
             )
 
 

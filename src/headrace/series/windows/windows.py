@@ -27,7 +27,7 @@ from headrace.arrays import F32, I64, Bools
 from headrace.dataset.indexed import ALIASES, Verify
 from headrace.dataset.local_shards import DISK_BYTES, LocalFiles
 from headrace.digest import canonical_json, sha256_hex
-from headrace.errors import InputError
+from headrace.errors import InputError, setting, setting_name
 from headrace.report.words import many_entities, pluralise, verb
 from headrace.series.arrays.windows import (
     NOTHING,
@@ -85,7 +85,8 @@ class WindowOptions(Settings):
     def _check_horizon(self) -> WindowOptions:
         if not self.output_length and (self.targets != "none" or self.future != "none"):
             raise ValueError(
-                'output_length is 0; give 1 or more, or pass targets="none" and future="none"'
+                f"{setting_name('output_length')} is 0; give 1 or more, or pass"
+                f" {setting('targets', 'none')} and {setting('future', 'none')}"
             )
         steps = self.horizons
         last = self.output_length
@@ -93,7 +94,8 @@ class WindowOptions(Settings):
             not steps or list(steps) != sorted(set(steps).intersection(range(1, last + 1)))
         ):
             raise ValueError(
-                f"horizons is {steps!r}; give ascending steps from 1 to output_length, {last}"
+                f"{setting_name('horizons')} is {steps!r}; give ascending steps from 1 to"
+                f" output_length, {last}"
             )
         return self
 
@@ -241,14 +243,16 @@ def check_some(windows: Windows, *, remedy: str = "") -> None:
     store = windows.store
     split = windows.split
     options = windows.options
-    where = f"{store.root}: split {split!r} has no window"
     starts, ends = row_ranges(store, split, options)
     rows = ends - starts
     longest = int(rows.max(initial=0))
     blockers = blockers_of(store, options)
     if len(segments_of(store, split, options, blockers)):
         raise InputError(
-            f"{where} of the entities that were chosen, 0 of {int(np.sum(rows > 0)):,}",
+            f"split {split!r} has no window of the entities that were chosen, 0 of"
+            f" {int(np.sum(rows > 0)):,}",
+            setting="entities",
+            path=store.root,
             remedy="choose others",
         )
     remedies = _remedies(store, split, options, blockers)
@@ -261,7 +265,8 @@ def check_some(windows: Windows, *, remedy: str = "") -> None:
             needed = options.window_rows
         ratio = math.ceil(100 * needed / max(1, int(store.entities.rows.max(initial=0)))) / 100
         if split != "all" and ratio < 1:
-            remedies.append(f"prepare the series with {split}_ratio of about {ratio:.2f} or more")
+            share = setting_name(f"{split}_ratio")
+            remedies.append(f"prepare the series with {share} of about {ratio:.2f} or more")
     else:
         fit = len(segments_of(store, split, options, Blockers()))
         one_blocker = {name: Blockers(**{name: runs}) for name, runs in blockers._asdict().items()}
@@ -273,22 +278,26 @@ def check_some(windows: Windows, *, remedy: str = "") -> None:
         why = f"{fit:,} would fit, and {', '.join(words) or 'each misses some value'}"
         remedies += [
             (
-                "prepare the series with a larger max_imputation_gap_size or without the columns"
-                " that miss most"
+                f"prepare the series with a larger {setting_name('max_imputation_gap_size')} or"
+                " without the columns that miss most"
             ),
-            'pass targets="any", targets="none" to predict without them, or incomplete="keep"',
+            (
+                f"pass {setting('targets', 'any')}, {setting('targets', 'none')} to predict without"
+                f" them, or {setting('incomplete', 'keep')}"
+            ),
         ]
     if remedy:
         remedies += [remedy]
-    takes = (
-        f"a window takes {pluralise(options.window_rows, 'row')} (input_length"
-        f" {options.input_length:,}"
-    )
+    lengths = f"{setting_name('input_length')} {options.input_length:,}"
     if options.horizon_rows:
-        takes += f" and output_length {options.output_length:,})"
-    else:
-        takes += ")"
-    raise InputError(f"{takes}, {why}; {'; or '.join(remedies)}", path=where)
+        lengths += f" and {setting_name('output_length')} {options.output_length:,}"
+    raise InputError(
+        f"split {split!r} has no window: one takes {pluralise(options.window_rows, 'row')}"
+        f" ({lengths}), {why}",
+        setting="input_length",
+        path=store.root,
+        remedy="; or ".join(remedies),
+    )
 
 
 def _remedies(
@@ -552,7 +561,11 @@ def windows_of(store: SeriesStore, split: str, options: WindowOptions) -> Window
         name = ALIASES.get(split, split)
     if name not in SPLITS:
         raise InputError(
-            f"has no split {split!r}", path=store.root, remedy=f"choose one of {', '.join(SPLITS)}"
+            "not a split of the run",
+            setting="split",
+            path=store.root,
+            value=split,
+            remedy=f"choose one of {', '.join(SPLITS)}",
         )
     entities = store.entities
     columns = store.columns
@@ -565,13 +578,19 @@ def windows_of(store: SeriesStore, split: str, options: WindowOptions) -> Window
             f"static features of entity {which!r} are missing, and of {int(holes.sum()) - 1}"
             " others",
             path=store.root,
-            remedy='prepare with another missing_static=, or pass static="none"',
+            remedy=(
+                f"prepare with another {setting('missing_static')}, or pass"
+                f" {setting('static', 'none')}"
+            ),
         )
     if options.masks != "none" and not columns.masks:
         raise InputError(
             "has no masks of filled values",
             path=store.root,
-            remedy='prepare with filled_mask="columns", or pass masks="none"',
+            remedy=(
+                f"prepare with {setting('filled_mask', 'columns')}, or pass"
+                f" {setting('masks', 'none')}"
+            ),
         )
     segments = segments_of(store, name, options, blockers_of(store, options))
     return Windows(store, name, options, segments, entities.first_row, starts, ends)
