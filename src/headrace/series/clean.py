@@ -266,21 +266,8 @@ def clean(
     trains = settings.fits and settings.division.trains(entity)
     rows = Counter(observed.dropped)
     placed = _put_on_axis(settings, observed, rows)
-    values = placed.values
-    missing = np.isnan(values)
-    never = missing.all(axis=0)
-    if trains and never.any():
-        raise LeftOut("never observed", column=columns[int(np.argmax(never))])
-    start = 0
-    stop = placed.axis.rows
-    if settings.fits and settings.trim != "none":
-        judged = len(columns) if settings.trim == "all" else len(settings.targets)
-        start, stop = trimmed(~missing[:, :judged], least=edges[-1] if edges else 0)
-    if start == stop:
-        raise LeftOut(
-            "no time lies between the first and the last value of all columns",
-            remedy=f"see {setting_name('trim')}",
-        )
+    missing = np.isnan(placed.values)
+    start, stop = _kept_steps(settings, missing, edges, trains=trains)
     observed_cells = ~missing[start:stop]
     axis = placed.axis.tail(start, stop)
     if not settings.fits:
@@ -290,35 +277,23 @@ def clean(
     cut = cut_at(observed_cells[:, 0], edges, layout)
     if trains:
         _require_targets(settings, entity, cut, int(observed_cells[:, 0].sum()))
-    gaps = find_gaps(missing)
-    fillable = np.isin(columns, settings.filled_columns)[gaps.column]
-    long = gaps.length > settings.max_imputation_gap_size
-    short = ~long & fillable
-    known_length = gaps.on_one_side([start + edge for edge in edges])
-    filled = fill_gaps(values, gaps.select(short & known_length))[start:stop]
-    values = values[start:stop]
-    pipelines = settings.resolved.time_series
+    gaps = _JudgedGaps.of(settings, missing, [start + edge for edge in edges])
+    filled = fill_gaps(placed.values, gaps.filled)[start:stop]
+    values = placed.values[start:stop]
     if trains:
-        reason = reasons(pipelines, columns, values[cut.train_row : cut.train_stop])
+        train = values[cut.train_row : cut.train_stop]
+        reason = reasons(settings.resolved.time_series, columns, train)
         if reason is not None:
             raise LeftOut(reason)
-    unusable = without_result(pipelines, columns, values)
+    unusable = without_result(settings.resolved.time_series, columns, values)
     if unusable.any():
         values[unusable] = np.nan
         filled &= ~unusable
         cut = cut_at(observed_cells[:, 0] & ~unusable[:, 0], edges, layout)
     boundaries = [start, *(start + edge for edge in edges), stop]
-    limits = np.searchsorted(placed.positions, boundaries)
-    source_rows = np.ones(len(placed.rows), np.int64)
-    if observed.counts is not None:
-        source_rows = observed.counts[placed.rows]
-    cumulative = np.append(0, np.cumsum(source_rows))
-    for name, count in zip(layout.names, np.diff(cumulative[limits]).tolist(), strict=True):
-        rows[name or IN_NO_SPLIT.word] += count
-    outside = cumulative[limits[0]] + cumulative[-1] - cumulative[limits[-1]]
-    rows[TRIMMED.word] = int(outside)
-    inside = (gaps.start < stop) & (gaps.start + gaps.length > start)
-    width = len(columns)
+    rows.update(_count_source_rows(layout, placed, observed, boundaries))
+    last = stop - start - 1 - observed_cells[::-1].argmax(axis=0)
+    first, end = np.searchsorted(placed.positions, [start, stop]).tolist()
     return Cleaned(
         rows=rows,
         axis=axis,
@@ -326,22 +301,98 @@ def clean(
         filled=filled,
         cut=cut,
         imputation={
-            "short_gaps_count": gaps.select(inside & short & known_length).count(width),
+            **gaps.counts(start, stop, len(columns)),
             "imputed_values_count": filled.sum(axis=0, dtype=np.int64),
-            "long_gaps_count": gaps.select(inside & long).count(width),
-            "unfilled_gaps_count": gaps.select(inside & ~long & ~fillable).count(width),
-            "cut_gaps_count": gaps.select(inside & short & ~known_length).count(width),
             "unusable_values_count": unusable.sum(axis=0, dtype=np.int64),
             "missing_values_count": np.isnan(values).sum(axis=0, dtype=np.int64),
-            "longest_gap": gaps.select(inside).longest(width),
         },
-        first_last=np.stack(
-            [observed_cells.argmax(axis=0), stop - start - 1 - observed_cells[::-1].argmax(axis=0)],
-            axis=1,
-        ),
-        added_rows=stop - start - int(limits[-1] - limits[0]),
+        first_last=np.stack([observed_cells.argmax(axis=0), last], axis=1),
+        added_rows=stop - start - (end - first),
         trimmed_steps=(start, placed.axis.rows - stop),
     )
+
+
+def _kept_steps(
+    settings: Series, missing: Bools, edges: Sequence[int] | None, *, trains: bool
+) -> tuple[int, int]:
+    """Return the steps [start, stop) that remain after trimming. Raises `LeftOut`."""
+    columns = settings.columns
+    never = missing.all(axis=0)
+    if trains and never.any():
+        raise LeftOut("never observed", column=columns[int(np.argmax(never))])
+    start = 0
+    stop = len(missing)
+    if settings.fits and settings.trim != "none":
+        judged = len(columns) if settings.trim == "all" else len(settings.targets)
+        start, stop = trimmed(~missing[:, :judged], least=edges[-1] if edges else 0)
+    if start == stop:
+        raise LeftOut(
+            "no time lies between the first and the last value of all columns",
+            remedy=f"see {setting_name('trim')}",
+        )
+    return start, stop
+
+
+@dataclass(frozen=True)
+class _JudgedGaps:
+    """The gaps of an entity, and for each whether it is too long, in a column that is filled, and
+    on one side of every cut.
+    """
+
+    gaps: Gaps
+    long: Bools
+    fillable: Bools
+    on_one_side: Bools
+
+    @classmethod
+    def of(cls, settings: Series, missing: Bools, cuts: Sequence[int]) -> _JudgedGaps:
+        """Judge the gaps of missing [T, C]. cuts: the rows where segments begin, ascending."""
+        gaps = find_gaps(missing)
+        return cls(
+            gaps,
+            gaps.length > settings.max_imputation_gap_size,
+            np.isin(settings.columns, settings.filled_columns)[gaps.column],
+            gaps.on_one_side(cuts),
+        )
+
+    @property
+    def filled(self) -> Gaps:
+        """The gaps that are filled."""
+        return self.gaps.select(~self.long & self.fillable & self.on_one_side)
+
+    def counts(self, start: int, stop: int, columns: int) -> dict[str, I64]:
+        """Count the gaps in rows [start, stop) by what becomes of them, for each column."""
+        gaps = self.gaps
+        inside = (gaps.start < stop) & (gaps.start + gaps.length > start)
+        short = inside & ~self.long
+        return {
+            "short_gaps_count": gaps.select(short & self.fillable & self.on_one_side).count(
+                columns
+            ),
+            "long_gaps_count": gaps.select(inside & self.long).count(columns),
+            "unfilled_gaps_count": gaps.select(short & ~self.fillable).count(columns),
+            "cut_gaps_count": gaps.select(short & self.fillable & ~self.on_one_side).count(columns),
+            "longest_gap": gaps.select(inside).longest(columns),
+        }
+
+
+def _count_source_rows(
+    layout: SplitLayout, placed: _OnAxis, observed: Observed, boundaries: Sequence[int]
+) -> Counter[str]:
+    """Count the source rows on the axis by split, or by the reason why they are in none.
+
+    boundaries: the steps where segments begin, and the one where the last ends.
+    """
+    limits = np.searchsorted(placed.positions, boundaries)
+    source_rows = np.ones(len(placed.rows), np.int64)
+    if observed.counts is not None:
+        source_rows = observed.counts[placed.rows]
+    cumulative = np.append(0, np.cumsum(source_rows))
+    rows = Counter[str]()
+    for name, count in zip(layout.names, np.diff(cumulative[limits]).tolist(), strict=True):
+        rows[name or IN_NO_SPLIT.word] += count
+    rows[TRIMMED.word] = int(cumulative[limits[0]] + cumulative[-1] - cumulative[limits[-1]])
+    return rows
 
 
 def _require_targets(settings: Series, entity: str, cut: Cut, observed: int) -> None:
@@ -391,16 +442,7 @@ def _put_on_axis(settings: Series, observed: Observed, dropped: Counter[str]) ->
 
     Raises `LeftOut`.
     """
-    if not len(observed.times):
-        raise LeftOut("has no rows")
-    known = np.flatnonzero(observed.times != MISSING)
-    if len(known) < len(observed.times):
-        if settings.bad_rows == "error":
-            assert observed.bad_time is not None
-            raise LeftOut(observed.bad_time.marked)
-        dropped[BAD_TIME.word] = len(observed.times) - len(known)
-        if not len(known):
-            raise LeftOut("no row has a time that can be read")
+    known = _timed_rows(settings, observed, dropped)
     times = observed.times[known]
     step = settings.step
     placed = place_rows(times, step)
@@ -416,17 +458,7 @@ def _put_on_axis(settings: Series, observed: Observed, dropped: Counter[str]) ->
     repeated = positions[1:] == positions[:-1]
     if repeated.any():
         if settings.duplicate_times == "error":
-            advice = ""
-            if settings.time_zone is None and not step.months and step.micros < DAY_US:
-                advice = (
-                    f"; if they are of clocks that change, give {setting_name('time_zone')}, e.g."
-                    " Europe/Berlin"
-                )
-            raise LeftOut(
-                f"{pluralise(repeated.sum(), 'time comes', 'times come')} twice, first"
-                f" {_iso(times[rows[int(np.argmax(repeated))]])}",
-                remedy=f"correct it, or give {setting('duplicate_times', 'first')}{advice}",
-            )
+            raise _repeated(settings, times[rows[:-1][repeated]])
         if settings.duplicate_times == "first":
             stays = np.append(True, ~repeated)
         else:
@@ -440,16 +472,51 @@ def _put_on_axis(settings: Series, observed: Observed, dropped: Counter[str]) ->
             remedy=f"give the {setting_name('frequency')} of its rows",
         )
     rows = known[rows]
-    source = observed.values
+    return _OnAxis(
+        axis, _values_on(settings, axis, observed.values, rows, positions), rows, positions
+    )
+
+
+def _timed_rows(settings: Series, observed: Observed, dropped: Counter[str]) -> I64:
+    """Return the rows that have a time, and count the others. Raises `LeftOut`."""
+    if not len(observed.times):
+        raise LeftOut("has no rows")
+    known = np.flatnonzero(observed.times != MISSING)
+    if len(known) < len(observed.times):
+        if observed.bad_time is not None and settings.bad_rows == "error":
+            raise LeftOut(observed.bad_time.marked)
+        dropped[BAD_TIME.word] = len(observed.times) - len(known)
+        if not len(known):
+            raise LeftOut("no row has a time that can be read")
+    return known
+
+
+def _values_on(settings: Series, axis: Axis, source: F64, rows: I64, positions: I64) -> F64:
+    """Copy the values of these rows to their positions on the axis."""
     if len(rows) < len(source) or (rows != np.arange(len(rows))).any():
         source = source[rows]
     if len(positions) == axis.rows:
-        return _OnAxis(axis, source.copy(order="F"), rows, positions)
+        return source.copy(order="F")
     values = np.empty((axis.rows, source.shape[1]), order="F")
     values[:] = settings.empty_step
     for column in range(values.shape[1]):
         values[positions, column] = source[:, column]
-    return _OnAxis(axis, values, rows, positions)
+    return values
+
+
+def _repeated(settings: Series, times: I64) -> LeftOut:
+    """Return the error of times that come twice."""
+    step = settings.step
+    advice = ""
+    if settings.time_zone is None and not step.months and step.micros < DAY_US:
+        advice = (
+            f"; if they are of clocks that change, give {setting_name('time_zone')}, e.g."
+            " Europe/Berlin"
+        )
+    return LeftOut(
+        f"{pluralise(len(times), 'time comes', 'times come')} twice, first {_iso(times[0])}",
+        remedy=f"correct it, or give {setting('duplicate_times', 'first')}{advice}",
+    )
 
 
 def _off_grid(settings: Series, times: I64, off_grid: I64, rows: I64) -> LeftOut:
@@ -497,7 +564,9 @@ def quality_report(
     }
 
 
-def add_to_report(report: dict[str, Any], settings: Series, cleaned: Cleaned) -> None:
+def add_to_report(
+    report: dict[str, Any], settings: Series, cleaned: Cleaned
+) -> None:
     """Add to the quality report of an entity what is known of one that passes.
 
     Counts are of the retained steps. imputation_info has for each column: gaps that were filled,
@@ -507,7 +576,6 @@ def add_to_report(report: dict[str, Any], settings: Series, cleaned: Cleaned) ->
     """
     times = [_time_text(micros) for micros in cleaned.axis.times()[_report_rows(cleaned)].tolist()]
     cut = cleaned.cut
-    rows = cleaned.rows
     step_count = cleaned.axis.rows
     start, end = cleaned.trimmed_steps
     targets = {"train": cut.train_targets, "val": cut.val_targets, "test": cut.test_targets}
@@ -522,18 +590,10 @@ def add_to_report(report: dict[str, Any], settings: Series, cleaned: Cleaned) ->
         observed = counts["missing_values_count"] < step_count
         period = {"start": column_ends[2 * number], "end": column_ends[2 * number + 1]}
         periods[name] = period if observed else None
-    filled = sum(counts["imputed_values_count"] for counts in imputation.values())
-    word = settings.step.word
-    steps = [f"placed on steps of {word}, {cleaned.added_rows} missing rows added"]
-    for reason in (BAD_TIME, OFF_GRID, DUPLICATE_TIME):
-        if reason.word in rows:
-            steps.append(f"dropped {rows[reason.word]} rows: {reason.word}")
-    steps.append(f"trimmed {start} steps at the start and {end} at the end")
-    steps.append(f"carried {filled} values into gaps of at most {settings.max_imputation_gap_size}")
     report |= {
         "period": {"start": first, "end": last, "steps": step_count},
         "valid_period": periods,
-        "processing_steps": steps,
+        "processing_steps": _processing_steps(settings, cleaned),
         "added_rows": cleaned.added_rows,
         "trimmed_steps": {"start": start, "end": end},
         "imputation_info": imputation,
@@ -542,6 +602,21 @@ def add_to_report(report: dict[str, Any], settings: Series, cleaned: Cleaned) ->
             split: split_times[split] if row < step_count else None for split, row in starts.items()
         },
     }
+
+
+def _processing_steps(settings: Series, cleaned: Cleaned) -> list[str]:
+    """Describe what was done to the rows of an entity, in order."""
+    rows = cleaned.rows
+    start, end = cleaned.trimmed_steps
+    filled = int(cleaned.imputation["imputed_values_count"].sum())
+    word = settings.step.word
+    steps = [f"placed on steps of {word}, {cleaned.added_rows} missing rows added"]
+    for reason in (BAD_TIME, OFF_GRID, DUPLICATE_TIME):
+        if reason.word in rows:
+            steps.append(f"dropped {rows[reason.word]} rows: {reason.word}")
+    steps.append(f"trimmed {start} steps at the start and {end} at the end")
+    steps.append(f"carried {filled} values into gaps of at most {settings.max_imputation_gap_size}")
+    return steps
 
 
 def _report_rows(cleaned: Cleaned) -> I64:

@@ -312,31 +312,34 @@ def read_cut_dates(settings: Series, path: Path) -> dict[str, Cuts]:
     if "val_end" in names:
         val_ends = _instants(table, "val_end", path)
     cuts: dict[str, Cuts] = {}
-    for entity, train_end, val_end in zip(entities, train_ends, val_ends, strict=True):
-        problem = None
-        if entity is None:
-            problem = "has no entity"
-        elif entity in cuts:
-            problem = "comes twice"
-        elif train_end is None:
-            problem = "has no train_end"
+    table_rows = zip(entities, train_ends, val_ends, strict=True)
+    for row, (entity, train_end, val_end) in enumerate(table_rows, start=1):
+        problem = _wrong_dates(entity in cuts, entity, train_end, val_end)
         if problem is not None or train_end is None:
             raise SettingsError(
                 f"entity {entity!r} {problem}",
                 setting="cut_dates",
                 path=path,
-                column=key,
+                row=row,
                 remedy="correct the table",
-            )
-        if val_end is not None and val_end < train_end:
-            raise SettingsError(
-                f"entity {entity!r} has train_end after val_end",
-                setting="cut_dates",
-                path=path,
-                remedy="swap them",
             )
         cuts[entity] = (train_end, train_end if val_end is None else val_end)
     return cuts
+
+
+def _wrong_dates(
+    repeats: bool, entity: str | None, train_end: int | None, val_end: int | None
+) -> str | None:
+    """Return what is wrong with a row of cut dates; None if nothing is."""
+    if entity is None:
+        return "has no name"
+    if repeats:
+        return "comes twice"
+    if train_end is None:
+        return "has no train_end"
+    if val_end is not None and val_end < train_end:
+        return "has train_end after val_end"
+    return None
 
 
 def _instants(table: pa.Table, name: str, path: Path) -> list[int | None]:

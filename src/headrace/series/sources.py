@@ -336,64 +336,92 @@ def entity_source(settings: Series, files: Sequence[tuple[Path, str]]) -> Entity
     by_entity: dict[str, NamedFiles] = {}
     for path, name in shards_of(settings, files):
         by_entity.setdefault(entity_of(settings, name), []).append((path, name))
-    problems = dict.fromkeys(
-        settings.requested_entities or (), "no file has its name; correct the list of entities"
-    )
-    is_camels = settings.reader == "camels_us"
-    for entity, ((path, name), *others) in by_entity.items():
-        problems.pop(entity, None)
-        if others and not is_camels:
-            raise InputError(
-                f"entity {entity!r} is also that of {others[0][0]}",
-                path=path,
-                remedy="rename one, or give one of them",
+    problems: dict[str, InputError] = {}
+    for entity in settings.requested_entities or ():
+        if entity not in by_entity:
+            problems[entity] = InputError(
+                "no file has its name", remedy=f"correct {setting_name('entities')}"
             )
-        may_lack_flow = settings.optional_columns and camels.FORCING_NAME.fullmatch(path.name)
-        if is_camels and len(others) != 1 and (others or not may_lack_flow):
-            problems[entity] = (
-                f"{path}: is its only file; CAMELS-US has a forcing and a streamflow file for each"
-                " basin"
-            )
-        region = name.partition("/")[0]
-        named_region = entity.partition("_")[0]
-        if settings.region_time_series_base_dirs and named_region != region:
-            problems[entity] = (
-                f"{path}: is of region {named_region!r} by its name, but in the directory of"
-                f" {region!r}"
-            )
+    for entity, named_files in by_entity.items():
+        problem = _misplaced(settings, entity, named_files)
+        if problem is not None:
+            problems[entity] = problem
     names = sorted({*by_entity, *problems})
     types = partition_types(name for _, name in files_of(SERIES, files))
 
     def rows(number: int, columns: Sequence[str]) -> Observed:
         entity = names[number]
         if entity in problems:
-            raise InputError(problems[entity])
-        if is_camels:
+            raise problems[entity]
+        if settings.reader == "camels_us":
             paths = [path for path, _ in by_entity[entity]]
             return Observed(*camels.read_basin(settings, paths, columns))
         path, name = by_entity[entity][0]
-        times: list[I64] = []
-        values: list[F64] = []
-        bad_time = None
-        first_row = 0
-        for table in tables(settings, path, name, [settings.time, *columns], types):
-            parsed = parse(settings, columns, table, first_row, str(path))
-            if parsed.unread:
-                raise unread_value(settings, table, parsed.unread, first_row).at(path=path)
-            if bad_time is None:
-                bad_time = first_unread(settings, path, table, parsed.times, first_row)
-            times.append(parsed.times)
-            values.append(parsed.values)
-            first_row += len(parsed.times)
-        if len(times) == 1:  # a single table needs no copy
-            return Observed(times[0], values[0], bad_time)
-        no_times = np.empty(0, np.int64)
-        no_values = np.empty((0, len(columns)))
-        return Observed(
-            np.concatenate([no_times, *times]), np.concatenate([no_values, *values]), bad_time
-        )
+        return _rows_of_file(settings, path, name, columns, types)
 
     return EntitySource(names, rows, by_entity)
+
+
+def _misplaced(settings: Series, entity: str, files: NamedFiles) -> InputError | None:
+    """Return the error of an entity that lacks a file or is in the directory of another region;
+    None if all is well.
+
+    Raises `InputError` if two files are one entity.
+    """
+    (path, name), *others = files
+    if settings.reader == "camels_us":
+        may_lack_flow = settings.optional_columns and camels.FORCING_NAME.fullmatch(path.name)
+        if len(others) != 1 and (others or not may_lack_flow):
+            return InputError(
+                "the entity has no other file; CAMELS-US has a forcing and a streamflow file for"
+                " each basin",
+                path=path,
+            )
+    elif others:
+        raise InputError(
+            f"entity {entity!r} is also that of {others[0][0]}",
+            path=path,
+            remedy="rename one, or give one of them",
+        )
+    region = name.partition("/")[0]
+    named_region = entity.partition("_")[0]
+    if settings.region_time_series_base_dirs and named_region != region:
+        return InputError(
+            f"the file is of region {named_region!r} by its name, but in the directory of"
+            f" {region!r}",
+            path=path,
+        )
+    return None
+
+
+def _rows_of_file(
+    settings: Series,
+    path: Path,
+    name: str,
+    columns: Sequence[str],
+    types: Mapping[str, pa.DataType],
+) -> Observed:
+    """Read the rows of an entity from its file."""
+    times: list[I64] = []
+    values: list[F64] = []
+    bad_time = None
+    first_row = 0
+    for table in tables(settings, path, name, [settings.time, *columns], types):
+        parsed = parse(settings, columns, table, first_row, str(path))
+        if parsed.unread:
+            raise unread_value(settings, table, parsed.unread, first_row).at(path=path)
+        if bad_time is None:
+            bad_time = first_unread(settings, path, table, parsed.times, first_row)
+        times.append(parsed.times)
+        values.append(parsed.values)
+        first_row += len(parsed.times)
+    if len(times) == 1:  # a single table needs no copy
+        return Observed(times[0], values[0], bad_time)
+    no_times = np.empty(0, np.int64)
+    no_values = np.empty((0, len(columns)))
+    return Observed(
+        np.concatenate([no_times, *times]), np.concatenate([no_values, *values]), bad_time
+    )
 
 
 def tables(
@@ -413,10 +441,20 @@ def tables(
     if settings.reader == "xarray" and columns is not None:
         for table in grids.grid_tables(path, columns, settings.optional_columns):
             yield _select(settings, path, table, columns)
-        return
-    if settings.reader == "grdc":
+    elif settings.reader == "grdc":
         yield _select(settings, path, text.grdc_table(path, settings.time), columns)
-        return
+    else:
+        yield from _file_tables(settings, path, name, columns, partitions)
+
+
+def _file_tables(
+    settings: Series,
+    path: Path,
+    name: str,
+    columns: Sequence[str] | None,
+    partitions: Mapping[str, pa.DataType],
+) -> Iterator[pa.Table]:
+    """Yield some columns of a text or Parquet file, as `tables` does."""
     file_type = file_type_of_name(path.name)
     if file_type != FileType.named("parquet"):
         file_type = detect(path)

@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from headrace.arrays import F64, I64
+from headrace.arrays import F64, I64, Bools
 from headrace.digest import canonical_json
 from headrace.errors import InputError, setting, setting_name
 from headrace.formats.dates import MISSING
@@ -136,18 +136,28 @@ class _SpreadShard:
                 if keep[row] and entity not in unread:
                     error = unread_value(settings, table, parsed.unread, read, row)
                     unread[entity] = error.at(path=self.path).marked
-            untimed: dict[str, str] = {}
-            for row in np.flatnonzero(keep & (times == MISSING)).tolist():
-                entity = entities[row].as_py()
-                if entity not in untimed:
-                    error = unread_time(settings, table, row, read)
-                    untimed[entity] = error.at(path=self.path).marked
+            untimed = self._untimed(table, read, entities, keep & (times == MISSING))
             if not keep.all():  # avoid copying if all rows stay
                 entities = entities.filter(pa.array(keep))
                 times = times[keep]
                 values = values[keep]
             yield _EntityRows(entities, times, values, unread, untimed, table.num_rows, dropped)
             read += table.num_rows
+
+    def _untimed(
+        self, table: pa.Table, read: int, entities: pa.Array, without_time: Bools
+    ) -> dict[str, str]:
+        """Return the message about the first row without a time of each entity.
+
+        read: the rows of the file before this table.
+        """
+        untimed: dict[str, str] = {}
+        for row in np.flatnonzero(without_time).tolist():
+            entity = entities[row].as_py()
+            if entity not in untimed:
+                error = unread_time(self.settings, table, row, read)
+                untimed[entity] = error.at(path=self.path).marked
+        return untimed
 
     def _wide_rows(self) -> Iterator[_EntityRows]:
         """Yield the rows of a table with a column for each entity, whose cells are values of one

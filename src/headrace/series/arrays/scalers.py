@@ -358,34 +358,10 @@ def fit_scalers(
     matrix = np.asarray(matrix, np.float64)
     if offsets is None or entities is None:
         offsets = np.array([0, len(matrix)], np.int64)
-
-    def who(group: int) -> str:
-        return "the group of all entities" if entities is None else f"entity {entities[group]!r}"
-
-    short = np.flatnonzero(np.diff(offsets) < 1)
-    if len(short):
-        raise InputError(
-            f"{who(int(short[0]))} has no rows to fit a scaler on", remedy="leave it out"
-        )
+    groups = np.empty(0, np.int64)
     if len(matrix):
         groups = row_groups(offsets, 0, len(matrix))
-    else:
-        groups = np.empty(0, np.int64)
-    if (first_bad := _first(np.isinf(matrix))) is not None:
-        row, column = first_bad
-        raise InputError(
-            f"{who(int(groups[row]))} cannot be scaled",
-            column=columns[column],
-            value=float(matrix[row, column]),
-            remedy="correct the data or leave the entity out",
-        )
-    if steps and (first_bad := _first(counts(matrix, offsets) == 0)) is not None:
-        group, column = first_bad
-        raise InputError(
-            f"{who(group)} has no value among the rows to fit a scaler on",
-            column=columns[column],
-            remedy="leave the entity or the column out",
-        )
+    _check_rows(columns, matrix, offsets, entities, needs_values=bool(steps))
     measured: list[Mapping[str, F64]] = []
     for step in steps:
         measured.append(_measure(step, matrix, offsets))
@@ -397,7 +373,7 @@ def fit_scalers(
         if (first_bad := _first(~np.isfinite(matrix) & ~np.isnan(before))) is not None:
             row, column = first_bad
             raise InputError(
-                f"{who(int(groups[row]))} has no finite value there after"
+                f"{_who(entities, int(groups[row]))} has no finite value there after"
                 f" {step.get('func') or step['step']}",
                 column=columns[column],
                 value=float(before[row, column]),
@@ -406,6 +382,47 @@ def fit_scalers(
     if entities is None:
         return Scalers(tuple(columns), None, tuple(steps), tuple(measured))
     return Scalers(tuple(columns), tuple(entities), tuple(steps), tuple(measured))._ascending()
+
+
+def _who(entities: Sequence[str] | None, group: int) -> str:
+    return "the group of all entities" if entities is None else f"entity {entities[group]!r}"
+
+
+def _check_rows(
+    columns: Sequence[str],
+    matrix: F64,
+    offsets: I64,
+    entities: Sequence[str] | None,
+    *,
+    needs_values: bool,
+) -> None:
+    """Raise `InputError` for a group without rows, for infinite values, and if `needs_values` for a
+    column of a group without values.
+    """
+    short = np.flatnonzero(np.diff(offsets) < 1)
+    if len(short):
+        raise InputError(
+            f"{_who(entities, int(short[0]))} has no rows to fit a scaler on",
+            remedy="leave it out",
+        )
+    infinite = _first(np.isinf(matrix))
+    if infinite is not None:
+        row, column = infinite
+        group = int(np.searchsorted(offsets, row, "right")) - 1
+        raise InputError(
+            f"{_who(entities, group)} cannot be scaled",
+            column=columns[column],
+            value=float(matrix[row, column]),
+            remedy="correct the data or leave the entity out",
+        )
+    empty = _first(counts(matrix, offsets) == 0) if needs_values else None
+    if empty is not None:
+        group, column = empty
+        raise InputError(
+            f"{_who(entities, group)} has no value among the rows to fit a scaler on",
+            column=columns[column],
+            remedy="leave the entity or the column out",
+        )
 
 
 def _first(mask: Bools) -> tuple[int, int] | None:
