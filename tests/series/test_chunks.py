@@ -1,12 +1,12 @@
 """Chunks of entities: each pass has each entity once, in an order of its own."""
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import SettingsError
 from headrace.series.windows.loader import ChunkPlan
+from raised import raised
 
 
 @given(st.integers(1, 30), st.integers(0, 5), st.integers(1, 8))
@@ -50,5 +50,5 @@ def test_another_seed_has_other_chunks():
 
 
 def test_what_cannot_be_is_said():
-    with pytest.raises(SettingsError, match="no entity with a window"):
+    with raised(SettingsError, remedy="prepare more, or ask for less"):
         ChunkPlan(0, 0, chunk_size=1)

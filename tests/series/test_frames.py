@@ -13,6 +13,7 @@ import headrace
 from headrace.errors import InputError
 from headrace.frames import clean, split, windows_of_frame
 from headrace.series.windows.windows import open_windows
+from raised import raised
 
 NAMES = ("a", "b", "c")
 PLAIN = {"strategy": "per_group", "pipeline": []}
@@ -61,13 +62,13 @@ def made(frame: pl.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_table_without_rows_is_told(frame: pl.DataFrame) -> None:
     for function in (clean, split, windows_of_frame):
-        with pytest.raises(InputError, match="the table has no rows of an entity"):
+        with raised(InputError, remedy="give those of at least one"):
             function(frame[:0], settings())
 
 
 def test_rows_of_no_entity_and_of_others_are_left_out_as_in_a_run(frame: pl.DataFrame) -> None:
     more = pl.concat([frame, frame[:9].with_columns(gauge=pl.lit(None, pl.String))])
-    with pytest.raises(InputError, match="9 rows have no entity"):
+    with raised(InputError, column="gauge"):
         clean(more, settings(entities=["a"]))
 
     assert clean(frame, settings()).equals(clean(more, settings(null_entity="drop")))
@@ -144,9 +145,9 @@ def test_dates_masks_and_calendars_are_those_that_are_asked_for(frame: pl.DataFr
 
 
 def test_what_cannot_be_is_said(frame: pl.DataFrame) -> None:
-    with pytest.raises(InputError, match="entity 'a': .* are required by min_train_years 2"):
+    with raised(InputError, setting="min_train_years"):
         clean(frame, settings(min_train_years=2))
-    with pytest.raises(InputError, match="the table has no column 'snow'"):
+    with raised(InputError, column="snow"):
         clean(frame, settings(features=["snow"]))
     with pytest.raises(InputError, match="entity 'a': has times that come twice"):
         windows_of_frame(pl.concat([frame, frame]), settings(), input_length=5, output_length=1)

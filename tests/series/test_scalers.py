@@ -12,6 +12,7 @@ from headrace.series.arrays import scalers as module
 from headrace.series.arrays.scalers import Scalers, fit_scalers
 from headrace.series.arrays.steps import complete
 from laws import examples
+from raised import raised
 
 COLUMNS = ("q", "p")
 STEPS = [
@@ -34,14 +35,11 @@ def test_t12_an_entity_without_a_fit_is_an_error_and_never_unscaled_data() -> No
     matrix, offsets = case(["camelsch_4001", "b"])
     fitted = fit_scalers(STEPS, COLUMNS, matrix, offsets, ["camelsch_4001", "b"])
 
-    with pytest.raises(
-        InputError,
-        match=r"'camelsch_4003'.*near: 'camelsch_4001'.*unscaled values are never returned",
-    ):
+    with raised(InputError, value="camelsch_4003"):
         fitted.apply(matrix, offsets, ["b", "camelsch_4003"])
-    with pytest.raises(InputError, match="camelsch_4003"):
+    with raised(InputError, value="camelsch_4003"):
         fitted.invert(matrix, offsets, ["b", "camelsch_4003"])
-    with pytest.raises(InputError, match="'c'"):
+    with raised(InputError, value="c"):
         fitted.index_of(["b", "c"])
 
 
@@ -130,10 +128,7 @@ def test_missing_stays_missing_and_nothing_else_becomes_so() -> None:
         np.isnan(fitted.apply(matrix, offsets, entities)), np.isnan(matrix)
     )
     matrix[4, 1] = -7.0
-    with pytest.raises(
-        InputError,
-        match=r"entity 'a', column 'p': -7.0 has no finite value after log1p -> Standard",
-    ):
+    with raised(InputError, column="p", value=-7.0):
         fitted.apply(matrix, offsets, entities)
 
 
@@ -169,5 +164,5 @@ def test_damaged_json_is_refused(damage) -> None:
     record = fit_scalers(STEPS, COLUMNS, matrix, offsets, ["a", "b"]).to_json()
     damage(record)
 
-    with pytest.raises(CorruptShard, match="fitted pipelines"):
+    with raised(CorruptShard, remedy="restore them or prepare the run again"):
         Scalers.from_json(record)

@@ -17,6 +17,7 @@ from headrace.errors import InputError
 from headrace.series.arrays.scalers import fit_scalers
 from headrace.series.pipelines.objects import to_sklearn
 from headrace.series.pipelines.settings import as_steps
+from raised import raised
 
 COLUMNS = ("gamma", "constant", "large", "tiny", "whole")
 ENTITIES = ["m", "b", "z", "a"]
@@ -202,32 +203,31 @@ def test_log_with_an_offset_and_with_a_share_of_the_mean() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "steps", "says"),
+    ("value", "steps", "scaled", "remedy"),
     [
-        (np.inf, "StandardScaler", "entity 'b', column 'q': holds inf"),
-        (
-            -3.0,
-            {"step": "FunctionTransformer", "func": "log1p"},
-            r"entity 'b', column 'q': -3.0 has no finite value after log1p",
-        ),
+        (np.inf, "StandardScaler", np.inf, "correct the data or leave the entity out"),
+        (-3.0, {"step": "FunctionTransformer", "func": "log1p"}, -3.0, "choose a step"),
         (
             0.0,
             ["StandardScaler", {"step": "FunctionTransformer", "func": "log"}],
-            "no finite value after log",
+            -1.0,
+            "choose a step",
         ),
     ],
 )
-def test_a_value_that_cannot_be_scaled_is_named(value: float, steps, says: str) -> None:
+def test_a_value_that_cannot_be_scaled_is_named(
+    value: float, steps, scaled: float, remedy: str
+) -> None:
     matrix = np.array([[1.0], [2.0], [1.5], [value]])
 
-    with pytest.raises(InputError, match=says):
+    with raised(InputError, column="q", value=scaled, remedy=remedy):
         fit_scalers(native(steps), ["q"], matrix, np.array([0, 2, 4]), ["a", "b"])
 
 
 def test_a_column_without_values_cannot_be_fitted() -> None:
     matrix = np.array([[1.0, 2.0], [2.0, np.nan]])
 
-    with pytest.raises(InputError, match="entity 'b', column 'p': has no value"):
+    with raised(InputError, column="p"):
         fit_scalers(native("StandardScaler"), ["q", "p"], matrix, np.array([0, 1, 2]), ["a", "b"])
     with pytest.raises(InputError, match="entity 'b': has no rows"):
         fit_scalers(native("StandardScaler"), ["q", "p"], matrix, np.array([0, 2, 2]), ["a", "b"])

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from headrace.errors import HeadraceError, InputError, SettingsError
 from headrace.stream.ranks.topology import Topology
 from headrace.tabular.dataset import PipelineIterableDataset
+from raised import raised
 
 ALONE = Topology(rank=0, world_size=1)
 WHOLE = st.one_of(st.none(), st.integers(-(2**62), 2**62))
@@ -163,76 +164,73 @@ def test_both_kinds_of_dataframe_give_the_same_rows(library):
 
 
 @pytest.mark.parametrize(
-    ("config", "message"),
+    ("config", "fields"),
     [
         ({"tab_field_list": ["nope"]}, r"columns \['nope'\] are not in the data"),
         ({"tab_field_list": ["tags"]}, "column 'tags' is list<.*>, which is not a number"),
-        ({"tab_field_list": ["day"]}, "column 'day' is date32.*, which is not a number"),
-        (
-            {"cat_field_list": ["tags"]},
-            "column 'tags' is list<.*>, which is not text or a category",
-        ),
+        ({"tab_field_list": ["day"]}, {"setting": "tab_field_list", "column": "day"}),
+        ({"cat_field_list": ["tags"]}, {"setting": "config", "column": "tags"}),
         (
             {"tab_field_list": ["sky"], "cat_field_list": ["sky"]},
-            "column 'sky' is declared a number .* declare it once",
+            {"setting": "tab_field_list", "remedy": "declare it once"},
         ),
-        ({"cat_field_list": "sky"}, "cat_field_list is 'sky'; give a list"),
-        ({"cat_field_list": ["sky", "sky"]}, "names a column twice"),
-        ({"label_name": 3}, "label_name is 3; give the name"),
-        ({"header": None}, "header is None; the first line"),
-        ({"label_type": "ordinal"}, "label_type is 'ordinal'"),
-        ([], "config is a list; give a dict"),
+        ({"cat_field_list": "sky"}, {"setting": "cat_field_list", "value": "sky"}),
+        ({"cat_field_list": ["sky", "sky"]}, {"value": ["sky", "sky"], "remedy": "once"}),
+        ({"label_name": 3}, {"setting": "label_name", "value": 3}),
+        ({"header": None}, {"setting": "header", "value": None}),
+        ({"label_type": "ordinal"}, {"remedy": "expected one of"}),
+        ([], {"setting": "config", "remedy": "give a dict"}),
     ],
 )
-def test_a_declaration_that_cannot_be_is_refused_when_built(config, message):
-    with pytest.raises(SettingsError, match=message):
+def test_a_declaration_that_cannot_be_is_refused_when_built(config, fields):
+    with raised(SettingsError, **fields):
         PipelineIterableDataset(config, dataframe=pa.table(COLUMNS), topology=ALONE)
 
 
 @pytest.mark.parametrize(
-    ("act", "message"),
+    ("act", "fields"),
     [
         (
             lambda data: data.fill_missing_value(columns={"nope": 1}),
-            "column 'nope' is not in the data",
+            {"column": "nope", "setting": "columns"},
         ),
         (
             lambda data: data.fill_missing_value(columns={"big": "x"}),
-            "'x' does not convert to int64, the type of column 'big'",
+            {"column": "big", "setting": "columns", "value": "x"},
         ),
-        (lambda data: data.set_cat_field_list(["nope"]), r"columns \['nope'\] are not in the data"),
-        (lambda data: data.set_label_field_name("nope"), "column 'nope' is not in the data"),
-        (lambda data: data.set_text_field_name([]), "got 0 names"),
-        (
-            lambda data: data.add_pipeline("nope", str.upper),
-            "add_pipeline: column 'nope' is not in the data",
-        ),
-        (lambda data: data.add_pipeline("sky", "upper"), "'upper' is a str; give a Processor"),
+        (lambda data: data.set_cat_field_list(["nope"]), {"remedy": "choose"}),
+        (lambda data: data.set_label_field_name("nope"), {"column": "nope"}),
+        (lambda data: data.set_text_field_name([]), {"setting": "text_name"}),
+        (lambda data: data.add_pipeline("nope", str.upper), {"column": "nope"}),
+        (lambda data: data.add_pipeline("sky", "upper"), {"setting": "processor"}),
     ],
 )
-def test_a_refused_change_changes_nothing(act, message):
+def test_a_refused_change_changes_nothing(act, fields):
     dataset = PipelineIterableDataset({}, dataframe=pa.table(COLUMNS), topology=ALONE)
-    with pytest.raises(SettingsError, match=message):
+    with raised(SettingsError, **fields):
         act(dataset)
 
     assert pa.table(COLUMNS).to_pylist() == values_of(dataset)
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "fields"),
     [
-        ({}, "give either file_dir or dataframe"),
-        ({"dataframe": [1, 2]}, "dataframe is a builtins.list; give a pandas"),
-        ({"dataframe": pandas.DataFrame([[1, 2]], columns=["a", "a"])}, "column names repeat"),
+        ({}, {"setting": "file_dir", "remedy": "give one of them"}),
+        ({"dataframe": [1, 2]}, {"setting": "dataframe", "remedy": "give a pandas"}),
         (
-            {"dataframe": pandas.DataFrame({"a": [1, "x"]})},
-            "column 'a' holds values of several types",
+            {"dataframe": pandas.DataFrame([[1, 2]], columns=["a", "a"])},
+            {"setting": "dataframe", "remedy": "rename one of them"},
         ),
-        ({"dataframe": pa.table(COLUMNS), "number_type": "half"}, "number_type is 'half'"),
-        ({"dataframe": pa.table(COLUMNS), "bad_numbers": "zero"}, "bad_numbers is 'zero'"),
-        ({"dataframe": pa.table(COLUMNS), "null_values": "NA"}, "null_values is the text 'NA'"),
+        ({"dataframe": pandas.DataFrame({"a": [1, "x"]})}, {"column": "a"}),
+        ({"dataframe": pa.table(COLUMNS), "number_type": "half"}, {"remedy": "float32"}),
+        ({"dataframe": pa.table(COLUMNS), "bad_numbers": "zero"}, {"remedy": "error"}),
+        (
+            {"dataframe": pa.table(COLUMNS), "null_values": "NA"},
+            {"setting": "null_values", "value": "NA"},
+        ),
     ],
 )
-def test_a_source_that_cannot_be_is_refused(settings, message):
-    with pytest.raises(HeadraceError, match=message):
+def test_a_source_that_cannot_be_is_refused(settings, fields):
+    with raised(HeadraceError, **fields):
         PipelineIterableDataset({}, topology=ALONE, **settings)

@@ -18,6 +18,7 @@ from headrace.tabular.processors import (
     Processor,
     values_of,
 )
+from raised import raised
 
 
 class Suffix(Processor):
@@ -98,10 +99,10 @@ def test_missing_floats_are_nan_and_rows_of_matrices_are_rows():
 @pytest.mark.parametrize(
     ("processor", "message"),
     [
-        (FunctionProcessor(len), r"len: fails on None: TypeError: .*; fix the processor, or fill"),
+        (FunctionProcessor(len), r"len fails on None: TypeError: .*; fix the processor, or fill"),
         (ColumnProcessor(lambda _: 1), "gave a int for a column; give an array"),
         (ColumnProcessor(lambda column: column[1:]), "gave 1 values for 2; give one for each"),
-        (ColumnProcessor(pc.sqrt), "sqrt: fails on a column of 2 values that begins with"),
+        (ColumnProcessor(pc.sqrt), "sqrt fails on a column of 2 values that begins with"),
     ],
 )
 def test_a_failure_names_processor_and_value(processor, message):
@@ -110,7 +111,7 @@ def test_a_failure_names_processor_and_value(processor, message):
 
 
 def test_what_is_no_processor_is_refused():
-    with pytest.raises(SettingsError, match="3 is a int; give a Processor or function"):
+    with raised(SettingsError, setting="processor", remedy="give a Processor or function"):
         FunctionProcessor(len) >> 3
 
 

@@ -8,6 +8,7 @@ import pytest
 
 import headrace
 from headrace.windows import aligned, open_windows
+from raised import raised
 
 DAY, HOUR = np.timedelta64(1, "D"), np.timedelta64(1, "h")
 HOLIDAYS = {"2021-04-02", "2021-04-05", "2021-05-31"}
@@ -180,7 +181,7 @@ def test_steps_that_make_up_no_other_are_refused(runs: Path, coarse: str, fine: 
         "future": "none",
     }
 
-    with pytest.raises(headrace.SettingsError, match="do not divide those of .*; give finer ones"):
+    with raised(headrace.SettingsError, setting="fine", remedy="give finer ones"):
         aligned(open_windows(runs / coarse, **own), fine=open_windows(runs / fine, **own))
 
 
@@ -234,8 +235,10 @@ def test_a_data_module_serves_them_in_training_in_chunks_and_in_prediction(runs:
 
 
 def test_a_finer_run_without_a_source_is_refused(runs: Path) -> None:
-    with pytest.raises(
-        headrace.SettingsError, match=r"finer\['hourly'\] is .*; give a mapping with source"
+    with raised(
+        headrace.SettingsError,
+        setting="finer",
+        remedy="give a mapping with source, input_length and",
     ):
         module_of(runs, finer={"hourly": {"input_length": 2, "output_length": 1}})
     with pytest.raises(headrace.SettingsError, match="input_lenght"):

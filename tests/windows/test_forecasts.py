@@ -9,6 +9,7 @@ import pytest
 import headrace
 from headrace.errors import InputError, SettingsError
 from headrace.windows import open_windows, write_forecasts
+from raised import raised
 
 DAYS = 120
 NAMES = ("g0", "g1", "g2")
@@ -88,13 +89,11 @@ def test_a_forecast_that_is_nan_is_null(prepared, tmp_path: Path) -> None:
 def test_what_cannot_be_written_leaves_no_file(prepared, tmp_path: Path) -> None:
     windows = open_windows(prepared[0], "test", input_length=5, output_length=2)
     path = tmp_path / "said.parquet"
-    with pytest.raises(
-        SettingsError, match=r"shape \(2, 3\), and its batch 2 windows of 2 horizons"
-    ):
+    with raised(SettingsError, setting="forecasts", remedy="give (2, 2)"):
         write_forecasts(path, windows, [(windows.batch([0, 1]), np.zeros((2, 3)))])
-    with pytest.raises(InputError, match="no forecast to write"):
+    with raised(InputError, remedy="give batches of windows"):
         write_forecasts(path, windows, [])
     assert [] == list(tmp_path.iterdir())
     write_forecasts(path, windows, [(windows.batch([0]), np.zeros((1, 2)))])
-    with pytest.raises(SettingsError, match="exists; give another path"):
+    with raised(SettingsError, setting="path", remedy="give another path, or remove it"):
         write_forecasts(path, windows, [(windows.batch([0]), np.zeros((1, 2)))])

@@ -395,7 +395,7 @@ def test_two_passes_at_a_time_are_an_error(dataset):
     next(one)
     next(other)
 
-    with pytest.raises(StreamError, match="a newer pass of this stream has begun"):
+    with raised(StreamError, remedy="finish one before the next, or make a second"):
         next(one)
 
 

@@ -13,6 +13,7 @@ import headrace
 from headrace.errors import CorruptShard, SettingsError
 from headrace.lightning import SeriesDataModule
 from headrace.windows import open_windows
+from raised import raised
 
 LENGTHS = {"ab_1": 300, "ab_2": 420, "ab_3": 360, "zz_9": 390}
 RULE = {"input_length": 20, "output_length": 3}
@@ -198,10 +199,10 @@ def test_the_data_module_prepares_what_a_yaml_file_says_and_finds_it_again(prepa
 
 def test_settings_without_a_place_for_the_run_are_said(prepared, tmp_path):
     _, _, settings = prepared
-    with pytest.raises(SettingsError, match="out is missing; give the output directory"):
+    with raised(SettingsError, setting="out", remedy="give the output directory"):
         SeriesDataModule(headrace.Series(**settings), **RULE, batch_size=8)
     (tmp_path / "bad.yaml").write_text("- 1\n")
-    with pytest.raises(SettingsError, match="cannot be read as settings of series"):
+    with raised(SettingsError, remedy="correct it"):
         SeriesDataModule(tmp_path / "bad.yaml", **RULE, batch_size=8)
 
 
@@ -210,7 +211,7 @@ def test_what_cannot_be_brought_back_is_said(prepared, tmp_path):
 
     folder, _, _ = prepared
     module = SeriesDataModule(folder / "out", **RULE, batch_size=8)
-    with pytest.raises(SettingsError, match="2 names for 3 values; give one"):
+    with raised(SettingsError, setting="entity", remedy="give one name, or one a value"):
         module.inverse_transform(np.zeros((3, 2)), [0, 1])
     shutil.copytree(module.store.root, tmp_path / "run")
     path = tmp_path / "run" / "fitted_pipelines.json"

@@ -12,6 +12,7 @@ import headrace
 from headrace.errors import CorruptShard, InputError, SettingsError
 from headrace.windows import open_windows
 from laws import examples
+from raised import raised
 
 
 @pytest.fixture(scope="module")
@@ -245,7 +246,7 @@ def test_windows_that_do_not_exist_are_index_errors(run):
 
 
 def test_what_holds_no_series_is_said(tmp_path, run):
-    with pytest.raises(InputError, match="has no split 'training'"):
+    with raised(InputError, setting="split", value="training"):
         open_windows(run[0], "training", input_length=5, output_length=2)
     (tmp_path / "raw.jsonl").write_text(
         "".join(f'{{"a": {each}, "t": "2020-01-01"}}\n' for each in range(20))
@@ -264,9 +265,7 @@ def test_missing_attributes_are_an_error_and_never_zero(tmp_path):
     """T11"""
     write_run(tmp_path, without_attribute=4)
 
-    with pytest.raises(
-        InputError, match="'basin_004' are missing, and of 0 others; prepare with another"
-    ):
+    with raised(InputError, remedy="prepare with another missing_static=, or pass"):
         open_windows(tmp_path, "train", input_length=5, output_length=2)
     windows = open_windows(tmp_path, "train", input_length=5, output_length=2, static="none")
     assert "static" not in windows[0]
@@ -282,7 +281,7 @@ def test_a_changed_byte_is_never_delivered(tmp_path, name):
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
 
-    with pytest.raises(CorruptShard, match="are not those that were published"):
+    with raised(CorruptShard, remedy="restore it or prepare the run again"):
         open_windows(tmp_path, "train", input_length=5, output_length=2)
 
 
@@ -290,5 +289,5 @@ def test_a_lost_shard_is_said(tmp_path):
     write_run(tmp_path)
     (tmp_path / "runs" / RUN_ID / "store" / "part-00000.arrow").unlink()
 
-    with pytest.raises(CorruptShard, match=r"part-00000.arrow: cannot be read"):
+    with raised(CorruptShard, remedy="restore it or prepare the run again"):
         open_windows(tmp_path, "train", input_length=5, output_length=2)

@@ -30,7 +30,6 @@ from headrace.arrays import F32, F64
 from headrace.digest import canonical_json
 from headrace.errors import InputError
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
-from headrace.series.arrays.encoders import Encoder
 from headrace.series.arrays.statistics import add, tally
 from headrace.series.clean import (
     Cleaned,
@@ -113,45 +112,26 @@ def clean_batch(
         if settings.mask_columns:
             filled = stack.enter_context(publishing(files, _name(number, "filled")))
         for index in source.batch(number, settings.batch_size):
-            entity = source.names[index]
-            name = source.file_name(index)
-            record: dict[str, Any] = {}
-            rows = Counter[str]()
-            notes: Mapping[str, int] = {}
-            cleaned = None
-            reason = None
-            try:
-                observed = source.read_instants(index, settings)
-                rows[ENTITY_FAILED.word] = observed.source_rows
-                rows_read += observed.source_rows
-                notes = observed.notes
-                if name and not len(observed.times):
-                    empty.append(name)
-                cleaned = clean(settings, observed, entity)
-                _require_fits(settings, entity, lacking)
-            except InputError as error:
-                cleaned = None
-                reason = str(error)
-                record["marked_reason"] = error.marked
+            read = _read_entity(settings, source, index, lacking)
+            rows_read += read.source_rows
+            if read.is_empty:
+                empty.append(source.file_name(index))
+            changes.update(read.report.get("times", {}))
+            counts += read.rows
+            record: dict[str, Any] = {"report": read.report}
+            if read.error is not None:
+                record["marked_reason"] = read.error.marked
+            cleaned = read.cleaned
             if cleaned is not None:
-                rows = cleaned.rows
-                record["entity"] = vars(_entity(entity, first_row, cleaned))
+                record["entity"] = vars(_entity(source.names[index], first_row, cleaned))
                 if settings.duplicates != "allow":
                     record["series"] = series_digest(cleaned)
                 passed += 1
                 first_row += cleaned.axis.rows
+                unusable.update(_unusable_values(read.report))
                 values.write(np.ascontiguousarray(cleaned.values).data)
                 if filled is not None:
                     filled.write(np.ascontiguousarray(cleaned.filled).data)
-            report = quality_report(settings, entity, name, rows, reason)
-            if cleaned is not None:
-                add_to_report(report, settings, cleaned)
-                unusable.update(_unusable_values(report))
-            if notes:
-                report["times"] = dict(notes)
-                changes.update(notes)
-            counts += rows
-            record["report"] = report
             records.write(canonical_json(record) + b"\n")
     return {
         "rows_in": rows_read,
@@ -161,6 +141,55 @@ def clean_batch(
         "times": dict(sorted(changes.items())),
         "unusable": dict(+unusable),
     }
+
+
+@dataclass(frozen=True)
+class _ReadEntity:
+    """An entity that was read.
+
+    cleaned: None if it does not pass.
+    error: why it does not pass.
+    rows: number of source rows by split, or by the reason why they are in none.
+    is_empty: whether its file was read and has no rows.
+    """
+
+    cleaned: Cleaned | None
+    error: InputError | None
+    report: dict[str, Any]
+    rows: Counter[str]
+    source_rows: int
+    is_empty: bool
+
+
+def _read_entity(
+    settings: Series, source: EntitySource, index: int, lacking: Mapping[str, str]
+) -> _ReadEntity:
+    """Read and clean an entity. lacking: as in `clean_batch`."""
+    entity = source.names[index]
+    name = source.file_name(index)
+    rows = Counter[str]()
+    observed = None
+    cleaned = None
+    failure = None
+    try:
+        observed = source.read_instants(index, settings)
+        rows[ENTITY_FAILED.word] = observed.source_rows
+        cleaned = clean(settings, observed, entity)
+        _require_fits(settings, entity, lacking)
+        rows = cleaned.rows
+    except InputError as error:
+        cleaned = None
+        failure = error
+    reason = None if failure is None else str(failure)
+    report = quality_report(settings, entity, name, rows, reason)
+    if cleaned is not None:
+        add_to_report(report, settings, cleaned)
+    if observed is None:
+        return _ReadEntity(None, failure, report, rows, source_rows=0, is_empty=False)
+    if observed.notes:
+        report["times"] = dict(observed.notes)
+    is_empty = bool(name) and not len(observed.times)
+    return _ReadEntity(cleaned, failure, report, rows, observed.source_rows, is_empty)
 
 
 def _require_fits(settings: Series, entity: str, lacking: Mapping[str, str]) -> None:
@@ -398,35 +427,24 @@ def finish(
     near_target: features that look like the target in another unit.
     copies: entities with the series of an earlier one.
     """
-    schema = entities_schema(settings)
     names: list[str] = []
-    filled_batches: list[int] = []  # with retained entities
-
-    def entity_tables() -> Iterator[pa.Table]:
-        for spool in spools:
-            rows = []
-            for entity in spool.entities():
-                row = {**vars(entity), "shard": shard_name(spool.number), "static_row": -1}
-                if statics is not None:
-                    row["static_row"] = len(names)
-                rows.append(row)
-                names.append(entity.entity)
-            if rows:
-                filled_batches.append(spool.number)
-                yield pa.Table.from_pylist(rows, schema=schema)
-
-    write_tables(files, ENTITIES, schema, entity_tables())
+    filled_batches: list[int] = []
+    for spool in spools:
+        entities = spool.retained()
+        names += [entity.entity for entity in entities]
+        if entities:
+            filled_batches.append(spool.number)
+    schema = entities_schema(settings)
+    tables = _entity_tables(spools, schema, has_statics=statics is not None)
+    write_tables(files, ENTITIES, schema, tables)
     metadata: dict[str, Any] = {
         "near_target": dict(near_target),
         "static_columns": [],
         "filled_statics": {},
     }
-    static_fits = Fitted(())
-    encoders: tuple[Encoder, ...] = ()
+    processed = None
     if statics is not None:
         processed = process_statics(settings, statics, names)
-        static_fits = processed.fitted
-        encoders = processed.encoders
         write_tables(files, STATICS, processed.table.schema, [processed.table])
         metadata["static_columns"] = processed.table.column_names[1:]
         metadata["filled_statics"] = processed.imputed
@@ -435,21 +453,16 @@ def finish(
     else:
         parts = [load_part(files.run, _part_stem(number)) for number in filled_batches]
         time_series = join([_unified(settings, files.run), merge(parts)])
-        pipelines = Pipelines(settings.target, time_series, static_fits, encoders)
+        pipelines = Pipelines(settings.target, time_series, Fitted(()), ())
+        if processed is not None:
+            pipelines = replace(
+                pipelines, static_features=processed.fitted, static_encoders=processed.encoders
+            )
         metadata["pipelines"] = pipelines.save(files, joblib=settings.preprocessing_configs.joblib)
-        # The entities that unified pipelines were fitted on may be fewer than were requested.
-        sizes = [
-            {"columns": list(pipeline.columns or ()), "entities": min(count, len(names))}
-            for pipeline in settings.resolved.time_series
-            if (count := pipeline.fit_on_n_basins) is not None
-        ]
+        sizes = _unified_sizes(settings, len(names))
         if sizes:
             metadata["fit_on_n_basins"] = sizes
-    excluded = {}
-    for spool in spools:
-        for report in spool.reports():
-            if not report["passed_quality_check"]:
-                excluded[report["entity"]] = report["failure_reason"]
+    excluded = _excluded(spools)
     summary = {
         "original_basins": len(names) + len(excluded),
         "passed_basins": len(names),
@@ -465,6 +478,43 @@ def finish(
     if settings.layout == "packed":  # a million entities must not mean a million files
         write_tables(files, REPORTS_TABLE, _REPORTS_SCHEMA, _report_tables(spools), _REPORT_ROWS)
     return metadata
+
+
+def _entity_tables(
+    spools: Sequence[BatchSpool], schema: pa.Schema, *, has_statics: bool
+) -> Iterator[pa.Table]:
+    """Yield the rows of `ENTITIES`, a batch at a time."""
+    static_row = 0
+    for spool in spools:
+        rows = []
+        for entity in spool.entities():
+            row = {**vars(entity), "shard": shard_name(spool.number)}
+            rows.append({**row, "static_row": static_row if has_statics else -1})
+            static_row += 1
+        if rows:
+            yield pa.Table.from_pylist(rows, schema=schema)
+
+
+def _excluded(spools: Sequence[BatchSpool]) -> dict[str, str]:
+    """Return the entities that do not pass, with the reasons."""
+    excluded = {}
+    for spool in spools:
+        for report in spool.reports():
+            if not report["passed_quality_check"]:
+                excluded[report["entity"]] = report["failure_reason"]
+    return excluded
+
+
+def _unified_sizes(settings: Series, entities: int) -> list[dict[str, Any]]:
+    """Return how many entities each unified pipeline was fitted on, which may be fewer than were
+    requested.
+    """
+    sizes = []
+    for pipeline in settings.resolved.time_series:
+        if pipeline.fit_on_n_basins is not None:
+            count = min(pipeline.fit_on_n_basins, entities)
+            sizes.append({"columns": list(pipeline.columns or ()), "entities": count})
+    return sizes
 
 
 def _report_tables(spools: Sequence[BatchSpool]) -> Iterator[pa.Table]:

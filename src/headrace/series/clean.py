@@ -564,9 +564,7 @@ def quality_report(
     }
 
 
-def add_to_report(
-    report: dict[str, Any], settings: Series, cleaned: Cleaned
-) -> None:
+def add_to_report(report: dict[str, Any], settings: Series, cleaned: Cleaned) -> None:
     """Add to the quality report of an entity what is known of one that passes.
 
     Counts are of the retained steps. imputation_info has for each column: gaps that were filled,

@@ -209,17 +209,75 @@ def _camels(options: AskedSeries, root: Path) -> _SeriesDraft:
 
 def _tables(options: AskedSeries) -> _SeriesDraft:
     reader, data = _look(options)
-    lower = {name.lower(): name for name in data.columns}
-    entity = options.entity
-
-    def holds_decimal_commas(name: str) -> bool:
-        return all(
-            number_share(with_points(column, ",")) is not None for column in _parts(data, name)
+    time = _choose_time(options, data)
+    commas = [
+        name
+        for name in data.everywhere("text")
+        if name != time and _holds_decimal_commas(data, name)
+    ]
+    are_numbers = {*data.everywhere("number"), *commas} - {time}
+    numbers = [name for name in data.columns if name in are_numbers]
+    if options.target is None:
+        raise SettingsError(
+            f"{setting_name('target')} is not given",
+            remedy=f"name the column to be predicted, one of {', '.join(numbers[:40])}",
         )
+    target = known(options.target, data.columns, "target")
+    entity = _choose_entity(options, data, time)
+    draft = _SeriesDraft({"source": options.source, **reader})
+    if commas:
+        draft.settings["decimal"] = ","
+    draft.settings |= {"entity": entity, "time": time}
+    form = _time_form(draft, data, time)
+    if form not in (None, "iso"):
+        draft.settings["time_format"] = form
+    if options.time_zone is not None:
+        draft.settings["time_zone"] = options.time_zone
+    features = [known(name, data.columns, "features") for name in options.feature_names]
+    notes = []
+    if not features:
+        notes.append("All numeric columns; take out what is not known when predicting.")
+        left = [
+            name
+            for name in numbers
+            if _ROW_NUMBERS.fullmatch(name) or data.columns[name].missing == 1
+        ]
+        features = [name for name in numbers if name not in (entity, target, *left)]
+        if left:
+            words = ", ".join(map(repr, left))
+            notes.append(f"Left out, because they number things or hold no value: {words}.")
+    absent = [name for name in features if data.columns[name].in_files < len(data.tables)]
+    if absent:
+        words = ", ".join(absent)
+        notes.append(f"Not every file has {words}: entities without a feature fail.")
+    draft.seen["features"] = " ".join(notes)
+    draft.settings |= {"frequency": "infer", "target": target, "features": features}
+    _look_at_rows(draft, data)
+    if draft.counted:
+        draft.settings["min_train_years"] = 0.0
+        draft.seen["min_train_years"] = "Steps are counted, so years mean nothing."
+    return draft
 
-    time = known(
-        _find_time(options, data) if options.time is None else options.time, data.columns, "time"
-    )
+
+def _holds_decimal_commas(data: Look, name: str) -> bool:
+    return all(number_share(with_points(part, ",")) is not None for part in _parts(data, name))
+
+
+def _time_form(draft: _SeriesDraft, data: Look, time: str) -> str | None:
+    """Return the format of the time column; mark the draft if it counts steps."""
+    form = data.columns[time].time_format
+    if data.columns[time].content == "number":
+        years = () if time.lower() in _STEP_NAMES else _YEARS
+        form = number_time_format(_parts(data, time), years)
+        draft.counted = form is None
+        form = form or "epoch_s"
+    return form or time_format(_parts(data, time))
+
+
+def _choose_time(options: AskedSeries, data: Look) -> str:
+    """Return the time column, which all files have. Raises `SettingsError`."""
+    name_of_time = _find_time(options, data) if options.time is None else options.time
+    time = known(name_of_time, data.columns, "time")
     for name, table in data.tables:
         if time not in table.column_names:
             raise SettingsError(
@@ -231,21 +289,14 @@ def _tables(options: AskedSeries) -> _SeriesDraft:
                     f" {setting('static')}"
                 ),
             )
-    commas = [
-        name for name in data.everywhere("text") if name != time and holds_decimal_commas(name)
-    ]
-    numbers = [
-        name
-        for name in data.columns
-        if name in (*data.everywhere("number"), *commas) and name != time
-    ]
-    if options.target is None:
-        raise SettingsError(
-            f"{setting_name('target')} is not given",
-            remedy=f"name the column to be predicted, one of {', '.join(numbers[:40])}",
-        )
-    target = known(options.target, data.columns, "target")
+    return time
+
+
+def _choose_entity(options: AskedSeries, data: Look, time: str) -> str:
+    """Return the entity column, or `FILE_NAME`. Raises `SettingsError`."""
+    entity = options.entity
     if entity is None:
+        lower = {name.lower(): name for name in data.columns}
         repeated = max(
             1 - len(table[time].unique()) / max(1, len(table)) for _, table in data.tables
         )
@@ -264,50 +315,7 @@ def _tables(options: AskedSeries) -> _SeriesDraft:
             entity = FILE_NAME
         else:
             entity = named[0]
-    entity = known(entity, (*data.columns, FILE_NAME), "entity")
-    features = [known(name, data.columns, "features") for name in options.feature_names]
-    draft = _SeriesDraft(
-        {
-            "source": options.source,
-            **reader,
-            **({"decimal": ","} if commas else {}),
-            "entity": entity,
-            "time": time,
-        }
-    )
-    form = data.columns[time].time_format
-    if data.columns[time].content == "number":
-        form = number_time_format(_parts(data, time), () if time.lower() in _STEP_NAMES else _YEARS)
-        draft.counted = form is None
-        form = form or "epoch_s"
-    if (form := form or time_format(_parts(data, time))) not in (None, "iso"):
-        draft.settings["time_format"] = form
-    if options.time_zone is not None:
-        draft.settings["time_zone"] = options.time_zone
-    notes = []
-    if not features:
-        notes.append("All numeric columns; take out what is not known when predicting.")
-        left = [
-            name
-            for name in numbers
-            if _ROW_NUMBERS.fullmatch(name) or data.columns[name].missing == 1
-        ]
-        features = [name for name in numbers if name not in (entity, target, *left)]
-        if left:
-            notes += [
-                "Left out, because they number things or hold no value:"
-                f" {', '.join(map(repr, left))}."
-            ]
-    absent = [name for name in features if data.columns[name].in_files < len(data.tables)]
-    if absent:
-        notes += [f"Not every file has {', '.join(absent)}: entities without a feature fail."]
-    draft.seen["features"] = " ".join(notes)
-    draft.settings |= {"frequency": "infer", "target": target, "features": features}
-    _look_at_rows(draft, data)
-    if draft.counted:
-        draft.settings["min_train_years"] = 0.0
-        draft.seen["min_train_years"] = "Steps are counted, so years mean nothing."
-    return draft
+    return known(entity, (*data.columns, FILE_NAME), "entity")
 
 
 def _find_time(options: AskedSeries, data: Look) -> str:
@@ -412,36 +420,78 @@ def _look(options: AskedSeries) -> tuple[dict[str, str], Look]:
 
 def _look_at_rows(draft: _SeriesDraft, data: Look) -> None:
     """Complete the draft from the first rows of some files, read as the run reads them."""
-    settings = draft.settings
     seen = draft.seen
-    shaped = Series(**settings, min_train_years=0)
+    shaped = Series(**draft.settings, min_train_years=0)
     rows = _rows(shaped, data)
     looked_at = rows["entity"].unique(maintain_order=True).to_list()
     to_their_end = all(len(table) < ROWS for _, table in data.tables)
     files = shaped.entity == FILE_NAME
-    if files:
-        draft.entities = [_file_entity(name) for name in data.names]
-    else:
-        draft.entities = looked_at
+    draft.entities = [_file_entity(name) for name in data.names] if files else looked_at
     times = rows["time"].to_numpy()
+    rows = _look_at_steps(draft, shaped, rows, data.names[0])
+    frequency = Frequency.parse(draft.settings["frequency"])
+    twice = len(rows) - len(rows.unique(["entity", "time"]))
+    if twice and shaped.time_zone is None and frequency.steps_per_year > _DAYS_A_YEAR:
+        seen["time"] = (
+            f"{pluralise(twice, 'time comes', 'times come')} twice: if they are of clocks that"
+            " change, give time_zone."
+        )
+    sentinels = _look_at_missing(draft, shaped, rows)
+    if to_their_end:
+        numbers = pl.col("^\\d+$").replace(sentinels, np.nan)
+        _known_ahead(draft, rows.select(pl.all().exclude("^\\d+$"), numbers))
+        observed = ~(pl.col("0").is_nan() | pl.col("0").is_in(sentinels))
+        targets = rows.group_by("entity").agg(pl.col("time").filter(observed).n_unique())["time"]
+        _require_train_years(draft, targets.to_numpy(), frequency)
+    else:
+        seen["min_train_years"] = (
+            "How many entities have is not known: only first rows were looked at."
+        )
+    count = many_entities(len(draft.entities))
+    if not files and not (to_their_end and len(data.tables) == len(data.names)):
+        count += " in the first rows"
+    seen["source"] = f"{count}, e.g. {draft.entities[0]}; {len(looked_at)} were looked at."
+    first, last = times.min(), times.max()
+    if draft.counted:
+        span = f"steps {first // 1_000_000} to {last // 1_000_000}"
+    else:
+        first, last = np.array([first, last]).astype("datetime64[us]").astype("datetime64[D]")
+        span = f"{draft.settings['frequency']} steps, {first} to {last}"
+    draft.about = f"{count}, {span}"
+
+
+def _look_at_steps(
+    draft: _SeriesDraft, shaped: Series, rows: pl.DataFrame, file: str
+) -> pl.DataFrame:
+    """Add the frequency to the draft, and of events the rules that make days of them; return the
+    rows at the steps.
+
+    file: names the source in errors.
+    """
+    settings = draft.settings
+    seen = draft.seen
+    times = rows["time"].to_numpy()
+    times_of_entities = [
+        part["time"].to_numpy() for _, part in rows.group_by("entity", maintain_order=True)
+    ]
     steps = Counter[str]()
-    for _, part in rows.group_by("entity", maintain_order=True):
-        inferred = infer(part["time"].to_numpy())
-        steps.update([] if inferred is None else [inferred.word])
+    for entity_times in times_of_entities:
+        inferred = infer(entity_times)
+        if inferred is not None:
+            steps[inferred.word] += 1
     if not steps:
         raise InputError(
             "no entity has three times",
-            path=data.names[0],
+            path=file,
             remedy=f"correct the source, or give {setting_name('time')}",
         )
     settings["frequency"] = agreed(steps, "infer")
     step = Frequency.parse(settings["frequency"])
-    irregular = []  # entities of which most rows share their time with another or lie between steps
-    for _, part in rows.group_by("entity", maintain_order=True):
-        irregular.append(
-            len(np.unique(place_rows(part["time"].to_numpy(), step).positions)) * 2 < len(part)
-        )
-    uneven = 2 * sum(irregular) > len(irregular)
+    irregular = 0  # entities of which most rows share their time with another or lie between steps
+    for entity_times in times_of_entities:
+        positions = place_rows(entity_times, step).positions
+        irregular += len(np.unique(positions)) * 2 < len(entity_times)
+    uneven = 2 * irregular > len(times_of_entities)
     if uneven and draft.counted:
         settings["frequency"] = "1s"
     elif uneven:  # these are events
@@ -460,68 +510,35 @@ def _look_at_rows(draft: _SeriesDraft, data: Look) -> None:
         and len(times) >= _WEEK
         and np.is_busday((times // DAY_US).astype("datetime64[D]")).all()
     ):
-        settings["frequency"], seen["frequency"] = "1b", "No row looked at is on a weekend."
+        settings["frequency"] = "1b"
+        seen["frequency"] = "No row looked at is on a weekend."
     if len(steps) > 1:
-        seen["frequency"] = (
-            f"Entities differ: {', '.join(f'{word} in {n}' for word, n in steps.items())}."
-        )
-    twice = len(rows) - len(rows.unique(["entity", "time"]))
-    if (
-        twice
-        and shaped.time_zone is None
-        and Frequency.parse(settings["frequency"]).steps_per_year > _DAYS_A_YEAR
-    ):
-        seen["time"] = (
-            f"{pluralise(twice, 'time comes', 'times come')} twice: if they are of clocks that"
-            " change, give time_zone."
-        )
+        words = ", ".join(f"{word} in {count}" for word, count in steps.items())
+        seen["frequency"] = f"Entities differ: {words}."
+    return rows
+
+
+def _look_at_missing(draft: _SeriesDraft, shaped: Series, rows: pl.DataFrame) -> list[float]:
+    """Note how much is missing, add the numbers that mean missing to the draft, and return them."""
     sentinels: dict[float, list[str]] = {}
     missing = []
-    for at, name in enumerate(shaped.columns):
-        values = rows[str(at)]
+    for number, name in enumerate(shaped.columns):
+        values = rows[str(number)]
         marks = sentinels_of(values.drop_nans().unique().sort().to_numpy())
-        for number in marks:
-            sentinels.setdefault(number, []).append(name)
+        for mark in marks:
+            sentinels.setdefault(mark, []).append(name)
         missing_ratio = (values.is_nan() | values.is_in(marks)).sum() / len(values)
         if missing_ratio:
-            missing += [f"{name} {missing_ratio:.1%}"]
+            missing.append(f"{name} {missing_ratio:.1%}")
     if sentinels:
-        settings["missing_numbers"] = sorted(sentinels, reverse=True)
-        lines = [
-            f"{number:g} in {', '.join(names)}"
-            for number, names in sorted(sentinels.items(), reverse=True)
-        ]
-        seen["missing_numbers"] = f"Seen: {'; '.join(lines)}."
-    if to_their_end:
-        _known_ahead(
-            draft,
-            rows.select(pl.all().exclude("^\\d+$"), pl.col("^\\d+$").replace([*sentinels], np.nan)),
-        )
-    seen["max_imputation_gap_size"] = (
+        descending = sorted(sentinels, reverse=True)
+        lines = [f"{mark:g} in {', '.join(sentinels[mark])}" for mark in descending]
+        draft.settings["missing_numbers"] = descending
+        draft.seen["missing_numbers"] = f"Seen: {'; '.join(lines)}."
+    draft.seen["max_imputation_gap_size"] = (
         f"Missing in the rows looked at: {', '.join(missing) or 'nothing'}."
     )
-    if to_their_end:
-        observed = ~(pl.col("0").is_nan() | pl.col("0").is_in([*sentinels]))
-        targets = (
-            rows.group_by("entity")
-            .agg(pl.col("time").filter(observed).n_unique())["time"]
-            .to_numpy()
-        )
-        _require_train_years(draft, targets, Frequency.parse(settings["frequency"]))
-    else:
-        seen["min_train_years"] = (
-            "How many entities have is not known: only first rows were looked at."
-        )
-    complete = files or (to_their_end and len(data.tables) == len(data.names))
-    count = f"{many_entities(len(draft.entities))}{'' if complete else ' in the first rows'}"
-    seen["source"] = f"{count}, e.g. {draft.entities[0]}; {len(looked_at)} were looked at."
-    first, last = (
-        np.array([times.min(), times.max()]).astype("datetime64[us]").astype("datetime64[D]")
-    )
-    span = f"{settings['frequency']} steps, {first} to {last}"
-    if draft.counted:
-        span = f"steps {times.min() // 1_000_000} to {times.max() // 1_000_000}"
-    draft.about = f"{count}, {span}"
+    return list(sentinels)
 
 
 def _require_train_years(draft: _SeriesDraft, targets: NDArray[Any], frequency: Frequency) -> None:

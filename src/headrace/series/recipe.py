@@ -34,7 +34,7 @@ from headrace.series.pipelines.settings import chosen_entities
 from headrace.series.reasons import DUPLICATE, reasons_of
 from headrace.series.settings import Series
 from headrace.series.sources import STATIC, EntitySource, files_of, unread_entries
-from headrace.series.spread import open_source
+from headrace.series.spread import OpenedSource, open_source
 from headrace.series.statics import read_statics
 from headrace.series.store import (
     STORE,
@@ -87,15 +87,7 @@ def execute(settings: Series, context: RunContext, files: Sequence[tuple[Path, s
     _warn(settings, context, retained, len(source.names))
     _warn_of_values(settings, context, result["filled_statics"], unusable, near_target)
     records = [record for receipt in written for record in receipt.files]
-    blocks: dict[str, Any] = {}
-    for receipt in written:
-        blocks |= receipt.extra["blocks"]
-    shards = []
-    for record in records:
-        if record.path in blocks:
-            split = record.path.split("/")[1]
-            shards.append(ShardRecord(split, record, blocks[record.path], "parquet"))
-    index, totals = tally(shards, splits)
+    index, totals = tally(_shards(written), splits)
     split_rows = {split: total.rows for split, total in totals.items()}
     empty_splits = [*_describe_empty_splits(settings, retained, split_rows)]
     if empty_splits:
@@ -106,13 +98,8 @@ def execute(settings: Series, context: RunContext, files: Sequence[tuple[Path, s
     changes = +_sum(receipt.extra["times"] for receipt in cleaned)  # without zeros
     if changes:
         result["times"] = dict(sorted(changes.items()))
-    empty = [*opened.empty]
-    for receipt in cleaned:
-        empty += receipt.extra["empty_shards"]
-    empty += [f"{STATIC}/{name}" for path, name in static_files if not path.stat().st_size]
     digests = {record.path: record.digest for record in finished.files}
     stores = {record.path: record.checksum for record in records if record.path.startswith(STORE)}
-    rows_read = sum(receipt.rows_in for receipt in cleaned)
     passed = len(retained.names)
     original = len(source.names)
     return Outcome(
@@ -120,12 +107,7 @@ def execute(settings: Series, context: RunContext, files: Sequence[tuple[Path, s
         index=index,
         splits=totals,
         dropped={word: rows[word] for word in reasons_of(settings)},
-        source={
-            "files": len(files),
-            "bytes": sum(path.stat().st_size for path, _ in files),
-            "rows": rows_read + sum(opened.lost_rows.values()),
-            "empty_shards": sorted(empty),
-        },
+        source=_describe_source(opened, cleaned, files),
         directories={split: split_directory(split) for split in splits},
         metadata={
             "source_rows": {split: rows[split] for split in splits},
@@ -142,6 +124,37 @@ def execute(settings: Series, context: RunContext, files: Sequence[tuple[Path, s
             ),
         },
     )
+
+
+def _shards(written: Sequence[Receipt]) -> list[ShardRecord]:
+    """Return the readable files of all batches."""
+    shards = []
+    for receipt in written:
+        for record in receipt.files:
+            blocks = receipt.extra["blocks"].get(record.path)
+            if blocks is not None:
+                split = record.path.split("/")[1]
+                shards.append(ShardRecord(split, record, blocks, "parquet"))
+    return shards
+
+
+def _describe_source(
+    opened: OpenedSource, cleaned: Sequence[Receipt], files: Sequence[tuple[Path, str]]
+) -> dict[str, Any]:
+    """Return what the manifest has about the source."""
+    rows_read = sum(receipt.rows_in for receipt in cleaned)
+    empty = [*opened.empty]
+    for receipt in cleaned:
+        empty += receipt.extra["empty_shards"]
+    for path, name in files_of(STATIC, files):
+        if not path.stat().st_size:
+            empty.append(f"{STATIC}/{name}")
+    return {
+        "files": len(files),
+        "bytes": sum(path.stat().st_size for path, _ in files),
+        "rows": rows_read + sum(opened.lost_rows.values()),
+        "empty_shards": sorted(empty),
+    }
 
 
 def _sum(counts: Iterable[Mapping[str, int]]) -> Counter[str]:

@@ -7,6 +7,7 @@ import pytest
 from series_sources import run_of, write_source
 
 import headrace
+from raised import raised
 
 
 def test_a_wrong_time_column_shows_the_columns_that_there_are(tmp_path: Path) -> None:
@@ -17,7 +18,8 @@ def test_a_wrong_time_column_shows_the_columns_that_there_are(tmp_path: Path) ->
     told = str(raised.value)
     assert "no time axis in any of 4 entities" in told
     assert all(
-        f"{name}: {source / name}.csv: has no column 'day'; it has date, rain" in told
+        f"{name}: {source / name}.csv: column 'day': the file does not have it; choose one of date"
+        in told
         for name in "abc"
     )
     assert "d.csv" not in told
@@ -52,8 +54,8 @@ def test_entities_that_pass_are_no_reason_why_none_trains(tmp_path: Path) -> Non
     with pytest.raises(headrace.InputError) as raised:
         run_of(source, tmp_path / "out", **asked, frequency="1d")
 
-    assert "no entity of 2 trains; b: " in str(raised.value)
-    assert "has no column 'rain'" in str(raised.value)
+    assert "no entity of 2 trains: b: " in str(raised.value)
+    assert "column 'rain': the file does not have it" in str(raised.value)
     assert "None" not in str(raised.value)
 
 
@@ -95,7 +97,7 @@ def test_files_of_another_reader_name_it(tmp_path: Path) -> None:
     for name, reader in (("7_Q_Month.txt", "grdc"), ("x.nc", "xarray")):
         path = tmp_path / "flows" / name
         path.write_bytes(b"")
-        with pytest.raises(headrace.InputError, match=f"give reader '{reader}'"):
+        with raised(headrace.InputError, remedy='give reader="grdc"'):
             run_of(path if reader == "xarray" else path.parent, tmp_path / "out")
 
 

@@ -10,6 +10,7 @@ from sklearn.preprocessing import QuantileTransformer, RobustScaler, StandardSca
 
 from headrace import GroupedPipeline, UnifiedPipeline
 from headrace.errors import InputError, SettingsError
+from raised import raised
 
 
 def table(names: str = "abcab", rows: int = 60, seed: int = 0) -> pl.DataFrame:
@@ -68,9 +69,7 @@ def test_an_entity_that_comes_twice_is_named_and_changes_nothing(pipeline) -> No
     fitted = GroupedPipeline(pipeline, ["p"]).fit(table("ab"))
     before = pickle.dumps(fitted)
 
-    with pytest.raises(
-        InputError, match="column 'gauge_id': entity 'a' was fitted before, like 1 others"
-    ):
+    with raised(InputError, column="gauge_id", value="a"):
         fitted.add(table("abc"))
     assert pickle.dumps(fitted) == before
 
@@ -78,10 +77,10 @@ def test_an_entity_that_comes_twice_is_named_and_changes_nothing(pipeline) -> No
 def test_t12_rows_of_an_unseen_entity_are_an_error() -> None:
     fitted = GroupedPipeline(StandardScaler(), ["p"]).fit(table("ab"))
 
-    with pytest.raises(InputError, match="entity 'c': no pipeline was fitted"):
+    with raised(InputError, value="c"):
         fitted.transform(table("abc"))
     slow = GroupedPipeline(QuantileTransformer(n_quantiles=5), ["p"]).fit(table("ab"))
-    with pytest.raises(InputError, match="entity 'c': no pipeline was fitted"):
+    with raised(InputError, value="c"):
         slow.transform(table("abc"))
 
 
@@ -105,9 +104,9 @@ def test_one_pipeline_for_all() -> None:
 def test_messages_say_what_is_missing() -> None:
     pipeline = GroupedPipeline(StandardScaler(), ["p"])
 
-    with pytest.raises(SettingsError, match="not fitted; call fit first"):
+    with raised(SettingsError, remedy="call fit first, with the rows that train"):
         pipeline.transform(table())
-    with pytest.raises(InputError, match="no column 'gauge_id'"):
+    with raised(InputError, column="gauge_id"):
         pipeline.fit(table().drop("gauge_id"))
     with pytest.raises(InputError, match="not all numbers"):
         GroupedPipeline(StandardScaler(), ["note"]).fit(table())

@@ -9,6 +9,7 @@ from series_sources import frame_of, run_of, series, write_source
 
 from headrace.errors import InputError
 from headrace.run.prepare import Prepared, prepare
+from raised import raised
 
 AS_IS = {"features": {"strategy": "per_group", "pipeline": []}}
 
@@ -31,12 +32,8 @@ def test_a_value_that_float32_cannot_hold_is_an_error_and_never_infinite(
     huge = pl.when(pl.int_range(pl.len()) == row).then(value).otherwise(pl.col("rain"))
     frame_of("a").with_columns(rain=huge).write_csv(tmp_path / "raw/a.csv")
 
-    with pytest.raises(
-        InputError,
-        match=rf"entity 'a', column 'rain': {value!r} has no finite value after .* as float32; .*name it".replace(
-            "+", r"\+"
-        ),
-    ):
+    names_it = "correct the data or name it in missing_numbers"
+    with raised(InputError, column="rain", value=value, remedy=names_it):
         run_of(tmp_path / "raw", tmp_path / "out", preprocessing_configs=configs)
 
 
@@ -70,9 +67,7 @@ def test_a_row_without_an_entity_is_told(tmp_path: Path) -> None:
         tmp_path / "long/a.csv"
     )
 
-    with pytest.raises(
-        InputError, match="row 901: id is missing: correct it, or give null_entity='drop'"
-    ):
+    with raised(InputError, column="id", row=901):
         run_of(tmp_path / "long", tmp_path / "out", entity="id")
 
 

@@ -21,6 +21,7 @@ from headrace.series.store import stored_entities, stored_settings
 from headrace.series.verify import _check_pipelines, _check_scaling
 from headrace.series.windows.store import map_store
 from headrace.windows import open_windows, write_forecasts
+from raised import raised
 
 UNIFIED = {
     "features": {"strategy": "unified", "fit_on_n_basins": 3, "pipeline": ["StandardScaler"]},
@@ -263,14 +264,12 @@ def test_static_features_are_scaled_by_the_named_run(tmp_path: Path) -> None:
     assert [{"id": "u", "area": 2.0, "rock": 1.0}] == pl.read_parquet(
         made.run / "processed_static_features.parquet"
     ).to_dicts()
-    with pytest.raises(SettingsError, match="missing_static is 'mean'"):
+    with raised(SettingsError, setting="missing_static"):
         headrace.Series(source=new, pipelines_from=tmp_path / "trained", missing_static="mean")
     (tmp_path / "new.csv").write_text("id,area,rock\nu,11,lime\nv,3,basalt\nw,3,\n")
     for name in ("v", "w"):
         frame_of(name, days=60).write_csv(new / f"{name}.csv")
-    with pytest.raises(
-        InputError, match="v: its static rock is 'basalt', .* missing_static='drop_entity'$"
-    ):
+    with raised(InputError, remedy="complete the static files, or give"):
         served(
             new,
             tmp_path / "trained",
@@ -297,15 +296,12 @@ def test_settings_that_contradict_the_named_run_are_refused(
 ) -> None:
     for wrong in ({"features": ["rain"]}, {"frequency": "1h"}, {"preprocessing_configs": GROUPED}):
         asked = headrace.Series(source=next_month, pipelines_from=trained.run, **wrong)
-        with pytest.raises(
-            SettingsError, match=f"{next(iter(wrong))} .* run {trained.manifest.run_id}"
-        ):
+        with raised(SettingsError, setting="pipelines_from", value=str(trained.run)) as caught:
             headrace.prepare(asked, tmp_path / "now")
-    with pytest.raises(SettingsError, match="pipelines_from .* no such directory"):
+        assert next(iter(wrong)) in str(caught.value)
+    with raised(SettingsError, setting="pipelines_from"):
         headrace.Series(source=next_month, pipelines_from=tmp_path / "nowhere")
-    with pytest.raises(
-        SettingsError, match="train_end, val_end with pipelines_from, where nothing trains"
-    ):
+    with raised(SettingsError, setting="train_end"):
         headrace.Series(
             source=next_month,
             pipelines_from=trained.run,

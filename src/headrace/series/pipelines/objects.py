@@ -226,10 +226,7 @@ def _fitted(step: FittedStep, index: int) -> Any:
             func=_log_of, inverse_func=_back, kw_args=value, inv_kw_args=value
         )
     transformer = build(step.step)
-    if step.linear is None:
-        scale = None
-    else:
-        scale = step.linear[1][index]
+    scale = None if step.linear is None else step.linear[1][index]
     if word == "StandardScaler":
         return _standard(transformer, fitted, scale)
     if fitted:
@@ -238,28 +235,26 @@ def _fitted(step: FittedStep, index: int) -> Any:
         transformer.lambdas_ = fitted["lambda"]
         if scale is not None:
             transformer._scaler = _standard(build({"step": "StandardScaler"}), fitted, scale)
-    if word in ("MinMaxScaler", "MaxAbsScaler"):
-        transformer.n_samples_seen_ = int(fitted["seen"].max())
     if word == "MinMaxScaler":
         assert scale is not None
-        transformer.data_min_ = fitted["data_min"]
-        transformer.data_max_ = fitted["data_max"]
-        transformer.data_range_ = transformer.data_max_ - transformer.data_min_
-        transformer.scale_ = 1.0 / scale
-        transformer.min_ = transformer.feature_range[0] - transformer.data_min_ * transformer.scale_
+        _set_min_max(transformer, fitted, scale)
     if word == "MaxAbsScaler":
+        transformer.n_samples_seen_ = int(fitted["seen"].max())
         transformer.max_abs_ = fitted["max_abs"]
         transformer.scale_ = scale
     if word == "RobustScaler":
-        if transformer.with_centering:
-            transformer.center_ = fitted["median"]
-        else:
-            transformer.center_ = None
-        if transformer.with_scaling:
-            transformer.scale_ = scale
-        else:
-            transformer.scale_ = None
+        transformer.center_ = fitted["median"] if transformer.with_centering else None
+        transformer.scale_ = scale if transformer.with_scaling else None
     return transformer
+
+
+def _set_min_max(transformer: Any, fitted: Mapping[str, F64], scale: F64) -> None:
+    transformer.n_samples_seen_ = int(fitted["seen"].max())
+    transformer.data_min_ = fitted["data_min"]
+    transformer.data_max_ = fitted["data_max"]
+    transformer.data_range_ = transformer.data_max_ - transformer.data_min_
+    transformer.scale_ = 1.0 / scale
+    transformer.min_ = transformer.feature_range[0] - transformer.data_min_ * transformer.scale_
 
 
 def _standard(scaler: Any, fitted: Mapping[str, F64], scale: F64 | None) -> Any:

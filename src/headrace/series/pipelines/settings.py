@@ -423,30 +423,15 @@ class Preprocessing(Settings):
                     f" {setting_name('is_autoregressive')})"
                 ),
             )
-        for role, pipelines in (("features", self.features), ("target", (self.target,))):
-            for pipeline in pipelines:
-                if pipeline.encoder is not None:
-                    raise SettingsError(
-                        f"{role}: {pipeline.encoder['step']} makes numbers of texts, and these are"
-                        " numbers",
-                        setting="preprocessing_configs",
-                        remedy="use it in static_features",
-                    )
-                if role == "features" and not set(targets).isdisjoint(pipeline.columns or ()):
-                    raise SettingsError(
-                        f"features: target {targets[0]!r} is among the columns",
-                        setting="preprocessing_configs",
-                        remedy="take it out, the target has a pipeline of its own",
-                    )
-                if pipeline.strategy == "unified" and pipeline.fit_on_n_basins is None:
-                    raise SettingsError(
-                        f"{role}: strategy is unified without fit_on_n_basins",
-                        setting="preprocessing_configs",
-                        remedy=(
-                            "give how many entities it is fitted on, e.g. fit_on_n_basins: 100"
-                            " (their train rows are held in memory)"
-                        ),
-                    )
+        for pipeline in self.features:
+            _check_time_series("features", pipeline)
+            if not set(targets).isdisjoint(pipeline.columns or ()):
+                raise SettingsError(
+                    f"features: target {targets[0]!r} is among the columns",
+                    setting="preprocessing_configs",
+                    remedy="take it out, the target has a pipeline of its own",
+                )
+        _check_time_series("target", self.target)
         if tuple(self.target.columns or targets) != tuple(targets):
             raise SettingsError(
                 f"target: columns are {', '.join(self.target.columns or ())}, the target is"
@@ -454,18 +439,7 @@ class Preprocessing(Settings):
                 setting="preprocessing_configs",
                 remedy="leave columns out",
             )
-        for step in self.target.pipeline:
-            reason = None
-            if is_native(self.target.pipeline):
-                reason = why_not_invertible(step)
-            elif step["step"] != "Log" and not goes_back(step, build(step)):
-                reason = f"{step['step']} has no inverse_transform"
-            if reason is not None:
-                raise SettingsError(
-                    f"target: predictions could not be brought back: {reason}, or choose another"
-                    " step",
-                    setting="preprocessing_configs",
-                )
+        _check_goes_back(self.target)
         if static_features and any(
             pipeline.strategy == "per_group" for pipeline in self.static_features
         ):
@@ -542,6 +516,41 @@ def chosen_entities(entities: Sequence[str], count: int, seed: int) -> list[str]
     names = sorted(set(entities))
     high, low = hash_texts(derive_key(seed, "series.unified"), pa.array(names, pa.string()))
     return [names[index] for index in np.lexsort((low, high))[:count].tolist()]
+
+
+def _check_time_series(role: str, pipeline: PipelineSettings) -> None:
+    """Raise `SettingsError` for a pipeline that cannot scale columns of time series."""
+    if pipeline.encoder is not None:
+        raise SettingsError(
+            f"{role}: {pipeline.encoder['step']} makes numbers of texts, and these are numbers",
+            setting="preprocessing_configs",
+            remedy="use it in static_features",
+        )
+    if pipeline.strategy == "unified" and pipeline.fit_on_n_basins is None:
+        raise SettingsError(
+            f"{role}: strategy is unified without fit_on_n_basins",
+            setting="preprocessing_configs",
+            remedy=(
+                "give how many entities it is fitted on, e.g. fit_on_n_basins: 100 (their train"
+                " rows are held in memory)"
+            ),
+        )
+
+
+def _check_goes_back(target: PipelineSettings) -> None:
+    """Raise `SettingsError` if a step of the target's pipeline has no inverse."""
+    native = is_native(target.pipeline)
+    for step in target.pipeline:
+        reason = None
+        if native:
+            reason = why_not_invertible(step)
+        elif step["step"] != "Log" and not goes_back(step, build(step)):
+            reason = f"{step['step']} has no inverse_transform"
+        if reason is not None:
+            raise SettingsError(
+                f"target: predictions could not be brought back: {reason}, or choose another step",
+                setting="preprocessing_configs",
+            )
 
 
 def _covered(
