@@ -98,7 +98,7 @@ def test_categories_that_are_given_are_taken_in_their_order() -> None:
     with raised(headrace.InputError, column="a", row=1, value="deep"):
         fit_encoder(one_hot(categories=[["low"]]), ("a",), {"a": ["deep"]})
     with pytest.raises(
-        headrace.SettingsError, match="categories are of 1 columns, and there are 2: a, b"
+        headrace.SettingsError, match="categories of 1 columns, and there are 2: a, b"
     ):
         fit_encoder(one_hot(categories=[["low"]]), ("a", "b"), {"a": ["low"], "b": ["low"]})
 

@@ -149,7 +149,7 @@ def test_what_cannot_be_is_said(frame: pl.DataFrame) -> None:
         clean(frame, settings(min_train_years=2))
     with raised(InputError, column="snow"):
         clean(frame, settings(features=["snow"]))
-    with pytest.raises(InputError, match="entity 'a': has times that come twice"):
+    with raised(InputError, remedy="clean the table first"):
         windows_of_frame(pl.concat([frame, frame]), settings(), input_length=5, output_length=1)
-    with pytest.raises(InputError, match="is not a table"):
+    with raised(InputError, remedy="give a polars, pandas or Arrow table"):
         clean(7, settings())

@@ -396,9 +396,9 @@ def test_rows_resume_where_the_loop_stopped(shards, workers):
     assert TOTAL - 28 == len(rest)
     rest.set_epoch(3)
     assert list(range(TOTAL)) == sorted(ids(rest))
-    with pytest.raises(StreamError, match="only the loop knows"):
+    with raised(StreamError, remedy="call state_after"):
         dataset.state_dict()
-    with pytest.raises(SettingsError, match="give the batch_size"):
+    with raised(SettingsError, setting="batch_size", remedy="give batch_size and num_workers"):
         dataset.state_after(7)
 
 

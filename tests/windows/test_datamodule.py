@@ -230,7 +230,7 @@ def test_workers_are_warned_of_and_not_started(run):
         ({"validation_chunk_size": 0}, "validation_chunk_size is 0"),
         (
             {"validation_chunk_size": 12, "validation": "entity"},
-            r"leaves none of them; choose a smaller validation_chunk_size",
+            r"leaves none of them; choose a smaller one",
         ),
         ({"chunk_size": 0}, "chunk_size is 0"),
         ({"chunk_size": "3"}, "chunk_size is '3'"),

@@ -98,11 +98,10 @@ def _read(value: object) -> object:
             if pair.strip():
                 pairs.append(pair.partition("="))
         values: dict[str, Any] = {name.strip(): text.strip() for name, _, text in pairs}
+        for name, argument in values.items():
+            if re.fullmatch(r"\d{1,9}", argument):
+                values[name] = int(argument)
         value = {"kind": word.strip(), **values}
-        value = {
-            name: int(text) if re.fullmatch(r"\d{1,9}", text) else text
-            for name, text in value.items()
-        }
     if not isinstance(value, Mapping):
         if value is None or isinstance(value, Rolling | GroupKFold):
             return value
@@ -110,14 +109,20 @@ def _read(value: object) -> object:
             f"{setting_name('folds')} is {value!r}, which is not a kind of folds; give {_FORMS}"
         )
     if value.get("kind") not in _KINDS:
-        raise ValueError(f"folds of kind {value.get('kind')!r} are not known; give {_FORMS}")
+        raise ValueError(
+            f"{setting_name('folds')} of kind {value.get('kind')!r} are not known; give {_FORMS}"
+        )
     try:
         return _KINDS[str(value["kind"])](**value)
     except SettingsError as error:
         if text is None:
             raise
-        wrong = ", ".join(line.removesuffix("; give it") for line in error.marked_lines())
-        raise ValueError(f"{setting_name('folds')} is {text!r}: {wrong}; give {_FORMS}") from None
+        wrong = (
+            line.partition(": ")[2].removesuffix("; give it") for line in str(error).splitlines()
+        )
+        raise ValueError(
+            f"{setting_name('folds')} is {text!r}: {', '.join(wrong)}; give {_FORMS}"
+        ) from None
 
 
 Folds = Annotated[Rolling | GroupKFold | None, BeforeValidator(_read)]

@@ -128,16 +128,16 @@ def series_sections(options: AskedSeries) -> tuple[list[Section], str]:
     encoded = []
     if options.static:
         encoded = _static(draft, options)
-    pipelines: dict[str, Any] = {
-        role: {"strategy": "per_group", "pipeline": [{"step": "StandardScaler"}]}
-        for role in ("target", "features")
-    }
+    pipelines: dict[str, Any] = {}
+    for role in ("target", "features"):
+        pipelines[role] = {"strategy": "per_group", "pipeline": [{"step": "StandardScaler"}]}
     numbers = [name for name in draft.settings.get("static_features", ()) if name not in encoded]
-    static = [
-        {"strategy": "unified", "columns": names, "pipeline": [{"step": step}]}
-        for names, step in ((numbers, "StandardScaler"), (encoded, "OneHotEncoder"))
-        if names
-    ]
+    static = []
+    for names, step in ((numbers, "StandardScaler"), (encoded, "OneHotEncoder")):
+        if names:
+            static.append({"strategy": "unified", "columns": names, "pipeline": [{"step": step}]})
+    if static:
+        pipelines["static_features"] = static
     fields = Series.model_fields
     for name in (
         "train_ratio",
@@ -149,8 +149,9 @@ def series_sections(options: AskedSeries) -> tuple[list[Section], str]:
         draft.settings.setdefault(name, fields[name].default)
     draft.settings |= {
         "filled_mask": Aside("columns"),
-        "preprocessing_configs": pipelines | ({"static_features": static} if static else {}),
-        **{name: fields[name].default for name in ("batch_size", "seed")},
+        "preprocessing_configs": pipelines,
+        "batch_size": fields["batch_size"].default,
+        "seed": fields["seed"].default,
         "layout": "packed" if len(draft.entities) > _MANY else "files",
     }
     draft.seen["preprocessing_configs"] = (
@@ -168,13 +169,9 @@ def series_sections(options: AskedSeries) -> tuple[list[Section], str]:
         sections.append(
             Section(f"{describe(fields[name])} {draft.seen.get(name, '')}".strip(), {name: value})
         )
-    Series(
-        **{
-            name: value
-            for name, value in settings_of(sections).items()
-            if name not in ("recipe", "out")
-        }
-    )
+    written = dict(settings_of(sections))
+    del written["recipe"], written["out"]
+    Series(**written)
     return sections, draft.about
 
 
@@ -339,20 +336,16 @@ def _find_time(options: AskedSeries, data: Look) -> str:
     used = {options.target, options.entity, *options.feature_names}
     numbers = [name for name in data.everywhere("number") if name not in used]
     likely = [lower[name] for name in _NUMBER_NAMES if lower.get(name) in numbers]
-    likely += [
-        name
-        for name in numbers
-        if named(name, _TIME_WORDS) and number_time_format(_parts(data, name))
-    ]
+    for name in numbers:
+        if named(name, _TIME_WORDS) and number_time_format(_parts(data, name)):
+            likely.append(name)
     if options.entity:
         entities = [options.entity]
     else:
         entities = [lower[name] for name in _ENTITY_NAMES if name in lower]
     for name in likely:
-        if all(
-            _grows(table, name, [entity for entity in entities if entity != name])
-            for _, table in data.tables
-        ):
+        others = [entity for entity in entities if entity != name]
+        if all(_grows(table, name, others) for _, table in data.tables):
             return name
     raise SettingsError(
         "no column holds times",
@@ -389,7 +382,9 @@ def _parts(data: Look, name: str) -> list[pa.ChunkedArray]:
 def _look(options: AskedSeries) -> tuple[dict[str, str], Look]:
     """Look at the source; also return the setting of its reader, unless it is the table reader."""
     paths = [expanded(Path(source)) for source in options.source]
-    inside = [file for path in paths for file in ([path] if path.is_file() else [*path.glob("*")])]
+    inside: list[Path] = []
+    for path in paths:
+        inside += [path] if path.is_file() else path.glob("*")
     if any(map(grids.is_grid, [*paths, *inside])):
         reader: Literal["xarray", "grdc"] = "xarray"
     elif inside and all(GRDC_NAME.fullmatch(path.name) and ".txt" in path.name for path in inside):
@@ -398,24 +393,18 @@ def _look(options: AskedSeries) -> tuple[dict[str, str], Look]:
         return {}, look(options.source)
     shaped = Series(source=options.source, reader=reader, target="?")
     files = shards_of(shaped, shaped.source_files())
-    chosen = [files[at] for at in evenly(len(files), FILES)]
-    tables = [
-        (
-            name,
-            (
-                grids.first_rows(path, ROWS)
-                if reader == "xarray"
-                else grdc_table(path, "date").slice(0, ROWS)
-            ),
-        )
-        for path, name in chosen
-    ]
+    tables = []
+    for number in evenly(len(files), FILES):
+        path, name = files[number]
+        if reader == "xarray":
+            table = grids.first_rows(path, ROWS)
+        else:
+            table = grdc_table(path, "date").slice(0, ROWS)
+        tables.append((entity_of(shaped, name), table))
     size = sum(path.stat().st_size for path, _ in files)
     names = [entity_of(shaped, name) for _, name in files]
-    named = [(entity_of(shaped, name), table) for name, table in tables]
-    return {"reader": reader}, look_of(
-        tuple(options.source), files[0][0].parent, names, size, named
-    )
+    folder = files[0][0].parent
+    return {"reader": reader}, look_of(tuple(options.source), folder, names, size, tables)
 
 
 def _look_at_rows(draft: _SeriesDraft, data: Look) -> None:
@@ -662,17 +651,18 @@ def _static(draft: _SeriesDraft, options: AskedSeries) -> list[str]:
             # computed from streamflow, val and test included
             if path.name.startswith("camels_hydro"):
                 signatures.add(name)
-    numbers = [
-        name for name, columns in parts.items() if all(column is not None for column in columns)
-    ]
+    numbers = []
+    complete = []  # numbers that all entities have
+    for name, columns in parts.items():
+        present = [column for column in columns if column is not None]
+        if len(present) < len(columns):
+            continue
+        numbers.append(name)
+        if name not in signatures and not any(column.null_count for column in present):
+            complete.append(name)
     names = [known(name, parts, "static_features") for name in options.static_names]
     if not names:
-        partial = {
-            name
-            for name, columns in parts.items()
-            if any(column is None or column.null_count for column in columns)
-        }
-        names = [name for name in numbers if name not in partial | signatures]
+        names = complete
         if not names:
             raise SettingsError(
                 "no column has numbers for all entities",
@@ -680,13 +670,10 @@ def _static(draft: _SeriesDraft, options: AskedSeries) -> list[str]:
                 remedy=f"leave {setting_name('static')} out",
             )
         left = [name for name in parts if name not in names]
-        left_out = (
-            f"Left out: {', '.join(left[:30])}{', …' if len(left) > 30 else ''}; --static-features"
-            " takes them."
-        )
-        draft.seen["static_features"] = (
-            f"The numbers that all entities have. {left_out if left else ''}"
-        )
+        draft.seen["static_features"] = "The numbers that all entities have."
+        if left:
+            words = ", ".join(left[:30]) + (", …" if len(left) > 30 else "")
+            draft.seen["static_features"] += f" Left out: {words}; --static-features takes them."
     draft.settings |= {"static": options.static, "static_entity": key, "static_features": names}
     draft.settings["missing_static"] = "drop_entity"
     return [name for name in names if name not in numbers]

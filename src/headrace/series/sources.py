@@ -683,7 +683,7 @@ def unread_time(settings: Series, table: pa.Table, row: int, first_row: int) -> 
         remedy = f"for seconds or steps that are counted give {setting('time_format', 'epoch_s')}"
     else:
         words = " or ".join(settings.time_format)
-        why = f"not a time of {setting_name('time_format')}"
+        why = "not a time of the given format"
         remedy = advice(value, words, "time_format")
     return InputError(
         why,

@@ -29,7 +29,7 @@ def test_a_wrong_format_shows_row_and_value(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in/a.csv").write_text("date,q,rain,warm\n01.02.2020,1,1,1\n02.02.2020,1,1,1\n")
     with pytest.raises(
-        headrace.InputError, match=r"a\.csv: row 1: date is '01\.02\.2020', .*%d\.%m\.%Y"
+        headrace.InputError, match=r"a\.csv: row 1, column 'date' is '01\.02\.2020': .*%d\.%m\.%Y"
     ):
         run_of(tmp_path / "in", tmp_path / "out")
 
@@ -70,7 +70,7 @@ def test_a_table_without_rows_is_told(tmp_path: Path) -> None:
         }
     )
     with pytest.raises(
-        headrace.InputError, match="no entity of 0 passes; the source has no rows; correct"
+        headrace.InputError, match="no entity of 0 passes: the source has no rows; correct"
     ):
         run_of(table, tmp_path / "out", entity="id", frequency="1d")
 
@@ -78,7 +78,7 @@ def test_a_table_without_rows_is_told(tmp_path: Path) -> None:
 def test_counted_steps_are_told_their_time_format(tmp_path: Path) -> None:
     table = pl.DataFrame({"id": ["a"] * 5, "date": range(5), "q": 1.0, "rain": 1.0, "warm": 1.0})
     with pytest.raises(
-        headrace.InputError, match="no time axis in any of 1 entity: .* date is 0, .*'epoch_s'"
+        headrace.InputError, match='no time axis in any of 1 entity: .*is 0: a number; .*"epoch_s"'
     ):
         run_of(table, tmp_path / "out", entity="id")
 
@@ -87,7 +87,7 @@ def test_a_comment_in_place_of_the_header_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("# measured by hand\ndate,q,rain,warm\n2020-02-01,1,1,1\n")
     with pytest.raises(
         headrace.InputError,
-        match="it has # measured by hand; if that is a comment, give comment='#'",
+        match='choose one of # measured by hand; if that is a comment, give comment="#"',
     ):
         run_of(tmp_path / "a.csv", tmp_path / "out")
 
@@ -97,7 +97,7 @@ def test_files_of_another_reader_name_it(tmp_path: Path) -> None:
     for name, reader in (("7_Q_Month.txt", "grdc"), ("x.nc", "xarray")):
         path = tmp_path / "flows" / name
         path.write_bytes(b"")
-        with raised(headrace.InputError, remedy='give reader="grdc"'):
+        with raised(headrace.InputError, remedy=f'give reader="{reader}"'):
             run_of(path if reader == "xarray" else path.parent, tmp_path / "out")
 
 

@@ -311,7 +311,7 @@ def earlier_fits(directory) -> dict[str, object]:
     }
 
 
-FITTED = "is fitted already|is a file with fitted steps"  # objects, files
+FITTED = "is fitted already|a file with fitted steps"  # objects, files
 
 
 def test_what_an_earlier_run_fitted_is_refused_in_every_form(tmp_path) -> None:

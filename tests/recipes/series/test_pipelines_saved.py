@@ -199,5 +199,5 @@ def test_no_joblib_is_written_unless_wanted(source: Path, tmp_path: Path) -> Non
     assert set(files_of(made.run)) == {PIPELINES}
     with raised(InputError, setting="joblib", remedy="load the safe form"):
         headrace.load_pipelines(made.out, trust="joblib")
-    with pytest.raises(SettingsError, match="trust is 'yes'"):
+    with raised(SettingsError, setting="trust", value="yes"):
         headrace.load_pipelines(made.out, trust="yes")

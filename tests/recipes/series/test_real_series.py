@@ -130,7 +130,7 @@ def test_a_column_that_only_some_files_have_fails_the_others(tmp_path: Path) -> 
     summary = json.loads((prepared.run / "quality_summary.json").read_bytes())
     assert ["camelses_1414"] == summary["retained_basins"]
     assert 4 == len(summary["excluded_basins"])
-    assert all("has no column 'pr_emo1'" in each for each in summary["excluded_basins"].values())
+    assert all("column 'pr_emo1': " in reason for reason in summary["excluded_basins"].values())
 
 
 @needs_caravan

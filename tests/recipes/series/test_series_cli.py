@@ -99,9 +99,7 @@ def test_a_file_of_entities_restricts_the_run(tmp_path: Path) -> None:
         (Path(json.loads(done.stdout)["run"]) / "quality_summary.json").read_bytes()
     )
     assert ["g0", "g2"] == summary["retained_basins"]
-    assert {"nobody": "no file has its name; correct the list of entities"} == summary[
-        "excluded_basins"
-    ]
+    assert {"nobody": "no file has its name; correct entities"} == summary["excluded_basins"]
 
 
 def test_flags_override_the_file(tmp_path: Path) -> None:

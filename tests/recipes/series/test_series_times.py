@@ -182,7 +182,7 @@ def test_an_instant_has_no_other_zone(tmp_path: Path) -> None:
         ({"resample": "mean", "frequency": "infer"}, "resample needs a frequency"),
         ({"resample": {"load": "mean"}}, "resample has no rule for rain"),
         ({"resample": {"*": "mean", "snow": "sum"}}, "names snow, which is not a column"),
-        ({"frequency": "coarsest"}, "needs resample"),
+        ({"frequency": "coarsest"}, "give resample"),
         ({"duplicate_times": "nearest"}, "needs snap"),
     ):
         with pytest.raises(headrace.SettingsError, match=told):

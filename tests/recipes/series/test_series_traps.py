@@ -296,7 +296,7 @@ def test_a_bad_row_of_a_long_table_fails_its_entity_alone(tmp_path: Path) -> Non
     assert ["a", "c"] == json.loads((prepared.run / "quality_summary.json").read_bytes())[
         "retained_basins"
     ]
-    assert "row 46: rain is 'wet'" in report(prepared, "b")["failure_reason"]
+    assert "row 46, column 'rain' is 'wet'" in report(prepared, "b")["failure_reason"]
 
 
 def test_years_of_targets_are_asked_for_and_not_years_of_calendar(tmp_path: Path) -> None:
@@ -318,7 +318,7 @@ def test_there_is_no_success_before_everything_is_there(tmp_path: Path) -> None:
     source = write_basins(tmp_path / "in", {"a": plain(9)})
 
     with pytest.raises(
-        headrace.InputError, match="no entity of 1 passes; a: 5 observed targets would train"
+        headrace.InputError, match="no entity of 1 passes: a: 5 observed targets would train"
     ):
         series(source, tmp_path / "out", min_train_years=1)
     assert not list((tmp_path / "out").glob("runs/*/_SUCCESS"))
@@ -368,7 +368,7 @@ def test_rows_that_may_be_dropped_are_counted(tmp_path: Path) -> None:
         ({"features": ["rain", "rain"]}, "more than one role"),
         ({"features": ["date"]}, "more than one role"),
         ({"frequency": "often"}, "is not a frequency; give"),
-        ({"static": "x.csv"}, "static files and static_features go together"),
+        ({"static": "x.csv"}, "static and static_features go together"),
         ({"static": "x.csv", "static_features": ["area"]}, "static_entity is missing"),
         ({"region_time_series_base_dirs": {"a": "x"}}, "either source or region_time_series_base_dirs"),
         ({"entities": []}, "entities is empty"),

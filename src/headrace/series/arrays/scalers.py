@@ -18,7 +18,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -244,15 +244,13 @@ class Scalers(BaseScalers):
         first = parts[0]
         if any(part.columns != first.columns or part.pipeline != first.pipeline for part in parts):
             raise ValueError("only fits of the same pipeline over the same columns can be merged")
-        joined = tuple(
-            {
-                name: np.concatenate([part.measured[at][name] for part in parts])
-                for name in step_numbers
-            }
-            for at, step_numbers in enumerate(first.measured)
-        )
-        entities = tuple(name for part in parts for name in part.entities or ())
-        return cls(first.columns, entities, first.pipeline, joined)._ascending()
+        joined: list[Mapping[str, F64]] = []
+        for steps in zip(*(part.measured for part in parts), strict=True):
+            joined.append(
+                {name: np.concatenate([step[name] for step in steps]) for name in steps[0]}
+            )
+        entities = tuple(chain.from_iterable(part.entities or () for part in parts))
+        return cls(first.columns, entities, first.pipeline, tuple(joined))._ascending()
 
     def _ascending(self) -> Scalers:
         """Return these scalers with entities in order.
@@ -269,11 +267,10 @@ class Scalers(BaseScalers):
     def _taken(
         self, columns: tuple[str, ...], entities: tuple[str, ...] | None, take: Callable[[F64], F64]
     ) -> Scalers:
-        measured = tuple(
-            {name: take(values) for name, values in step_numbers.items()}
-            for step_numbers in self.measured
-        )
-        return Scalers(columns, entities, self.pipeline, measured)
+        measured: list[Mapping[str, F64]] = []
+        for numbers in self.measured:
+            measured.append({name: take(values) for name, values in numbers.items()})
+        return Scalers(columns, entities, self.pipeline, tuple(measured))
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON; numbers keep all their bits.
@@ -281,19 +278,16 @@ class Scalers(BaseScalers):
         With more than `_READABLE` entities the arrays are base64 of little-endian float64, which
         takes a tenth of the memory.
         """
+        steps = []
+        for step in self.steps:
+            params = dict(step.step)
+            word = params.pop("step")
+            fitted = {name: _encoded(values) for name, values in sorted(step.fitted.items())}
+            steps.append({"step": word, "params": params, "fitted": fitted})
         return {
             "columns": list(self.columns),
             "entities": None if self.entities is None else list(self.entities),
-            "steps": [
-                {
-                    "step": step.step["step"],
-                    "params": {name: value for name, value in step.step.items() if name != "step"},
-                    "fitted": {
-                        name: _encoded(values) for name, values in sorted(step.fitted.items())
-                    },
-                }
-                for step in self.steps
-            ],
+            "steps": steps,
         }
 
     @classmethod

@@ -189,18 +189,13 @@ def tally(columns: Sequence[str], matrix: F64, offsets: I64) -> dict[str, list[i
 
 def add(tallies: Sequence[Mapping[str, Sequence[int]]]) -> dict[str, list[int]]:
     """Add up tallies of different groups."""
-    names = sorted({name for counts_of_columns in tallies for name in counts_of_columns})
-    return {
-        name: [
-            sum(
-                counts_of_columns[name][at]
-                for counts_of_columns in tallies
-                if name in counts_of_columns
-            )
-            for at in (0, 1)
-        ]
-        for name in names
-    }
+    total: dict[str, list[int]] = {}
+    for counts_of_columns in tallies:
+        for name, (alike, judged) in counts_of_columns.items():
+            counts = total.setdefault(name, [0, 0])
+            counts[0] += alike
+            counts[1] += judged
+    return dict(sorted(total.items()))
 
 
 def suspects(tallies: Sequence[Mapping[str, Sequence[int]]]) -> dict[str, list[int]]:

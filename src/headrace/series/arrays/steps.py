@@ -102,13 +102,15 @@ def _one_of(*words: Any) -> Callable[[Any], Any]:
 def _categories(value: Any) -> Any:
     if isinstance(value, str) and value == "auto":
         return value
-    lists = isinstance(value, list | tuple) and all(
-        isinstance(texts, list | tuple) and texts and all(isinstance(text, str) for text in texts)
-        for texts in value
-    )
-    if not lists or any(len(set(texts)) < len(texts) for texts in value):
+    if not isinstance(value, list | tuple) or not all(map(_are_different_texts, value)):
         raise ValueError("auto, or for each column a list of different texts")
-    return [list(texts) for texts in value]
+    return list(map(list, value))
+
+
+def _are_different_texts(value: Any) -> bool:
+    if not isinstance(value, list | tuple) or not value:
+        return False
+    return all(isinstance(text, str) for text in value) and len(set(value)) == len(value)
 
 
 def _unknown_value(value: Any) -> Any:

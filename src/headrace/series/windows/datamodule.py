@@ -369,8 +369,8 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
         check_some(
             val,
             remedy=(
-                'pass validation="entity", which validates on other entities\' train rows, or'
-                ' "none"'
+                f"pass {setting('validation', 'entity')}, which validates on other entities' train"
+                ' rows, or "none"'
             ),
         )
         trains, validates = choose_pool(

@@ -314,16 +314,18 @@ def _remedies(
     most = bisect_left(tried, True, key=lambda length: not count(stride=1, input_length=length))
     lengths = range(most, max(0, most - (_TRIED if options.stride > 1 else 1)), -1)
     works = next((length for length in lengths if count(input_length=length)), None)
-    if works is None:
-        remedies = []
-    else:
-        remedies = [f"give input_length {works:,}, the longest that gives a window"]
-    if works is None and not most:
-        remedies.append("no input_length gives a window: give a shorter output_length")
+    remedies = []
+    name = setting_name("input_length")
+    if works is not None:
+        remedies.append(f"give {name} {works:,}, the longest that gives a window")
+    elif not most:
+        shorter = setting_name("output_length")
+        remedies.append(f"no {name} gives a window: give a shorter {shorter}")
     if options.history == "within" and split in ("val", "test"):
         preceding = count(history="preceding")
         if preceding:
-            remedies.append(f'pass history="preceding" ({pluralise(preceding, "window")})')
+            windows = pluralise(preceding, "window")
+            remedies.append(f"pass {setting('history', 'preceding')} ({windows})")
     return remedies
 
 
