@@ -353,7 +353,7 @@ def test_verify_says_what_it_cannot_compare(
 ) -> None:
     made = served(next_month, tmp_path / "trained", tmp_path / "now")
     shutil.rmtree(tmp_path / "trained")
-    kinds = {each.name: each.kind for each in headrace.verify(made.out).checks}
+    kinds = {each.name: each.category for each in headrace.verify(made.out).checks}
 
     assert "unchecked" == kinds["pipelines are of the named run"]
     assert "law" == kinds["pipelines scaled the rows"]
