@@ -79,7 +79,7 @@ def test_days_of_a_month_are_no_times(tmp_path: Path) -> None:
 
     assert "measured" == asked["time"]
     assert 2 == code
-    assert "no column of a.csv holds times; give --time" in told
+    assert "a.csv: no column holds times; give --time" in told
 
 
 STEPS = np.arange(90)
@@ -152,7 +152,7 @@ def test_whole_numbers_are_no_times_for_being_whole(tmp_path: Path, columns: dic
     flags = ("--target", "q", "--out", tmp_path / "out", "--config", tmp_path / "n.yaml")
     code, _, told = headrace("init", "series", tmp_path / "a.parquet", *flags)
 
-    assert (2, True) == (code, "no column of a.parquet holds times; give --time" in told)
+    assert (2, True) == (code, "a.parquet: no column holds times; give --time" in told)
 
 
 def test_the_target_is_no_time_and_steps_that_are_uneven_stay_steps(tmp_path: Path) -> None:
@@ -343,7 +343,7 @@ def test_short_series_ask_for_fewer_years_and_comments_are_the_descriptions(tmp_
         (
             [],
             2,
-            "target is not given; add --target with the column to be predicted, one of rain, warm, q",
+            "--target is not given; name the column to be predicted, one of rain, warm, q",
         ),
         (
             ["--target", "qq"],
@@ -441,7 +441,7 @@ def test_files_of_attributes_among_the_series_are_named(tmp_path: Path) -> None:
     )
 
     assert code == 2
-    assert "attributes.csv: has no column 'date'" in err
+    assert "attributes.csv: column 'date': the file does not have the time" in err
     assert "--static" in err
 
 

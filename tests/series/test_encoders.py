@@ -109,7 +109,7 @@ def test_categories_that_are_given_are_taken_in_their_order() -> None:
         (
             "OneHotEncoder",
             {"handle": "ignore"},
-            "'handle' is not a parameter here; did you mean 'handle_unknown'",
+            "handle: not a parameter of OneHotEncoder; did you mean 'handle_unknown'",
         ),
         (
             "OneHotEncoder",

@@ -588,9 +588,9 @@ def test_the_verdict_without_a_process_group_is_of_all_ranks(shards, caplog):
     assert not headrace.verify_no_shard_overlap(loader_of(dataset, batch_size=None), 2, 4)
     assert not headrace.verify_no_shard_overlap(loader_of([1, 2, 3]), 1, 1)
     assert [
-        "shard overlap: rank 0: the dataset was built for 2 ranks, 3 are expected",
-        "shard overlap: rank 0: the DataLoader has 0 workers, 4 are expected",
-        "shard overlap: rank 0: dataset is a list, which has no plan",
+        "shard overlap: rank 0: num_ranks is 3: the dataset was built for 2 ranks",
+        "shard overlap: rank 0: num_workers is 4: the DataLoader has 0 workers",
+        "shard overlap: rank 0: dataloader: its dataset is a list, which has no plan",
     ] == [
         record.message.split(";")[0].split(", or")[0]
         for record in caplog.records

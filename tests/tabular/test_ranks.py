@@ -55,6 +55,6 @@ def test_all_ranks_come_to_the_same_verdict(received):
 def test_a_processor_that_fails_on_one_rank_stops_all(received):
     _, ranks = received
     for other, failed in zip(*(rank["failures"] for rank in ranks), strict=True):
-        assert failed.startswith("int: fails on 'text ")
+        assert failed.startswith("int fails on 'text ")
         assert "rank 1 of 2" in other
-        assert "int: fails on 'text " in other
+        assert "int fails on 'text " in other

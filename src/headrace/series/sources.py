@@ -518,7 +518,7 @@ def _present(
             if names and names[0].startswith("#"):
                 note = f"; if that is a comment, give {setting('comment', '#')}"
             raise InputError(
-                "the file does not have it",
+                "not in the file",
                 path=path,
                 column=column,
                 remedy=f"choose one of {words}{note}",

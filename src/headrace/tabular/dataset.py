@@ -247,7 +247,7 @@ class PipelineIterableDataset(StreamingDataset):
     def _known(self, name: str, where: str) -> None:
         if name not in self.index.schema.names:
             raise SettingsError(
-                f"{where}: the data does not have it",
+                f"{where}: not in the data",
                 column=name,
                 remedy=f"choose one of {', '.join(self.index.schema.names)}",
             )

@@ -251,7 +251,7 @@ class DeclaredBlocks:
         for name, value in values.items():
             if name not in schema.names:
                 raise SettingsError(
-                    "the data does not have it",
+                    "not in the data",
                     setting="columns",
                     column=name,
                     remedy=f"choose from {schema.names}",

@@ -152,7 +152,7 @@ class BaseScalers(ABC):
             row = int(rows[np.nanargmax(np.abs(before[rows, column]))])
             names_it = setting_name("missing_numbers")
             raise InputError(
-                f"entity {entities[int(groups[row])]!r} has no finite value there after"
+                f"entity {entities[int(groups[row])]!r} has no finite value after"
                 f" {self._words()} as {scaled.dtype}",
                 column=self.columns[column],
                 value=float(before[row, column]),
@@ -367,7 +367,7 @@ def fit_scalers(
         if (first_bad := _first(~np.isfinite(matrix) & ~np.isnan(before))) is not None:
             row, column = first_bad
             raise InputError(
-                f"{_who(entities, int(groups[row]))} has no finite value there after"
+                f"{_who(entities, int(groups[row]))} has no finite value after"
                 f" {step.get('func') or step['step']}",
                 column=columns[column],
                 value=float(before[row, column]),

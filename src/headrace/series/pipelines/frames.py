@@ -296,7 +296,7 @@ def check_column(frame: pl.DataFrame, name: str) -> None:
     """Raise `InputError` unless the table has this column."""
     if name not in frame.columns:
         raise InputError(
-            "the table does not have it",
+            "not in the table",
             column=name,
             remedy=f"choose one of {', '.join(frame.columns)}",
         )

@@ -93,7 +93,7 @@ def read_basin(settings: Series, paths: Sequence[Path], columns: Sequence[str]) 
         if name not in (*FORCING, *FLOW):
             known = ", ".join(column for column in days.columns if column != "time")
             raise InputError(
-                "CAMELS-US does not have it",
+                "not in CAMELS-US",
                 path=forcing_path,
                 column=name,
                 remedy=f"choose one of {known}",
