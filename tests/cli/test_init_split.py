@@ -141,7 +141,7 @@ def test_counts_and_keys_are_no_times(tmp_path: Path) -> None:
     (tmp_path / "raw").mkdir()
     frame.write_csv(tmp_path / "raw" / "part-0.csv")
 
-    with raised(SettingsError, remedy="give time=, one of order_id"):
+    with raised(SettingsError, remedy="give time=, one of order_no"):
         configured(tmp_path / "raw", tmp_path / "out")
 
 
