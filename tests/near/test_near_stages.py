@@ -19,6 +19,7 @@ from headrace.near.shingles import Shingles, shingles_of_texts
 from headrace.near.stages import DocumentPart, Near, check_near, find_near
 from headrace.run.context import RunContext
 from headrace.run.events import Event, TaskDone
+from raised import raised
 
 
 def planted(pairs: int, size: int = 102) -> list[str]:
@@ -202,5 +203,5 @@ def test_no_documents_have_no_pairs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("near", [0.0, 0.49, 1.01, float("nan")])
 def test_thresholds_that_no_bands_are_made_for_are_refused(near: float) -> None:
-    with pytest.raises(SettingsError, match="give a Jaccard index from 0.5 to 1"):
+    with raised(SettingsError, setting="near", remedy="give a Jaccard index from 0.5 to 1"):
         check_near(near)

@@ -441,7 +441,7 @@ class OnlinePacker:
 
         if not all(conditions()):
             raise StreamError(
-                f"{_KIND} state: {short_repr(dict(values))} is not what state_dict() gave",
+                f"{short_repr(dict(values))} is not what state_dict() of {_KIND} gave",
                 remedy="pass it on unchanged",
             )
         packer = cls(

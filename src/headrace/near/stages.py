@@ -26,7 +26,7 @@ import polars as pl
 import pyarrow as pa
 
 from headrace.arrays import F64, I64, U32, U64, components
-from headrace.errors import InputError, SettingsError
+from headrace.errors import InputError, SettingsError, setting_name
 from headrace.near import LEAST_NEAR
 from headrace.near.shingles import (
     MOST_DOCUMENTS,
@@ -123,8 +123,8 @@ def find_near(context: RunContext, parts: Sequence[DocumentPart], near: float) -
     firsts = np.cumsum([0, *counts])
     if documents > MOST_DOCUMENTS:
         raise InputError(
-            f"near: {documents:,} documents are too many to compare",
-            remedy=f"split them, at {MOST_DOCUMENTS:,}",
+            f"{documents:,} documents are too many to compare for {setting_name('near')}",
+            remedy=f"split them into sets of {MOST_DOCUMENTS:,}",
         )
     stage("near_copies", [("copies", partial(_find_copies, parts=len(parts)))])
     shares = max(1, -(-documents // _PROPOSE_DOCUMENTS))

@@ -23,7 +23,7 @@ from headrace.bins import Alignment
 from headrace.credentials import refuse_credentials
 from headrace.dataset.tables import with_paths
 from headrace.digest import loads
-from headrace.errors import InputError, SettingsError
+from headrace.errors import InputError, SettingsError, setting, setting_name
 from headrace.formats.listing import list_files
 from headrace.formats.registry import file_type_of_name, stem_of_name
 from headrace.packing.chats.settings import ChatForm
@@ -62,8 +62,8 @@ class BlendSource(ChatForm):
     def _is_a_directory_name(cls, value: str) -> str:
         if not _NAME.fullmatch(value) or "__" in value:
             raise ValueError(
-                f"dataset name {value!r} cannot be part of the names of directories and links; use"
-                " letters, digits, '.', '-' and single '_' only"
+                f"the {setting_name('name')} {value!r} of a dataset cannot be part of the names of"
+                " directories and links; use letters, digits, '.', '-' and single '_' only"
             )
         return value
 
@@ -71,7 +71,9 @@ class BlendSource(ChatForm):
     @classmethod
     def _is_a_share(cls, value: float) -> float:
         if not math.isfinite(value) or value < 0:
-            raise ValueError(f"weight is {value}; give a finite number, 0 or more")
+            raise ValueError(
+                f"{setting_name('weight')} is {value}; give a finite number, 0 or more"
+            )
         return value
 
 
@@ -129,8 +131,8 @@ class SourceBlend(Settings):
             twice = sorted({name for name in names if names.count(name) > 1})
             if twice:
                 raise ValueError(
-                    f"dataset {twice[0]!r} appears twice in {group or 'datasets'}; name them"
-                    " differently"
+                    f"dataset {twice[0]!r} appears twice in {setting_name(group or 'datasets')};"
+                    " name them differently"
                 )
             if any(source.epochs != 1 for source in sources) and any(
                 source.repeat != 1 or source.weight != sources[0].weight
@@ -138,12 +140,14 @@ class SourceBlend(Settings):
                 if source.weight > 0
             ):
                 raise ValueError(
-                    f"{group or 'datasets'} has epochs beside weights or repeat, and each says how"
-                    " much of a dataset is taken; give epochs alone, or weights with repeat"
+                    f"{setting_name(group or 'datasets')} has epochs beside weights or repeat, and"
+                    " each says how much of a dataset is taken; give epochs alone, or weights with"
+                    " repeat"
                 )
             if not any(source.weight > 0 for source in sources):
                 raise ValueError(
-                    f"all weights of {group or 'datasets'} are 0; give one dataset a weight"
+                    f"all weights of {setting_name(group or 'datasets')} are 0; give one dataset a"
+                    " weight"
                 )
         return self
 
@@ -231,22 +235,29 @@ def _source(source: object, group: str, blend: Path) -> dict[str, Any]:
     """Return a dataset of a blend file, with its paths relative to the file."""
     if not isinstance(source, Mapping):
         raise SettingsError(
-            f"{blend}: {group} holds {source!r}", remedy="write objects with name and path"
+            f"{setting_name(group)} holds {source!r}",
+            path=blend,
+            value=source,
+            remedy="write objects with name and path",
         )
     result = dict(source)
     for key in ("split", "subset"):
         if result.pop(key, None) is not None:
             raise SettingsError(
-                f"{blend}: dataset {source.get('name')!r} has {key}={source[key]!r}, which names"
-                " part of a data set on a hub",
-                remedy="download it and give its files as path",
+                f"dataset {source.get('name')!r} has {setting(key, source[key])}, which names part"
+                " of a data set on a hub",
+                path=blend,
+                value=source[key],
+                remedy=f"download it and give its files as {setting_name('path')}",
             )
     paths = source.get("path", [])
     if isinstance(paths, str):
         paths = [paths]
     if not isinstance(paths, list) or not all(isinstance(item, str) for item in paths):
         raise SettingsError(
-            f"{blend}: dataset {source.get('name')!r} has path {source.get('path')!r}",
+            f"dataset {source.get('name')!r} has {setting('path', source.get('path'))}",
+            path=blend,
+            value=source.get("path"),
             remedy="write a text or a list of texts",
         )
     # the address of a table becomes the path of its copy

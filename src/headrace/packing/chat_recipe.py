@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from headrace.errors import setting_name
 from headrace.packing.blend import SPLITS, SourceBlend, Split, blend_of
 from headrace.packing.chats.settings import ROWS, ChatSettings, fingerprint_of
 from headrace.run.settings import RecipeSettings
@@ -79,12 +80,12 @@ class ChatRecipe(RecipeSettings, ChatSettings):
         total = self.train_ratio + self.val_ratio + self.test_ratio
         if abs(total - 1) > 1e-9:
             raise ValueError(
-                f"train_ratio, val_ratio and test_ratio are {self.train_ratio},"
-                f" {self.val_ratio} and {self.test_ratio}, together {total:g}; make them add up"
-                " to 1"
+                f"{setting_name('train_ratio')}, {setting_name('val_ratio')} and"
+                f" {setting_name('test_ratio')} are {self.train_ratio}, {self.val_ratio} and"
+                f" {self.test_ratio}, together {total:g}; make them add up to 1"
             )
         if self.train_ratio == 0 and self.blend.datasets:
-            raise ValueError("train_ratio is 0; leave something to train on")
+            raise ValueError(f"{setting_name('train_ratio')} is 0; leave something to train on")
         return self
 
     @property

@@ -13,7 +13,7 @@ from headrace.bins import Alignment
 from headrace.cli.commands import execute
 from headrace.cli.output import table
 from headrace.cli.settings_flags import FlagValues, Out, RunOptions, pairs_of
-from headrace.errors import SettingsError
+from headrace.errors import SettingsError, setting_name
 from headrace.recipe import recipe_of_run
 from headrace.report.words import size
 
@@ -111,12 +111,14 @@ def _blend_given(paths: list[str], options: OneDataset, alignment: Alignment | N
     from headrace.storage.places import path_of
 
     if len(paths) == 1 and is_blend_file(path_of(paths[0])):
-        if any((options.layout, options.mapping, options.filters, alignment)):
-            raise SettingsError(
-                "is a blend file",
-                path=paths[0],
-                remedy="write layout, mapping, filters and alignment into its datasets",
-            )
+        for name, value in {**vars(options), "alignment": alignment}.items():
+            if value:
+                raise SettingsError(
+                    f"is a blend file, and {setting_name(name)} is for the one dataset of paths",
+                    path=paths[0],
+                    value=value,
+                    remedy="write it into the datasets of the file",
+                )
         return paths[0]
     blend: Any = blend_of(paths)
     (dataset,) = blend["datasets"]

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from headrace.bins import Alignment
 from headrace.bins.bins import Counted
 from headrace.bins.pack import Algorithm
+from headrace.errors import setting, setting_name
 from headrace.near import LEAST_NEAR
 from headrace.packing.chat_recipe import ChatRecipe
 from headrace.packing.storage.packed_parquet import Codec, checked_codec
@@ -129,20 +130,22 @@ class PackedSequences(ChatRecipe):
     def _consistent(self) -> PackedSequences:
         if self.pad_multiple > 1 and self.reader == "megatron" and self.capacity == "stored":
             raise ValueError(
-                f"pad_multiple is {self.pad_multiple} and capacity is 'stored', but that reader"
-                " wants the tokens it trains on, one less than are stored, to be a multiple; give"
-                " capacity='runtime', or reader='headrace'"
+                f"{setting_name('pad_multiple')} is {self.pad_multiple} and"
+                f" {setting_name('capacity')} is 'stored', but that reader wants the tokens it"
+                " trains on, one less than are stored, to be a multiple; give"
+                f" {setting('capacity', 'runtime')}, or {setting('reader', 'headrace')}"
             )
         if self.near is not None and self.duplicates == "allow":
             raise ValueError(
-                f"near is {self.near:g} and duplicates is 'allow', which looks for none; give"
-                " group, drop or count"
+                f"{setting_name('near')} is {self.near:g} and {setting_name('duplicates')} is"
+                " 'allow', which looks for none; give group, drop or count"
             )
-        checked_codec(self.compression, self.compression_level)
+        checked_codec(self.compression, self.compression_level, named=setting_name)
         if self.longest < 2:
             raise ValueError(
-                f"no sequence of two tokens fits pack_size {self.pack_size} with pad_multiple"
-                f" {self.pad_multiple}; choose a larger pack_size or a smaller multiple"
+                f"no sequence of two tokens fits {setting_name('pack_size')} {self.pack_size} with"
+                f" {setting_name('pad_multiple')} {self.pad_multiple}; choose a larger pack size or"
+                " a smaller multiple"
             )
         return self
 

@@ -25,7 +25,7 @@ import pyarrow as pa
 from headrace.arrays import I32, I64, U8, U64
 from headrace.bins.rows import shift_left
 from headrace.digest import canonical_json, derive_key
-from headrace.errors import InputError
+from headrace.errors import InputError, setting, setting_name
 from headrace.keyed_hash import hash_texts, hash_words
 from headrace.packing.blend import BlendDataset
 from headrace.packing.chat_recipe import ChatRecipe
@@ -375,7 +375,11 @@ class Encoding:
             )
         if self.benchmarks is not None and chosen:
             rows = [row for _, row, _, _ in chosen]
-            remaining = self.not_in_benchmarks(self.benchmarks, rows, batch.where(chosen[0][0]))
+            first_row = batch.row_words(chosen[0][0])
+            try:
+                remaining = self.not_in_benchmarks(self.benchmarks, rows)
+            except InputError as error:
+                raise error.at(path=batch.file, row=first_row) from None
             chosen = [chosen[at] for at in remaining]
         if not chosen:
             return
@@ -383,7 +387,7 @@ class Encoding:
         self.encode(Chosen(part, batch, np.array(indices), rows, keys, named))
 
     def not_in_benchmarks(
-        self, benchmarks: Benchmarks, rows: Sequence[Mapping[str, Any]], where: str
+        self, benchmarks: Benchmarks, rows: Sequence[Mapping[str, Any]]
     ) -> list[int]:
         """Return the rows that overlap no benchmark and count the others.
 
@@ -395,8 +399,7 @@ class Encoding:
                 layout_of(rows[0], source.mapping) if source.layout == "auto" else source.layout
             ) == "tokens":
                 raise InputError(
-                    "holds token ids, and exclude= compares words",
-                    path=where,
+                    f"it holds token ids, and {setting('exclude')} compares words",
                     remedy="exclude rows of text",
                 )
         out = benchmarks.mask(texts_in(rows), len(rows), self.excluded)
@@ -465,7 +468,7 @@ class Encoding:
         name = self.task.dataset.source.name
         # one such row shows that the file is for another kind of training
         if reason == "preference_data":
-            raise InputError(f"dataset {name}: {batch.where(index)}: {detail}")
+            raise InputError(detail, path=batch.file, row=batch.row_words(index))
         self.dropped[reason] += 1
         self.first.setdefault(reason, f"{batch.where(index)}: {detail}")
         if reason not in CHOSEN:
@@ -511,13 +514,14 @@ class _Cutting(Encoding):
             lengths = encoded.lengths
         over = np.flatnonzero(lengths > longest)
         if settings.too_long == "error" and len(over):
-            where = batch.where(int(indices[encoded.rows[over[0]]]))
+            others = setting("too_long", "truncate", "drop", "split", "turns")
             raise InputError(
-                f"gives a sequence of {lengths[over[0]]:,} tokens, a bin holds {longest:,}",
-                path=where,
+                f"it gives a sequence of {lengths[over[0]]:,} tokens, a bin holds {longest:,}",
+                path=batch.file,
+                row=batch.row_words(int(indices[encoded.rows[over[0]]])),
                 remedy=(
-                    "choose what becomes of such rows with too_long='truncate', 'drop', 'split' or"
-                    " 'turns', or a larger pack_size"
+                    f"choose what becomes of such rows with {others}, or a larger"
+                    f" {setting_name('pack_size')}"
                 ),
             )
         segments = fit(encoded.mask, lengths, longest, settings.too_long)

@@ -333,7 +333,7 @@ def read_some(listing: Listing) -> Sampled:
                 complete = False
                 break
     if not rows:
-        raise SettingsError(f"{listing.names[0]}: holds no rows", remedy="give data to look at")
+        raise SettingsError("holds no rows", path=listing.names[0], remedy="give data to look at")
     return Sampled(rows, wheres, complete)
 
 
@@ -367,21 +367,23 @@ def _look(listing: Listing, tokenizer: str | None) -> _Look:
     if not isinstance(read[0], TokenSample) and tokenizer is None:
         how = f"estimated, {_CHARACTERS_A_TOKEN} characters a token"
     elif tokenizer is not None and not isinstance(read[0], TokenSample):
-        encoded = _encoded(rows, ChatForm(mapping=mapping), tokenizer, f"{listing.names[0]}: ")
+        encoded = _encoded(rows, ChatForm(mapping=mapping), tokenizer, listing.names[0])
         tokens = encoded.lengths
         how = "counted with this tokenizer"
         rejected |= {rejection.row: rejection.reason for rejection in encoded.rejected}
     return _Look(rows, sampled.wheres, sampled.complete, mapping, layouts, tokens, how, rejected)
 
 
-def _encoded(rows: Sequence[Row], form: ChatForm, tokenizer: str, where: str = "") -> EncodedChats:
+def _encoded(rows: Sequence[Row], form: ChatForm, tokenizer: str, file: str) -> EncodedChats:
     """Encode rows to count their tokens. Raises `SettingsError` if no row becomes tokens."""
     encoded = ChatEncoder(ChatSettings(tokenizer=tokenizer)).encode(rows, form)
     if not len(encoded.lengths):
         worst = encoded.rejected[0]
         raise SettingsError(
-            f"{where}no row looked at becomes tokens, the first: {worst.reason}: {worst.detail}",
-            remedy="give another --tokenizer, or fix the data",
+            f"no row looked at becomes tokens, the first: {worst.reason}: {worst.detail}",
+            path=file,
+            setting="tokenizer",
+            remedy="give another, or fix the data",
         )
     return encoded
 
@@ -396,9 +398,11 @@ def _try(read: Callable[..., Value], row: Row, *settings: Any) -> Value | RowRej
         return wrong
 
 
-def _why_no_object(rows: Sequence[Row], file: str) -> str:
+def _no_object(rows: Sequence[Row], file: str, needed: str) -> InputError:
     broken = next(row for row in rows if isinstance(row, BrokenRow))
-    return f"{file}: no row is a JSON object, the first: {broken.detail}; give"
+    return InputError(
+        f"no row is a JSON object, the first: {broken.detail}", path=file, remedy=f"give {needed}"
+    )
 
 
 def _length(sample: Sample) -> int:
@@ -419,7 +423,7 @@ def _mapping(sampled: Sampled, file: str) -> dict[str, str]:
     """Return the first proposal for the columns that reads most rows. Raises `SettingsError`."""
     objects = sampled.objects
     if not objects:
-        raise InputError(f"{_why_no_object(sampled.rows, file)} files of chats")
+        raise _no_object(sampled.rows, file, "files of chats")
     first = next(
         (row for row in objects if any(value is not None for value in row.values())), objects[0]
     )
@@ -567,7 +571,7 @@ def preference_sections(options: AskedPreferences) -> tuple[list[Section], str]:
         else:
             rows += question.rows()
     if tokenizer is not None:
-        lengths = _encoded(rows, FORMS[False], tokenizer).lengths
+        lengths = _encoded(rows, FORMS[False], tokenizer, listing.names[0]).lengths
         how = "counted with this tokenizer"
     else:
         texts = [str(row["prompt"]) + str(row["completion"]) for row in rows]
@@ -633,7 +637,7 @@ def _kind_and_mapping(
     """
     objects = sampled.objects
     if not objects:
-        raise SettingsError(f"{_why_no_object(sampled.rows, file)} rows with prompts")
+        raise _no_object(sampled.rows, file, "rows with prompts")
     first = objects[0]
     for row_type in [requested] if requested is not None else get_args(Kind):
         for mapping in _proposals(first, row_type):

@@ -13,7 +13,7 @@ import typer
 
 from headrace.cli.output import emit, printer
 from headrace.cli.settings_flags import pairs_of
-from headrace.errors import InputError, SettingsError
+from headrace.errors import InputError, SettingsError, setting_name
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -86,13 +86,14 @@ def show_masks(source: str, rows: int, options: MaskOptions, *, as_json: bool) -
     with suppress(InputError):  # chats are not a prepared dataset
         run, _ = find_run(source)
         raise SettingsError(
-            f"is the prepared dataset {run.name}, and --mask encodes chats",
+            f"is the prepared dataset {run.name}, and {setting_name('mask')} encodes chats",
             path=source,
             remedy="give the files it was made of",
         )
     if options.tokenizer is None:
         raise SettingsError(
-            "--mask needs --tokenizer",
+            f"{setting_name('mask')} needs {setting_name('tokenizer')}",
+            setting="tokenizer",
             remedy="give a tokenizer.json or the directory that holds it",
         )
     mapping = pairs_of(

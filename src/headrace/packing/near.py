@@ -52,7 +52,9 @@ def read_bins_of(path: Path, storage: str) -> Iterator[PackedRows]:
     try:
         yield from read_parquet(path) if storage == "parquet" else read_legacy(path)
     except InputError as error:
-        raise CorruptShard(str(error)) from error
+        raise CorruptShard(
+            *error.args, path=error.path, row=error.row, column=error.column, remedy=error.remedy
+        ) from error
 
 
 def _of_spool(

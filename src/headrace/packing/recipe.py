@@ -14,7 +14,7 @@ import numpy as np
 
 from headrace.arrays import I64
 from headrace.digest import canonical_json, sha256_hex
-from headrace.errors import InputError, SettingsError
+from headrace.errors import InputError, SettingsError, setting_name
 from headrace.near.stages import find_near
 from headrace.packing.blend import SPLITS
 from headrace.packing.capability import PackedSequencesRecipe
@@ -73,9 +73,10 @@ def execute(
         pad_id = settings.pad_id
     if settings.pad_multiple > 1 and pad_id is None:
         raise SettingsError(
-            f"pad_multiple is {settings.pad_multiple}, and no tokenizer has an end token to"
-            " pad with",
-            remedy="give pad_id=",
+            f"{setting_name('pad_multiple')} is {settings.pad_multiple}, and no tokenizer has an"
+            f" end token to pad with, nor is {setting_name('pad_id')} given",
+            setting="pad_id",
+            remedy="give a token to pad with",
         )
     blank = None
     if settings.pad_multiple > 1:

@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import HeadraceError, InputError, StoreError
+from headrace.errors import HeadraceError, InputError, StoreError, setting_name
 from headrace.machine import library_version
 from headrace.near.stages import Near
 from headrace.packing.blend import SPLITS, BlendDataset
@@ -181,8 +181,8 @@ def check_conserved(counts: Iterable[tuple[str, int, int, int]]) -> None:
         if before != retained + gone:
             raise HeadraceError(
                 f"{name} are not conserved: {before:,} before, {retained:,} kept and {gone:,} left"
-                " out; this is a bug in headrace, and nothing was published; please report it with"
-                " config.json of the run"
+                " out; this is a bug in headrace, and nothing was published",
+                remedy="report it with config.json of the run",
             )
 
 
@@ -205,7 +205,7 @@ def tokenise(
             raise StoreError(
                 "is in the way of a link of that name",
                 path=link,
-                remedy="move it, or choose another --out",
+                remedy=f"move it, or choose another {setting_name('out')}",
             )
     datasets = settings.blend.find_files()
     tasks = encode_tasks(settings, context, datasets)
@@ -241,12 +241,11 @@ def _refuse_bad(settings: ChatRecipe, context: RunContext, encoded: Sequence[Rec
         )
         most = max(sorted(counts), key=counts.__getitem__)
         raise InputError(
-            f"{bad:,} of {read:,} rows are bad, more than max_bad_share {settings.max_bad_share:g}:"
-            f" {listed}",
-            remedy=(
-                f"all are listed in {context.run / 'stage'}/*.rejected.jsonl:"
-                f" {CURES.get(most, 'correct them')}, or raise max_bad_share"
-            ),
+            f"{bad:,} of {read:,} rows are bad, more than {setting_name('max_bad_share')}"
+            f" {settings.max_bad_share:g}: {listed}; all are listed in"
+            f" {context.run / 'stage'}/*.rejected.jsonl",
+            value=settings.max_bad_share,
+            remedy=f"{CURES.get(most, 'correct them')}, or allow a larger share",
         )
     if read and not any(receipt.extra["sequences"] for receipt in encoded):
         listed = "; ".join(

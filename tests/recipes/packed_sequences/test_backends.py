@@ -15,6 +15,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from headrace.errors import MissingExtra, SettingsError
 from headrace.packing.chats.account import token_bytes_of
 from laws import examples
+from raised import raised
 
 signs = st.sampled_from(["a", "B", "the", "answer", " ", "  ", "\n", "\r\n", "\t", "7", "1234", "'s", "'LL", ".", "...", "</s>", "<|im_end|>", "<|im", "é", "e\u0301", "ß", "爱", "你好", "़", "\u00a0", "\u3000", "\u2028", "\x1c", "\x00", "\x85", "😀", "ſ", "K", "º", "Dž", "²", "\u200b", "\ufffd"])  # fmt: skip
 texts = st.lists(signs | st.characters(exclude_categories=["Cs"]), max_size=12).map("".join)
@@ -103,7 +104,12 @@ def test_other_tokenizers_need_offsets(tmp_path, library):
     (place / "tokenizer.json").write_text(
         json.dumps(definition | {"normalizer": {"type": "Lowercase"}})
     )
-    with pytest.raises(SettingsError, match="encodes byte-level BPE"):
+    with raised(
+        SettingsError,
+        setting="tokenizer_backend",
+        value="fastokens",
+        remedy='give tokenizer_backend="auto"',
+    ):
         encoder(place, tokenizer_backend="fastokens").encode([chat("q", "a")])
     assert encoder(place).backend is None
 
@@ -145,7 +151,7 @@ def shards(prepared):
 def test_without_the_library_the_error_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "fastokens", None)
     place = small_tokenizer(tmp_path / "t")
-    with pytest.raises(MissingExtra, match=r"headrace\[fastokens\]"):
+    with raised(MissingExtra, remedy="pip install 'headrace[fastokens]'"):
         encoder(place, tokenizer_backend="fastokens").encode([chat("q", "a")])
     assert encoder(place).backend is None
 

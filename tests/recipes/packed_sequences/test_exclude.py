@@ -12,6 +12,7 @@ from recipe_cases import all_sequences, packed, token_rows, write_jsonl
 
 import headrace
 from headrace.errors import InputError, SettingsError
+from raised import raised
 
 ITEM = "a farmer sells nine eggs at the market every day for two dollars each how much does he make"
 SHORT = "what is the rarest colour"
@@ -112,7 +113,7 @@ def test_the_benchmark_is_in_the_identity_by_name_and_content_not_by_path(
 
 def test_what_cannot_be_compared_is_refused(tmp_path: Path, chats: Path, benchmarks: Path) -> None:
     tokens = write_jsonl(tmp_path / "tokens.jsonl", token_rows(10))
-    with pytest.raises(InputError, match="holds token ids"):
+    with raised(InputError, setting="exclude", remedy="exclude rows of text"):
         packed(tokens, tmp_path / "out", exclude=benchmarks)
     with pytest.raises(InputError, match="no such file or directory"):
         packed(tokens, tmp_path / "out", exclude=tmp_path / "missing.txt")

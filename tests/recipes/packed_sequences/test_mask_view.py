@@ -85,13 +85,25 @@ def test_as_many_rows_as_asked_over_files(place):
 
 
 @pytest.mark.parametrize(
+    ("command", "setting"),
+    [
+        (["--mask"], "tokenizer"),
+        (["--mask", "--tokenizer", "x", "--layout", "sharegpt"], "layout"),
+        (["--mask", "--tokenizer", "nowhere"], "tokenizer"),
+    ],
+)
+def test_a_wrong_command_names_the_setting(place, command, setting):
+    done = CliRunner().invoke(app, ["peek", str(place / "chats.jsonl"), *command])
+
+    assert isinstance(done.exception, SettingsError)
+    assert done.exception.setting == setting
+
+
+@pytest.mark.parametrize(
     ("command", "message"),
     [
-        (["--mask"], "--mask needs --tokenizer"),
-        (["--tokenizer", "x"], "--tokenizer only works with --mask"),
+        (["--tokenizer", "x"], "only works with"),
         (["--mask", "--tokenizer", "x", "--mapping", "user"], "expected NAME=COLUMN"),
-        (["--mask", "--tokenizer", "x", "--layout", "sharegpt"], "layout is 'sharegpt'"),
-        (["--mask", "--tokenizer", "nowhere"], "is not there"),
     ],
 )
 def test_a_wrong_command_says_what_to_do(place, command, message):
@@ -123,4 +135,5 @@ def test_a_prepared_dataset_is_refused(place):
     )
 
     assert isinstance(done.exception, SettingsError)
-    assert "is the prepared dataset" in str(done.exception)
+    assert done.exception.setting == "mask"
+    assert "give the files it was made of" == done.exception.remedy

@@ -10,6 +10,7 @@ from recipe_cases import all_sequences, packed, sequence_of, sources, token_rows
 
 import headrace
 from headrace.errors import SettingsError
+from raised import raised
 from tables import digests
 
 
@@ -203,5 +204,5 @@ def test_weights_may_repeat_the_scarce_dataset(tmp_path: Path, blend: dict) -> N
 
 def test_epochs_beside_weights_are_refused(blend: dict) -> None:
     datasets = [{**blend["datasets"][0], "epochs": 2}, {**blend["datasets"][1], "weight": 2}]
-    with pytest.raises(SettingsError, match="epochs beside weights"):
+    with raised(SettingsError, setting="datasets"):
         headrace.PackedSequences(blend={"datasets": datasets})

@@ -156,9 +156,9 @@ def test_a_configuration_file_gives_the_same_run(tmp_path: Path, tokens: Path) -
         (["--pack-size", "1"], 2, "--pack-size is 1"),
         (["--too-long", "shorten"], 2, "'shorten' is not one of"),
         (["--train-ratio", "0.5"], 2, "make them add up to 1"),
-        (["--pack-size", "64"], 1, "line 2: gives a sequence of|gives a sequence of"),
+        (["--pack-size", "64"], 1, "--too-long truncate"),
         (["--max-bad-share", "0"], 1, "1 of 201 rows are bad"),
-        (["--tokenizer", "/nowhere"], 2, "tokenizer /nowhere: is not there"),
+        (["--tokenizer", "/nowhere"], 2, "--tokenizer is '/nowhere': it is not there"),
         (["--mapping", "user"], 2, "--mapping: expected NAME=COLUMN, got 'user'"),
     ],
 )
@@ -168,7 +168,7 @@ def test_what_is_wrong_is_said_in_one_message_with_its_exit_code(
     done = run("pack", tokens, "--out", tmp_path / "out", *arguments)
 
     assert code == done.returncode, done.stderr
-    assert any(each in done.stderr for each in message.split("|"))
+    assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "out" / "splits").exists()
 

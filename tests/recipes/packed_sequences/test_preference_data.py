@@ -13,6 +13,7 @@ from headrace.errors import InputError, SettingsError
 from headrace.packing.chats.layouts import Conversation, sample_of
 from headrace.packing.chats.rejections import RowRejected
 from headrace.packing.init import pack_sections
+from raised import raised
 
 CHAT = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
 SHAREGPT = [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]
@@ -92,9 +93,7 @@ def test_a_run_stops_at_the_first_such_row(tmp_path: Path) -> None:
     rows = [*token_rows(20), {**token_rows(1)[0], "label": False}]
     source = write_jsonl(tmp_path / "a.jsonl", rows)
 
-    with pytest.raises(
-        InputError, match=r'line 21: column label is False.*filters=\{"label": \["True"\]\}'
-    ):
+    with raised(InputError, path="a/a.jsonl", row="line 21"):
         packed([{"name": "a", "path": str(source)}], tmp_path / "out")
     assert not list((tmp_path / "out").glob("runs/*/manifest.json"))
 
@@ -127,7 +126,7 @@ def test_init_refuses_them_before_it_proposes_columns(tmp_path: Path) -> None:
 def test_packing_while_streaming_refuses_them(tmp_path: Path, extra: dict) -> None:
     pq.write_table(pa.table({"input_ids": [[1, 2, 3], [4, 5]], **extra}), tmp_path / "a.parquet")
 
-    with pytest.raises(SettingsError, match=f"column {next(iter(extra))} judges answers"):
+    with raised(SettingsError, column=next(iter(extra)), remedy="columns=['input_ids']"):
         list(headrace.open(tmp_path, cache_dir=tmp_path / "cache").stream(batch_size=1, pack=8))
     assert list(
         headrace.open(tmp_path, cache_dir=tmp_path / "cache").stream(

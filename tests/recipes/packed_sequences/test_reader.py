@@ -13,6 +13,7 @@ from chats import DEMOS, GSM8K, needs_data
 from headrace.errors import InputError
 from headrace.packing.chats import reader
 from headrace.packing.chats.reader import BrokenRow, read_rows
+from raised import raised
 
 ROWS = [
     {"n": n, "messages": [{"role": "user", "content": f"é\u2028{n}" * (n % 4)}]} for n in range(50)
@@ -160,11 +161,11 @@ def test_damaged_and_foreign_files_are_errors(tmp_path):
     (tmp_path / "cut.jsonl.gz").write_bytes(whole[:-20])
     (tmp_path / "a.csv").write_text("a,b\n1,2\n")
     (tmp_path / "plain.jsonl").write_bytes(whole)
-    with pytest.raises(InputError, match="cut or damaged"):
+    with raised(InputError, remedy="fetch it again"):
         all_of(tmp_path / "cut.jsonl.gz")
     with pytest.raises(InputError, match="the bytes say gzip"):
         all_of(tmp_path / "plain.jsonl")
-    with pytest.raises(InputError, match=r"chats are read from"):
+    with raised(InputError, path=tmp_path / "a.csv", remedy="write the chats as"):
         all_of(tmp_path / "a.csv")
 
 

@@ -10,6 +10,7 @@ import pytest
 from headrace import PackedSequences
 from headrace.errors import InputError, SettingsError
 from headrace.packing.blend import is_blend_file
+from raised import raised
 
 
 def written(path: Path, record: Any) -> Path:
@@ -69,10 +70,7 @@ def test_parts_of_hub_data_sets_are_refused_with_what_to_do(tmp_path: Path) -> N
         tmp_path / "blend.json", {"datasets": [{"name": "a", "path": "org/a", "split": "train"}]}
     )
 
-    with pytest.raises(
-        SettingsError,
-        match="has split='train', which names part of a data set on a hub; download it",
-    ):
+    with raised(SettingsError, setting="split", value="train", remedy="download it"):
         PackedSequences(blend=blend)
 
 
@@ -84,7 +82,6 @@ def test_parts_of_hub_data_sets_are_refused_with_what_to_do(tmp_path: Path) -> N
             "both datasets and train",
         ),
         ({"datasets": [{"name": "a", "path": "a", "weight": 0}]}, "all weights of datasets are 0"),
-        ({"datasets": ["a.jsonl"]}, "datasets holds 'a.jsonl'; write objects with name and path"),
         ({"datasets": [{"name": "a", "path": "a", "weihgt": 3}]}, "weihgt"),
     ],
 )
@@ -93,9 +90,15 @@ def test_a_blend_that_cannot_be_meant_is_refused(tmp_path: Path, record: Any, me
         PackedSequences(blend=written(tmp_path / "blend.json", record))
 
 
+def test_a_dataset_that_is_a_text_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path / "blend.json", {"datasets": ["a.jsonl"]})
+    with raised(SettingsError, path=path, setting="datasets", value="a.jsonl"):
+        PackedSequences(blend=path)
+
+
 def test_a_broken_blend_file_names_itself(tmp_path: Path) -> None:
     path = tmp_path / "blend.json"
     path.write_text('{"datasets": [')
 
-    with pytest.raises(InputError, match=r"blend\.json: is neither a blend nor JSON data"):
+    with raised(InputError, path=path, remedy="correct it"):
         PackedSequences(blend=path)

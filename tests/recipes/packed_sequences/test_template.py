@@ -9,6 +9,7 @@ from headrace.errors import SettingsError
 from headrace.packing.chats import template as sandbox
 from headrace.packing.chats.rejections import RowRejected
 from headrace.packing.chats.template import Template, Trace
+from raised import raised
 
 
 def written(source: str, messages=(), tools=None, day=None, prompt=False, **values) -> str:
@@ -48,7 +49,7 @@ def test_templates_find_what_they_are_written_for(source, expected):
 
 def test_the_date_is_the_one_that_was_set_or_none():
     assert "05 Jan 2026" == written("{{ strftime_now('%d %b %Y') }}", day=date(2026, 1, 5))
-    with pytest.raises(SettingsError, match="give date="):
+    with raised(SettingsError, setting="date", remedy="give one"):
         written("{{ strftime_now('%d') }}")
 
 

@@ -19,6 +19,7 @@ from headrace.errors import InputError, SettingsError
 from headrace.packing.chats.reader import BrokenRow
 from headrace.packing.chats.rejections import REASONS
 from headrace.packing.chats.settings import ChatSettings
+from raised import raised
 
 
 @pytest.fixture
@@ -267,18 +268,21 @@ def test_named_templates_are_chosen_by_whether_there_are_tools(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "fields"),
     [
-        ({"tokenizer": "nowhere"}, "holds no tokenizer.json|is not there"),
-        ({"chat_template": "{% for %}"}, "chat template, line 1"),
-        ({"chat_template": "no-such-file.jinja"}, "neither a template nor a file"),
-        ({"mapping": {"usr": "a"}}, "'usr', which no layout knows"),
-        ({"mapping": {"user": "a"}}, "only one of user and assistant"),
-        ({"layout": "sharegpt"}, "layout is 'sharegpt'"),
+        ({"tokenizer": "nowhere"}, {"setting": "tokenizer"}),
+        ({"chat_template": "{% for %}"}, {"setting": "chat_template", "row": "line 1"}),
+        (
+            {"chat_template": "no-such-file.jinja"},
+            {"setting": "chat_template", "value": "no-such-file.jinja"},
+        ),
+        ({"mapping": {"usr": "a"}}, {"setting": "mapping"}),
+        ({"mapping": {"user": "a"}}, {"setting": "mapping"}),
+        ({"layout": "sharegpt"}, {"setting": "layout"}),
     ],
 )
-def test_settings_that_cannot_work_say_so(settings, message, place):
-    with pytest.raises(SettingsError, match=message):
+def test_settings_that_cannot_work_say_so(settings, fields, place):
+    with raised(SettingsError, **fields):
         encoder(**({"tokenizer": place} | settings)).encode([chat("q", "a")])
 
 
@@ -287,15 +291,15 @@ def test_missing_parts_are_errors_only_when_they_are_needed(tmp_path):
     found = encoder(place)
 
     assert 2 == len(found.encode([{"input_ids": [5, 6]}]).tokens)
-    with pytest.raises(SettingsError, match="has no chat template"):
+    with raised(SettingsError, setting="chat_template", remedy="give one"):
         found.encode([chat("q", "a")])
-    with pytest.raises(SettingsError, match="has no end token"):
+    with raised(SettingsError, setting="eos", remedy='eos="none"'):
         found.encode([{"text": "a"}])
 
 
 def test_a_damaged_tokenizer_is_an_input_error(tmp_path):
     (tmp_path / "tokenizer.json").write_text('{"model": {"type": "No"}}')
-    with pytest.raises(InputError, match="is not a tokenizer"):
+    with raised(InputError, path=tmp_path / "tokenizer.json", remedy="fetch the file again"):
         encoder(tmp_path)
 
 

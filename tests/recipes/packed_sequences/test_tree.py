@@ -12,6 +12,7 @@ from recipe_cases import packed, sequences_in, sources, token_rows, write_jsonl
 
 import headrace
 from headrace.errors import StoreError
+from raised import raised
 from tables import split, write_rows
 
 
@@ -169,7 +170,7 @@ def test_what_is_in_the_way_of_a_link_is_refused_before_the_work(
     (out / name).mkdir(parents=True)
     events: list[Any] = []
 
-    with pytest.raises(StoreError, match=f"{name}: is in the way of a link of that name; move it"):
+    with raised(StoreError, path=out / name, remedy="move it, or choose another out"):
         packed(blend, out, on_event=events.append)
 
     assert [] == events

@@ -16,6 +16,7 @@ from headrace.dataset.open import FinishedRun, find_run
 from headrace.errors import InputError, SettingsError
 from headrace.packing.verify import verify_preferences
 from headrace.run.prepare import Prepared
+from raised import raised
 from tables import digests
 
 ASKED = [
@@ -374,14 +375,14 @@ def test_columns_of_several_types_and_rows_without_texts_are_refused(
     rows = [{"prompt": "q", "truth": 1}, {"prompt": "r", "truth": "two"}]
     source = write_jsonl(tmp_path / "rows.jsonl", rows)
 
-    with pytest.raises(InputError, match="column truth holds values of several types"):
+    with raised(InputError, column="truth", remedy="write them as text"):
         prepared(source, tmp_path / "out", tokenizer, kind="prompts")
-    with pytest.raises(InputError, match="column prompt_ids is one that this recipe makes"):
+    with raised(InputError, column="prompt_ids", remedy="name those to copy"):
         prepared(
             write_jsonl(tmp_path / "ids.jsonl", [{"prompt": "q", "prompt_ids": [1]}]), tmp_path / "out", tokenizer,
             kind="prompts",
         )  # fmt: skip
-    with pytest.raises(SettingsError, match="tokenizer is not given"):
+    with raised(SettingsError, setting="tokenizer"):
         headrace.Preferences(blend=source)
 
 

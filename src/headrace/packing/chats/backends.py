@@ -17,7 +17,7 @@ from zlib import crc32
 import numpy as np
 
 from headrace.arrays import I64
-from headrace.errors import MissingExtra, SettingsError
+from headrace.errors import MissingExtra, SettingsError, setting
 from headrace.packing.chats.account import FlatIds, TokenBytes
 from headrace.packing.chats.settings import BackendName
 
@@ -131,5 +131,8 @@ def backend_of(
 
 def _unusable(why: str) -> SettingsError:
     return SettingsError(
-        f"tokenizer_backend 'fastokens': {why}", remedy="give tokenizer_backend='auto'"
+        why,
+        setting="tokenizer_backend",
+        value="fastokens",
+        remedy=f"give {setting('tokenizer_backend', 'auto')}",
     )

@@ -51,7 +51,9 @@ def parts_of(name: str) -> tuple[str, str]:
     match = _NAME.fullmatch(name)
     if match is None:
         raise SettingsError(
-            f"tokenizer {name!r}: is not a name on the hub",
+            "not a name on the hub",
+            setting="tokenizer",
+            value=name,
             remedy="give ORG/NAME or ORG/NAME@REVISION",
         )
     return match[1], match[2] or "main"
@@ -98,9 +100,11 @@ def directory_of(name: str) -> Path:
             cause = error
         why = printable(" ".join(str(cause).split()), 300)
         raise SettingsError(
-            f"tokenizer {name}: is not a path on this machine, is not in the cache"
+            "it is not a path on this machine, it is not in the cache"
             f" {hub.constants.HF_HUB_CACHE}, and the hub did not give it ({type(cause).__name__}:"
             f" {why})",
+            setting="tokenizer",
+            value=name,
             remedy=(
                 "check the name, or fetch it where the hub is within reach, `hf download"
                 f" {repository} --revision {revision} --exclude '*.safetensors'`, and bring the"
@@ -110,10 +114,13 @@ def directory_of(name: str) -> Path:
     directory = Path(fetched)
     if not (directory / FILES[0]).is_file():
         raise SettingsError(
-            f"tokenizer {name}: no tokenizer.json in {directory}; if the hub has one, fetch"
-            f" it, `hf download {repository} --revision {revision} tokenizer.json`",
+            f"there is no tokenizer.json in {directory}",
+            setting="tokenizer",
+            value=name,
             remedy=(
-                "if not, it is a slow tokenizer: convert it with transformers,"
+                "fetch it if the hub has one, `hf download"
+                f" {repository} --revision {revision} tokenizer.json`, or else convert the slow"
+                " tokenizer with transformers,"
                 f" `AutoTokenizer.from_pretrained({repository!r}).save_pretrained(DIRECTORY)`,"
                 " and give the directory"
             ),

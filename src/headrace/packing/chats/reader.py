@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from headrace.bins import Alignment
 from headrace.digest import DECODER, RepeatedKey, loads
-from headrace.errors import InputError
+from headrace.errors import InputError, setting, setting_name
 from headrace.formats.registry import (
     FORMATS,
     FileType,
@@ -68,9 +68,13 @@ class RowBatch:
     numbers: list[int]
     rows: list[Row]
 
+    def row_words(self, row: int) -> str:
+        """Return the line or the number of a row of this batch as text."""
+        return f"{self.unit} {self.numbers[row]}"
+
     def where(self, row: int) -> str:
         """Return the file and line of a row of this batch as text."""
-        return f"{self.file}: {self.unit} {self.numbers[row]}"
+        return f"{self.file}: {self.row_words(row)}"
 
 
 def read_rows(
@@ -109,7 +113,7 @@ def read_rows(
         raise InputError(
             f"is {file_type.format.name}",
             path=path,
-            remedy=f"chats are read from {', '.join(others)} and {last}, also .gz and .zst",
+            remedy=f"write the chats as {', '.join(others)} or {last}, also .gz or .zst",
         )
     unit = "row"
     if is_lines:
@@ -152,11 +156,11 @@ def _sequences_of_bins(
     """Read the sequences of pickled bins as rows of tokens. Memory: O(file)."""
     if alignment is None:
         raise InputError(
-            "a pickled .npy does not say where its loss masks stand",
+            f"a pickled .npy does not say the {setting_name('alignment')} of its loss masks",
             path=path,
             remedy=(
-                "say it with alignment=, which is legacy_roll_right for most older files, or"
-                " shift_left"
+                f"give {setting('alignment', 'legacy_roll_right')}, as most older files have it, or"
+                f" {setting('alignment', 'shift_left')}"
             ),
         )
     remainder, modulus = part
@@ -218,7 +222,7 @@ def _chunks(path: Path, file_type: FileType) -> Iterator[bytes]:
                 yield bytes(block)
     except OSError as error:
         raise InputError(
-            f"{error}; the file is cut or damaged, fetch it again", path=path
+            f"{error}; the file is cut or damaged", path=path, remedy="fetch it again"
         ) from error
 
 
@@ -274,9 +278,10 @@ def _whole_value(
         if more:
             return None
         raise InputError(
-            f"row {index + 1}: is not valid JSON ({error}); the rows after it cannot be"
-            " separated, correct the file",
+            f"it is not valid JSON ({error}), and the rows after it cannot be separated",
             path=path,
+            row=index + 1,
+            remedy="correct the file",
         ) from error
     if end < len(text) or not more or isinstance(value, dict | BrokenRow):
         return value, end
@@ -321,7 +326,7 @@ def _values(
         if not more:
             if inside:
                 raise InputError(
-                    "the array does not end; the file is cut, fetch it again", path=path
+                    "the array does not end; the file is cut", path=path, remedy="fetch it again"
                 )
             return
         text = text[at:]

@@ -34,7 +34,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import EngineError, SettingsError
+from headrace.errors import EngineError, SettingsError, setting
 from headrace.packing.chats.layouts import Conversation
 from headrace.packing.chats.marks import Specials
 from headrace.packing.chats.rejections import RowRejected
@@ -129,8 +129,8 @@ class ProcessRenderer:
                         "the process that renders the chat template died twice on one conversation"
                         f" ({died})",
                         remedy=(
-                            "if the machine ran out of memory, use fewer workers, else give another"
-                            " template with chat_template="
+                            "use fewer workers if the machine ran out of memory, else give another"
+                            f" template with {setting('chat_template')}"
                         ),
                     ) from None
                 else:
@@ -160,9 +160,9 @@ class ProcessRenderer:
         self._overruns += 1
         if self._overruns >= _MOST_OVERRUNS:
             raise SettingsError(
-                f"the chat template took {limit} on each of {self._overruns} conversations in a"
-                " row",
-                remedy="give another with chat_template=",
+                f"it took {limit} on each of {self._overruns} conversations in a row",
+                setting="chat_template",
+                remedy="give another template",
             ) from None
         return RowRejected("template_limit", f"the template took {limit}")
 
@@ -268,15 +268,16 @@ class _Process:
         code = self._popen.wait()
         if not self._compiled and code == -signal.SIGXCPU:
             raise SettingsError(
-                f"the chat template takes more than {self._seconds} s of processor time to compile",
-                remedy="give another with chat_template=",
+                f"it takes more than {self._seconds} s of processor time to compile",
+                setting="chat_template",
+                remedy="give another template",
             )
         raise _Died(struct.unpack("<q", self._finished[:8])[0] - done, code)
 
     @staticmethod
-    def _check(outcome: Mapping[str, str]) -> None:
+    def _check(outcome: Mapping[str, Any]) -> None:
         if "settings" in outcome:
-            raise SettingsError(outcome["settings"])
+            raise SettingsError(*outcome["settings"], **outcome["fields"])
         if "failed" in outcome:
             raise RuntimeError(
                 f"rendering failed because of a bug in headrace: {outcome['failed']}"
@@ -292,18 +293,19 @@ def serve(finished_fd: int) -> None:
     settings: RenderSettings = pickle.load(receive)
     finished = mmap.mmap(finished_fd, mmap.PAGESIZE)
     limited = _Limited(settings.limits)
-    compiled: dict[str, str] = {}
+    compiled: dict[str, Any] = {}
     try:
         renderer = settings.renderer()
     except SettingsError as error:
-        compiled = {"settings": str(error)}
+        compiled = _settings_answer(error)
     except MemoryError:
-        compiled = {
-            "settings": (
-                "the chat template takes too much memory to compile; give another with"
-                " chat_template="
+        compiled = _settings_answer(
+            SettingsError(
+                "it takes too much memory to compile",
+                setting="chat_template",
+                remedy="give another template",
             )
-        }
+        )
     send.write(_encoded(compiled) + b"\n")
     send.flush()
     if "settings" in compiled:
@@ -337,12 +339,17 @@ def _answer_of(renderer: ChatRenderer, chat: Conversation, with_borders: bool) -
     except RowRejected as wrong:
         answer = {"rejected": [wrong.reason, wrong.detail]}
     except SettingsError as error:
-        answer = {"settings": str(error)}
+        answer = _settings_answer(error)
     except MemoryError:
         answer = {"rejected": ["template_limit", "the template used too much memory"]}
     except Exception as error:  # noqa: BLE001 - the parent raises it
         answer = {"failed": f"{type(error).__name__}: {error}"}
     return _encoded(answer)
+
+
+def _settings_answer(error: SettingsError) -> dict[str, Any]:
+    """Return the answer that raises this error in the parent."""
+    return {"settings": error.args, "fields": vars(error)}
 
 
 def _encoded(answer: Any) -> bytes:

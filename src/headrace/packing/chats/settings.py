@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator
 
 from headrace.digest import canonical_json, sha256_hex
-from headrace.errors import InputError, MissingExtra, SettingsError
+from headrace.errors import InputError, MissingExtra, SettingsError, setting, setting_name
 from headrace.packing.chats import hub
 from headrace.packing.chats.layouts import AUTO, LAYOUTS, NAMES
 from headrace.packing.chats.turns import Reasoning
@@ -126,7 +126,10 @@ class ChatForm(Settings):
     @classmethod
     def _known_layout(cls, value: str) -> str:
         if value not in (AUTO, *LAYOUTS):
-            raise ValueError(f"layout is {value!r}; choose one of {', '.join((AUTO, *LAYOUTS))}")
+            raise ValueError(
+                f"{setting_name('layout')} is {value!r}; choose one of"
+                f" {', '.join((AUTO, *LAYOUTS))}"
+            )
         return value
 
     @field_validator("mapping")
@@ -135,11 +138,14 @@ class ChatForm(Settings):
         unknown = sorted(set(value) - NAMES)
         if unknown:
             known = ", ".join(sorted(NAMES))
-            raise ValueError(f"mapping names {unknown[0]!r}, which no layout knows; known: {known}")
+            raise ValueError(
+                f"{setting_name('mapping')} names {unknown[0]!r}, which no layout knows; known:"
+                f" {known}"
+            )
         if ("user" in value) != ("assistant" in value):
             raise ValueError(
-                "mapping names only one of user and assistant; give both, e.g. "
-                "user=question,assistant=answer"
+                f"{setting_name('mapping')} names only one of user and assistant; give both, e.g."
+                " user=question,assistant=answer"
             )
         return value
 
@@ -199,7 +205,9 @@ def read_tokenizer(tokenizer: Path | str) -> TokenizerFiles:
         if path.is_dir():
             what = "holds no tokenizer.json"
         raise SettingsError(
-            f"tokenizer {path}: {what}",
+            f"it {what}",
+            setting="tokenizer",
+            value=str(path),
             remedy=(
                 "give a tokenizer.json (or .json.gz) or the directory that holds it, as"
                 " `save_pretrained` of a fast tokenizer writes it"
@@ -240,7 +248,11 @@ def _read_json_beside(main: Path, name: str) -> dict[str, Any]:
             f"is not valid JSON ({error})", path=path, remedy="fetch the file again"
         ) from error
     if not isinstance(record, dict):
-        raise InputError(f"is a {type(record).__name__}; it must be a JSON object", path=path)
+        raise InputError(
+            f"is a {type(record).__name__}, not a JSON object",
+            path=path,
+            remedy="fetch the file again",
+        )
     return record
 
 
@@ -260,8 +272,9 @@ def _read_templates(main: Path, config: Mapping[str, Any]) -> dict[str, str]:
             named[entry["name"]] = entry["template"]
     if named and "default" not in named:
         raise InputError(
-            f"{main.parent}: has the templates {', '.join(named)} but none named default",
-            remedy="give one of them",
+            f"has the templates {', '.join(named)} but none named default",
+            path=main.parent,
+            remedy=f"give one of them with {setting('chat_template')}",
         )
     if named:
         return {"default": named.pop("default"), **named}
@@ -318,6 +331,8 @@ def template_text(template: str) -> str:
         return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(
-            f"chat_template {template!r}: is neither a template nor a file that can be read"
-            f" ({error})"
+            f"neither a template nor a file that can be read ({error})",
+            setting="chat_template",
+            value=template,
+            remedy="give one of them",
         ) from error

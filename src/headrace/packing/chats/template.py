@@ -25,7 +25,7 @@ from functools import cached_property
 from types import BuiltinMethodType
 from typing import Any
 
-from headrace.errors import MissingExtra, SettingsError
+from headrace.errors import MissingExtra, SettingsError, setting_name
 from headrace.packing.chats.marks import GENERATED_BEGIN, GENERATED_END, json_mark
 from headrace.packing.chats.rejections import RowRejected, preview
 
@@ -143,8 +143,8 @@ class _Sandbox(ImmutableSandboxedEnvironment):
             if day is None:
                 raise SettingsError(
                     "the chat template asks for today's date, which would change the data from day"
-                    " to day",
-                    remedy="give date=",
+                    f" to day, and {setting_name('date')} is not given",
+                    remedy="give one",
                 )
             return day.strftime(form)
 
@@ -257,7 +257,9 @@ class Template:
     ) -> None:
         if len(source) > _MOST_SOURCE:
             raise SettingsError(
-                f"the chat template has {len(source):,} characters; the most is {_MOST_SOURCE:,}"
+                f"it has {len(source):,} characters, the most is {_MOST_SOURCE:,}",
+                setting="chat_template",
+                remedy="give another template",
             )
         self.source = source
         self._environment = _Sandbox(day)
@@ -266,12 +268,11 @@ class Template:
             self._compiled = self._environment.from_string(source)
         except (jinja2.TemplateError, RecursionError) as error:
             line = getattr(error, "lineno", None)
-            if line is None:
-                where = ""
-            else:
-                where = f", line {line}"
             raise SettingsError(
-                f"the chat template{where}: {error}", remedy="give another with chat_template="
+                f"it is not a template: {error}",
+                setting="chat_template",
+                row=None if line is None else f"line {line}",
+                remedy="correct it, or give another",
             ) from error
 
     def render(

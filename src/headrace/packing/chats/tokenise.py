@@ -24,7 +24,7 @@ import numpy as np
 
 from headrace.arrays import I32, I64, U8
 from headrace.bins.bins import offsets_of
-from headrace.errors import InputError, SettingsError
+from headrace.errors import InputError, SettingsError, setting, setting_name
 from headrace.packing.chats.account import (
     FlatIds,
     TokenBytes,
@@ -298,8 +298,9 @@ class ChatEncoder:
         sample = sample_of(row, form.layout, form.mapping, form.filters)
         if self.settings.tokenizer is None and not isinstance(sample, TokenSample):
             raise SettingsError(
-                f"rows with {', '.join(sorted(row))} are not tokens yet",
-                remedy="give tokenizer= with a tokenizer.json, its directory or ORG/NAME",
+                f"rows with {', '.join(sorted(row))} are not tokens yet, and"
+                f" {setting_name('tokenizer')} is not given",
+                remedy="give a tokenizer.json, its directory or ORG/NAME",
             )
         return sample
 
@@ -350,9 +351,9 @@ class ChatEncoder:
         append = self.settings.eos == "append"
         if append and self.eos_id is None:
             raise SettingsError(
-                "has no end token to append to texts",
+                f"has no end token that {setting('eos', 'append')} could append to texts",
                 path=self.files.path,
-                remedy="give eos='none' or a tokenizer_config.json",
+                remedy=f"give {setting('eos', 'none')} or a tokenizer_config.json",
             )
         spans = []
         if sample.trained_from < len(sample.text):
@@ -542,7 +543,9 @@ class ChatEncoder:
             sources = {"default": template_text(self.settings.chat_template)}
         if not sources:
             raise SettingsError(
-                "has no chat template", path=self.files.path, remedy="give one with chat_template="
+                f"has no chat template, and {setting_name('chat_template')} is not given",
+                path=self.files.path,
+                remedy="give one",
             )
         return ProcessRenderer(
             RenderSettings(
@@ -566,8 +569,9 @@ def _in_this_process(
     encoder = encoder_class(settings)
     if encoder.fingerprint != fingerprint:
         raise InputError(
-            f"{settings.tokenizer}: tokenizer or template on {platform.node()} is not the one that"
-            f" the run began with (digest {encoder.fingerprint[:12]}, not {fingerprint[:12]})",
+            f"on {platform.node()}, tokenizer or template is not the one that the run began with"
+            f" (digest {encoder.fingerprint[:12]}, not {fingerprint[:12]})",
+            path=settings.tokenizer,
             remedy="give all machines the same files",
         )
     return encoder

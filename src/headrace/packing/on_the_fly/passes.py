@@ -36,7 +36,14 @@ from headrace.bins.rows import PackedRows, shift_left
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock
 from headrace.digest import derive_key
-from headrace.errors import CorruptShard, InputError, SettingsError, StreamError
+from headrace.errors import (
+    CorruptShard,
+    InputError,
+    SettingsError,
+    StreamError,
+    setting,
+    setting_name,
+)
 from headrace.packing.on_the_fly.settings import PackingReport, PackRows, check_packing
 from headrace.packing.read.batches import MADE, make_packed_batch
 from headrace.packing.read.packed_rows import holds_whole_numbers
@@ -82,7 +89,8 @@ class PackingPasses:
         clashing = [name for name in self.others if name in (*MADE, VALID)]
         if clashing:
             raise SettingsError(
-                f"pack: columns {clashing} clash with those of packed batches",
+                f"{setting_name('columns')} has {clashing}, which packed batches make themselves",
+                value=clashing,
                 remedy="leave them out",
             )
         rows = replace(
@@ -107,9 +115,13 @@ class PackingPasses:
         long = np.flatnonzero(lengths > self.longest)
         if self.pack.too_long == "error" and len(long):
             raise InputError(
-                f"pack: {len(long)} rows have more than {self.longest} tokens, the first of them"
-                f" row {long[0]} with {lengths[long[0]]}",
-                remedy='choose a larger capacity, or too_long="truncate" or "drop"',
+                f"the row has {lengths[long[0]]} tokens, a bin holds {self.longest}; there are"
+                f" {len(long)} such rows",
+                row=int(long[0]) + 1,
+                remedy=(
+                    f"choose a larger {setting_name('capacity')}, or"
+                    f" {setting('too_long', 'truncate', 'drop')}"
+                ),
             )
 
     @property
@@ -135,14 +147,15 @@ class PackingPasses:
         state = CountedState.from_dict(values)
         if state.identity != self.identity:
             raise StreamError(
-                "packing state: it was saved with other settings of pack= or packed=",
-                remedy="bins would hold other rows: pass the saved ones, or start the epoch again",
+                f"the state was saved with another {setting('pack')} or {setting('packed')}, so"
+                " bins would hold other rows",
+                remedy="pass the saved ones, or start the epoch again",
             )
         rows = self.rows.at(self.rows.checked(state.start.to_dict()))
         saved = PackingPass(self, rows, state.world_size, state.batch_size)
         if state.batches > saved.steps:
             raise StreamError(
-                f"packing state: it counts {state.batches} batches of a pass of {saved.steps}",
+                f"the state counts {state.batches} batches of a pass of {saved.steps}",
                 remedy="pass it on unchanged",
             )
         if (state.world_size, state.batch_size) == (
@@ -395,9 +408,10 @@ class PackingPass:
         tokens: Any = columns[pack.tokens]
         if not np.array_equal(tokens.lengths, lengths):
             raise CorruptShard(
-                f"{reader}: rows have other lengths than when they were counted; the shards"
-                f" changed, or column {pack.lengths or pack.tokens} says something else: open the"
-                " dataset again"
+                f"on {reader}, rows have other lengths than when they were counted; the shards"
+                " changed, or this column is not about the tokens",
+                column=pack.lengths or pack.tokens,
+                remedy="open the dataset again",
             )
         if pack.mask is None:
             return
@@ -406,9 +420,10 @@ class PackingPass:
         if len(unlike):
             row = int(unlike[0])
             raise InputError(
-                f"{reader}: a row has {lengths[row]} values in column {pack.tokens} and"
-                f" {mask.lengths[row]} in {pack.mask}; a mask is as long as its tokens: write the"
-                " file anew"
+                f"on {reader}, a row has {mask.lengths[row]} values and {lengths[row]} in column"
+                f" {pack.tokens}",
+                column=pack.mask,
+                remedy="write the file anew, each mask as long as its tokens",
             )
 
     def _lay(self, columns: Columns, bins: Bins, retained: I64) -> tuple[PackedRows, Columns]:
@@ -478,14 +493,19 @@ def _read_tokens(
         column_type = table.schema.field(name).type
         if not holds_whole_numbers(column_type, or_truth=name != names[0]):
             raise InputError(
-                f"column {name} is {column_type}", remedy="packing needs lists of whole numbers"
+                "not lists of whole numbers",
+                column=name,
+                value=str(column_type),
+                remedy="name a column of token ids",
             )
         if not holds_whole_numbers(column_type):
             index = table.schema.get_field_index(name)
             table = table.set_column(index, name, table[name].cast(pa.list_(pa.uint8())))
         if table[name].null_count:
             raise InputError(
-                f"column {name} holds nulls; a sequence without tokens is an empty list"
+                "it holds nulls",
+                column=name,
+                remedy="write an empty list for a sequence without tokens",
             )
     return table
 

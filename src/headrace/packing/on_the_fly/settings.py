@@ -18,7 +18,7 @@ from headrace.checks import check_integer, check_word
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock
 from headrace.digest import canonical_json, sha256_hex
-from headrace.errors import InputError, SettingsError
+from headrace.errors import InputError, SettingsError, setting, setting_name
 from headrace.packing.chats.preference_columns import preference_field
 from headrace.packing.read.batches import PackedBatches
 from headrace.packing.read.packed_rows import count_rows, lengths_of
@@ -74,8 +74,9 @@ class PackRows:
             columns
         ):
             raise SettingsError(
-                f"pack: columns are {columns}",
-                remedy="give tokens=, mask= and lengths= names, each once",
+                f"{setting_name('tokens')}, {setting_name('mask')} and {setting_name('lengths')}"
+                f" are {columns}",
+                remedy="give each column once",
             )
 
     @property
@@ -107,10 +108,11 @@ class PackRows:
             judged = preference_field(index.schema, but=(self.tokens,))
         if judged is not None:
             raise SettingsError(
-                f"pack: column {judged} judges answers, so rows that were rejected would be packed",
+                "it judges answers, so rows that were rejected would be packed",
+                column=judged,
                 remedy=(
-                    f'say what to read with columns=["{self.tokens}"] if all rows are good, else'
-                    " prepare a dataset of the good ones"
+                    f"say what to read with {setting('columns', [self.tokens])} if all rows are"
+                    " good, else prepare a dataset of the good ones"
                 ),
             )
         column = self.lengths or self.tokens
@@ -125,11 +127,10 @@ class PackRows:
             or pa.types.is_integer(column_type)
         ):
             raise SettingsError(
-                f"pack: column {column} is {described}",
-                remedy=(
-                    "packing needs lists of token ids, or their lengths, and the dataset has"
-                    f" {index.schema.names}"
-                ),
+                f"it is {described}, and {setting('pack')} needs lists of token ids, or their"
+                " lengths",
+                column=column,
+                remedy=f"name one of {index.schema.names}",
             )
         counted = count_rows(
             index,
@@ -153,7 +154,7 @@ def pack_setting(value: Any) -> PackRows:
     raise SettingsError(
         setting="pack",
         value=value,
-        remedy="expected tokens of a bin, headrace.PackRows(...), or None",
+        remedy="give the tokens of a bin, headrace.PackRows(...), or None",
     )
 
 
@@ -184,28 +185,23 @@ def check_packing(options: StreamOptions) -> PackedBatches:
 
     Raises `SettingsError` for options that packing does not support.
     """
-    if options.packed == "off":
-        raise SettingsError("pack= makes packed batches", remedy='leave packed="off" out')
-    if options.remainder == "drop":
-        raise SettingsError(
-            "pack= puts every row into a bin", remedy='use remainder="pad", or "exact" on one rank'
-        )
-    if options.distribution != "balanced" or options.on_bad_block != "raise":
-        raise SettingsError(
-            "pack= knows the lengths of all rows before it begins;"
-            f' distribution="{options.distribution}" and on_bad_block="{options.on_bad_block}"'
-            ' decide later: use "balanced" and "raise"'
-        )
-    if options.batch_format not in ("torch", "numpy"):
-        raise SettingsError(
-            "pack= makes tensors or arrays",
-            remedy=f'use batch_format="torch" or "numpy", not "{options.batch_format}"',
-        )
-    if options.lists != "ragged":
-        raise SettingsError(
-            "pack= makes its own rows",
-            remedy='leave lists="padded" out, see headrace.PackedBatches(pad_to=)',
-        )
+    early = "knows the lengths of all rows before it begins"
+    for name, possible, why in (
+        ("packed", ("auto", "varlen", "padded"), "makes packed batches"),
+        ("remainder", ("pad", "exact"), "puts every row into a bin"),
+        ("distribution", ("balanced",), early),
+        ("on_bad_block", ("raise",), early),
+        ("batch_format", ("torch", "numpy"), "makes tensors or arrays"),
+        ("lists", ("ragged",), "makes rows of its own, see headrace.PackedBatches(pad_to=)"),
+    ):
+        value = getattr(options, name)
+        if isinstance(value, str) and value not in possible:
+            raise SettingsError(
+                f"{setting('pack')} {why}",
+                setting=name,
+                value=value,
+                remedy=f"use {setting(name, *possible)}",
+            )
     if options.form is not None:
         return cast(PackedBatches, options.form)
     return PackedBatches()
@@ -215,7 +211,9 @@ def _lengths(column: str, table: pa.Table) -> I64:
     lengths = lengths_of(table[column])
     if len(lengths) and int(lengths.max()) >= 1 << 31:
         raise InputError(
-            f"column {column} holds lengths up to {lengths.max()}; a sequence has fewer than"
-            f" {1 << 31} tokens"
+            f"a sequence has fewer than {1 << 31} tokens",
+            column=column,
+            value=int(lengths.max()),
+            remedy="correct the lengths",
         )
     return lengths[None]

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.arrays import I32, U8
-from headrace.errors import InputError
+from headrace.errors import InputError, setting
 from headrace.packing.chats.reader import filter_row
 from headrace.packing.chats.rejections import RowRejected
 from headrace.packing.chats.settings import ChatForm
@@ -67,9 +67,10 @@ class _Questions(Encoding):
                 columns[name] = pa.array([row.get(name) for row in self.columns])
             except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
                 raise InputError(
-                    f"dataset {self.task.dataset.source.name}: column {name} holds values of"
-                    f" several types ({error})",
-                    remedy="write them as text, or leave the column out with columns=",
+                    f"dataset {self.task.dataset.source.name} has values of several types there"
+                    f" ({error})",
+                    column=name,
+                    remedy=f"write them as text, or leave the column out with {setting('columns')}",
                 ) from None
         files.write_arrow(self.task.file(COLUMNS), pa.table(columns))
         return super().written(files)

@@ -24,7 +24,7 @@ import pyarrow as pa
 from headrace.arrays import I64
 from headrace.bins.bins import offsets_of
 from headrace.digest import sha256_hex
-from headrace.errors import InputError
+from headrace.errors import InputError, setting
 from headrace.formats.registry import FileType
 from headrace.formats.write import ShardWriter
 from headrace.packing.blend import SPLITS
@@ -177,14 +177,15 @@ def _schema(settings: Preferences, handed_on: Sequence[pa.Schema]) -> pa.Schema:
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise InputError(
             f"copied columns differ between files ({error})",
-            remedy="write them as text, or leave them out with columns=",
+            remedy=f"write them as text, or leave them out with {setting('columns')}",
         ) from None
     ids = id_columns(settings.kind)
     clashing = sorted({*ids} & {*beside.names})
     if clashing:
         raise InputError(
-            f"column {clashing[0]} is one that this recipe makes",
-            remedy="name those to copy with columns=",
+            "this recipe makes a column of that name",
+            column=clashing[0],
+            remedy=f"name those to copy with {setting('columns')}",
         )
     return pa.schema([*(pa.field(name, IDS, nullable=False) for name in ids), *beside])
 

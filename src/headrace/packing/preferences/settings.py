@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from headrace.errors import setting, setting_name
 from headrace.packing.chat_recipe import ChatRecipe
 from headrace.packing.chats.settings import ROWS
 from headrace.settings import Names
@@ -68,14 +69,14 @@ class Preferences(ChatRecipe):
     def _has_a_tokenizer(self) -> Preferences:
         if self.tokenizer is None:
             raise ValueError(
-                "tokenizer is not given; preferences and prompts are texts, which it makes"
-                " tokens of"
+                f"{setting_name('tokenizer')} is not given; preferences and prompts are texts,"
+                " which it makes tokens of"
             )
         for _, sources in self.blend.groups():
             for source in sources:
                 if source.layout in ("tokens", "text"):
                     raise ValueError(
-                        f"dataset {source.name!r} has layout {source.layout!r}, which has no"
-                        " prompt; name another"
+                        f"dataset {source.name!r} has {setting('layout', source.layout)}, which has"
+                        " no prompt; name another"
                     )
         return self

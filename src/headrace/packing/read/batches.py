@@ -34,7 +34,7 @@ from headrace.bins.rows import TRACES, PackedRows
 from headrace.checks import check_integer, check_word
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock
-from headrace.errors import InputError, SettingsError, StreamError
+from headrace.errors import InputError, SettingsError, StreamError, setting, setting_name
 from headrace.packing.read.packed_rows import (
     INPUT_IDS,
     LOSS_MASK,
@@ -133,15 +133,18 @@ class PackedBatches:
                 check_integer(f"packed: {name}", value, least=lowest)
         if self.pad_to is not None and self.pad_to % self.pad_to_multiple_of:
             raise SettingsError(
-                f"packed: pad_to {self.pad_to} is not a multiple of pad_to_multiple_of"
+                f"not a multiple of {setting_name('pad_to_multiple_of')}, which is"
                 f" {self.pad_to_multiple_of}",
+                setting="pad_to",
+                value=self.pad_to,
                 remedy="give one of them, or numbers that fit",
             )
         if self.labels == "same" and self.last_token == "drop":
             raise SettingsError(
-                'packed: labels="same" needs the last token of each sequence, which'
-                ' last_token="drop" leaves out',
-                remedy='use labels="next"',
+                f"{setting('labels', 'same')} needs the last token of each sequence, which"
+                f" {setting('last_token', 'drop')} leaves out",
+                value="same",
+                remedy=f"use {setting('labels', 'next')}",
             )
 
     @property
@@ -153,10 +156,11 @@ class PackedBatches:
         """Raise `SettingsError` if the columns of a split do not have the types of packed rows."""
         for name in columns_of_other_types(index.schema):
             raise SettingsError(
-                f"column {name} is {index.schema.field(name).type}, and packed rows have lists"
-                " of whole numbers there",
+                "packed rows have lists of whole numbers there",
                 path=root,
-                remedy='use packed="off" for rows as they are',
+                column=name,
+                value=str(index.schema.field(name).type),
+                remedy=f"use {setting('packed', 'off')} for rows as they are",
             )
 
     def default_columns(self, available: Sequence[str]) -> list[str]:
@@ -170,12 +174,17 @@ class PackedBatches:
         """Raise `SettingsError` unless batches can be made of these columns."""
         missing = [name for name in PACKED_COLUMNS if name not in columns]
         clashing = [name for name in columns if name in MADE and name not in PACKED_COLUMNS]
-        if missing or clashing:
+        if missing:
             raise SettingsError(
-                f"packed batches: columns {missing} are missing, columns {clashing} clash with"
-                " those"
-                " of the batch;"
-                f' it needs {", ".join(PACKED_COLUMNS)}: choose with columns=, or use packed="off"'
+                f"{setting_name('columns')} lacks {missing}, which packed batches are made of",
+                value=missing,
+                remedy=f"read them too, or use {setting('packed', 'off')}",
+            )
+        if clashing:
+            raise SettingsError(
+                f"{setting_name('columns')} has {clashing}, which packed batches make themselves",
+                value=clashing,
+                remedy=f"choose without them, or use {setting('packed', 'off')}",
             )
 
     def index_of(self, index: SplitIndex) -> SplitIndex:
@@ -251,7 +260,7 @@ def packed_setting(value: Any) -> PackedBatches:
     raise SettingsError(
         setting="packed",
         value=value,
-        remedy=f"expected one of {', '.join(get_args(PackedWord))}, or headrace.PackedBatches(...)",
+        remedy=f"give one of {', '.join(get_args(PackedWord))}, or headrace.PackedBatches(...)",
     )
 
 
@@ -372,9 +381,12 @@ def make_packed_batch(bins: PackedRows, settings: PackedBatches) -> dict[str, An
         most = settings.most_sequences
     if len(lengths) > most:
         raise StreamError(
-            f"packed: a batch has {len(lengths)} sequences, filling among them, and"
-            f" most_sequences is {most}",
-            remedy="set a larger one, or prepare bins with max_sequences_per_bin",
+            f"a batch has {len(lengths)} sequences, filling among them",
+            setting="most_sequences",
+            value=most,
+            remedy=(
+                f"set a larger one, or prepare bins with {setting_name('max_sequences_per_bin')}"
+            ),
         )
     positions = np.arange(width * len(tokens)) - np.repeat(offsets[:-1], lengths)
     batch: dict[str, Any] = {
@@ -409,12 +421,14 @@ def _width(tokens: I64, settings: PackedBatches) -> int:
         hint = ", which counts all bins of a batch"
         if settings.form == "padded":
             hint = ""
-        less = ', or last_token="drop" for bins packed with it'
+        less = f", or {setting('last_token', 'drop')} for bins packed with it"
         if settings.last_token == "drop":
             less = ""
         raise StreamError(
-            f"packed: a row has {longest} tokens and pad_to is {settings.pad_to}{hint}",
-            remedy=f"set a larger pad_to{less}",
+            f"a row has {longest} tokens{hint}",
+            setting="pad_to",
+            value=settings.pad_to,
+            remedy=f"set a larger one{less}",
         )
     return settings.pad_to
 

@@ -27,7 +27,14 @@ from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock
 from headrace.digest import canonical_json, sha256_hex
 from headrace.engine.local import default_workers, run_tasks
-from headrace.errors import CorruptShard, InputError, SettingsError, StoreError
+from headrace.errors import (
+    CorruptShard,
+    InputError,
+    SettingsError,
+    StoreError,
+    setting,
+    setting_name,
+)
 from headrace.formats.parquet import key_values
 from headrace.formats.source import file_type_of_word
 from headrace.packing.storage.packed_parquet import rows_of
@@ -69,12 +76,12 @@ def normal_rows(table: pa.Table, alignment: MaskAlignment) -> pa.Table:
     """Check the packed columns of a table, and return them with a mask of list<uint8> that is
     aligned with labels.
 
-    Raises `InputError` that names the row (from 0, in the table) that is not a packed row.
+    Raises `InputError` that names the row of the table (from 1) that is not a packed row.
     """
     rows = rows_of(table)
     fault = first_fault(rows, empty="take")
     if fault is not None:
-        raise InputError(f"row {fault[0]}: {fault[1]}: write the file anew")
+        raise InputError(fault[1], row=fault[0] + 1, remedy="write the file anew")
     values = rows.mask
     ends = rows.sequence_begins + rows.sequence_lengths
     if (
@@ -83,8 +90,10 @@ def normal_rows(table: pa.Table, alignment: MaskAlignment) -> pa.Table:
         and not 0 <= int(values.min()) <= int(values.max()) <= 255
     ):
         raise InputError(
-            f"loss_mask holds {values.min()}..{values.max()}",
-            remedy="expected 0 and 1: write the file anew",
+            "not 0 and 1",
+            column=LOSS_MASK,
+            value=f"{values.min()}..{values.max()}",
+            remedy="write the file anew",
         )
     mask: U8 = values.astype(np.uint8)
     if alignment == "legacy_roll_right":
@@ -134,7 +143,7 @@ class PackedBlocks:
                 self._found[shard] = self._alignment_of(path, self._index.formats[shard])
             return normal_rows(table, self._found[shard])
         except InputError as error:
-            raise InputError(f"{error}", path=path) from error
+            raise error.at(path=path) from None
 
     def _alignment_of(self, path: Path, word: str) -> MaskAlignment:
         declared = stored_alignment(path, word)
@@ -142,7 +151,7 @@ class PackedBlocks:
             declared = None
         if declared is None and self._alignment is None:
             raise SettingsError(
-                f"its metadata has no {ALIGNMENT_KEYS[1]}",
+                f"its metadata has no {setting_name(ALIGNMENT_KEYS[1])}",
                 path=path,
                 remedy=(
                     "say where its masks stand, e.g."
@@ -152,10 +161,11 @@ class PackedBlocks:
             )
         if declared is not None and self._alignment not in (None, declared):
             raise SettingsError(
-                f'its metadata says {ALIGNMENT_KEYS[1]} "{declared}", and "{self._alignment}"'
-                " was asked for",
+                f"its metadata says {setting(ALIGNMENT_KEYS[1], declared)}, and"
+                f' "{self._alignment}" was asked for',
                 path=path,
-                remedy="leave loss_mask_alignment out, or open files of one kind at a time",
+                value=self._alignment,
+                remedy="leave it out, or open files of one kind at a time",
             )
         return cast(MaskAlignment, declared or self._alignment)
 
@@ -184,7 +194,9 @@ def stored_alignment(path: Path, word: str) -> MaskAlignment | Literal["unknown"
     if declared not in get_args(MaskAlignment):
         raise InputError(
             f"its metadata says {ALIGNMENT_KEYS[1]} {declared!r}; this version knows"
-            f" {', '.join(get_args(MaskAlignment))}: upgrade headrace, or write the file anew"
+            f" {', '.join(get_args(MaskAlignment))}",
+            path=path,
+            remedy="upgrade headrace, or write the file anew",
         )
     return cast(MaskAlignment, declared)
 
@@ -221,26 +233,34 @@ def count_rows(
                     return cached
 
     def count_block(block: int) -> I64:
-        where = f"{index.shards[index.shard_of_block[block]]} block {index.block[block]}"
+        path = index.shards[index.shard_of_block[block]]
+        where = f"block {index.block[block]}"
         table = read_block(block, columns)
         if len(table) != index.rows[block]:
             raise CorruptShard(
-                f"has {len(table)} rows, the index says {index.rows[block]}; the shard changed"
-                " after it was indexed: restore it or index the dataset again",
-                path=where,
+                f"it has {len(table)} rows, the index says {index.rows[block]}; the shard changed"
+                " after it was indexed",
+                path=path,
+                row=where,
+                remedy="restore it or index the dataset again",
             )
         for name in columns:
             if table[name].null_count:
                 raise InputError(
-                    f"column {name} holds {table[name].null_count} nulls; a sequence without tokens"
-                    " is an empty list",
-                    path=where,
+                    f"it holds {table[name].null_count} nulls",
+                    path=path,
+                    row=where,
+                    column=name,
+                    remedy="write an empty list for a sequence without tokens",
                 )
         counted = count(table)
         if counted.size and not 0 <= int(counted.min()) <= int(counted.max()) < 1 << 62:
             raise InputError(
-                f"columns {list(columns)} give counts of {counted.min()}..{counted.max()}",
-                path=where,
+                f"it gives counts of {counted.min()}..{counted.max()}",
+                path=path,
+                row=where,
+                column=", ".join(columns),
+                remedy="correct the lengths",
             )
         return counted
 

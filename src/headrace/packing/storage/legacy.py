@@ -34,10 +34,7 @@ from headrace.packing.storage.packed_parquet import SCHEMA, ParquetShardWriter
 from headrace.storage import local
 from headrace.storage.places import local_path_of
 
-_ADVICE = (
-    "a packed .npy holds one dictionary a bin; write the file again, or take it from where it was"
-    " made"
-)
+_ADVICE = "write the file again, one dictionary a bin, or take it from where it was made"
 
 
 class LegacyPickleWriter:
@@ -114,12 +111,14 @@ def read_legacy(path: Path | str, *, bins_at_once: int = 1000) -> Iterator[Packe
                 ValueError,
                 RecursionError,
             ) as error:  # RecursionError: nested too deep to print
-                raise InputError(f"bin {number}{error}; {_ADVICE}", path=where) from error
+                raise InputError(
+                    str(error), path=where, row=f"bin {number}", remedy=_ADVICE
+                ) from error
             bins[number] = None  # free each bin once it is converted
         rows = PackedRows.concatenate(parts)
         fault = first_fault(rows)
         if fault is not None:
-            raise InputError(f"bin {first + fault[0]}: {fault[1]}", path=where)
+            raise InputError(fault[1], path=where, row=f"bin {first + fault[0]}", remedy=_ADVICE)
         yield rows
 
 
@@ -174,23 +173,26 @@ def _loaded(path: Path) -> list[Any]:
         ) from error
     except _Forbidden as error:
         raise InputError(
-            f"{error}, which packed data does not need; it was not run. The file may be"
-            " hostile: ask where it comes from",
+            f"{error}, which packed data does not need; it was not run. The file may be hostile",
             path=path,
+            remedy="ask where it comes from",
         ) from error
     except Exception as error:  # damaged bytes make the unpickler raise almost anything
         raise InputError(
-            f"is cut or damaged ({type(error).__name__}: {error}); {_ADVICE}", path=path
+            f"is cut or damaged ({type(error).__name__}: {error})", path=path, remedy=_ADVICE
         ) from error
     if not isinstance(loaded, list):
-        raise InputError(f"holds {type(loaded).__name__}, not a list of bins; {_ADVICE}", path=path)
+        raise InputError(
+            f"holds {type(loaded).__name__}, not a list of bins", path=path, remedy=_ADVICE
+        )
     if len(loaded) != counted:
         raise InputError(
-            f"the header counts {counted:,} bins, the pickle holds {len(loaded):,}; {_ADVICE}",
+            f"the header counts {counted:,} bins, the pickle holds {len(loaded):,}",
             path=path,
+            remedy=_ADVICE,
         )
     if not loaded:
-        raise InputError(f"holds no bins; {_ADVICE}", path=path)
+        raise InputError("holds no bins", path=path, remedy=_ADVICE)
     return loaded
 
 
@@ -203,36 +205,36 @@ def _check_header(file: BinaryIO, path: Path) -> int:
     except OSError:
         raise
     except Exception as error:  # numpy's parser of headers raises almost anything
-        raise InputError(f"is not a .npy file ({error}); {_ADVICE}", path=path) from error
+        raise InputError(f"is not a .npy file ({error})", path=path, remedy=_ADVICE) from error
     if dtype != np.dtype(object) or len(shape) != 1:
-        raise InputError(f"is an array of {dtype} with shape {shape}; {_ADVICE}", path=path)
+        raise InputError(f"is an array of {dtype} with shape {shape}", path=path, remedy=_ADVICE)
     return int(shape[0])
 
 
 def _one_bin(record: Any) -> PackedRows:
     """Build rows of one bin.
 
-    Raises `ValueError` with a text that continues after the bin's number.
+    Raises `ValueError`.
     """
     if not isinstance(record, dict):
-        raise ValueError(f" is {type(record).__name__}, not a dictionary")
+        raise ValueError(f"it is {type(record).__name__}, not a dictionary")
     columns = []
     for field in SCHEMA:
         if field.name not in record:
-            raise ValueError(f" has no {field.name}, only {', '.join(map(str, record))[:80]}")
-        values = _flat(record[field.name], f": {field.name}")
+            raise ValueError(f"it has no {field.name}, only {', '.join(map(str, record))[:80]}")
+        values = _flat(record[field.name], field.name)
         if values.dtype == np.bool_ and field.name == "input_ids":
-            raise ValueError(": input_ids are bool; give integers")
+            raise ValueError("input_ids are bool; give integers")
         columns.append(
-            as_type(values, np.dtype(field.type.value_type.to_pandas_dtype()), f": {field.name}")
+            as_type(values, np.dtype(field.type.value_type.to_pandas_dtype()), field.name)
         )
     ids, mask, starts = columns
     if len(ids) and ids.min() < 0:
-        raise ValueError(f": input_ids: {ids.min()} is not a token")
+        raise ValueError(f"input_ids: {ids.min()} is not a token")
     if len(mask) and mask.max() > 1:
-        raise ValueError(f": loss_mask: {mask.max()} is neither 0 nor 1")
+        raise ValueError(f"loss_mask: {mask.max()} is neither 0 nor 1")
     if len(mask) != len(ids):
-        raise ValueError(f" has {len(ids)} input_ids and {len(mask)} loss_mask values")
+        raise ValueError(f"it has {len(ids)} input_ids and {len(mask)} loss_mask values")
     return PackedRows.of_bin(ids, mask, starts)
 
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, Self, get_args
@@ -35,7 +35,7 @@ from pyarrow import fs as pafs
 
 from headrace.arrays import I64
 from headrace.bins.rows import TRACES, PackedRows, as_type
-from headrace.errors import CorruptShard, InputError, SettingsError, StoreError
+from headrace.errors import CorruptShard, InputError, SettingsError, StoreError, setting
 from headrace.formats.write import Block, HashingFile, Written
 from headrace.storage import local
 from headrace.storage.places import is_address, path_of
@@ -98,15 +98,16 @@ class ParquetShardWriter:
             is_address(str(location)) or self.output_path.lower().startswith("file:")
         ):
             raise SettingsError(
-                "is an address, and filesystem= is given too",
+                f"is an address, and {setting('filesystem')} is given too",
                 path=self.output_path,
                 remedy="give the path inside that file system",
             )
         if filesystem is None and is_address(str(location)):
             raise SettingsError(
-                f"{location}: is in an object store",
+                f"is in an object store, and {setting('filesystem')} is not given",
+                path=location,
                 remedy=(
-                    "give filesystem=, e.g. pyarrow.fs.S3FileSystem(), and the path"
+                    "give a file system, e.g. pyarrow.fs.S3FileSystem(), and the path"
                     f" {'/'.join(location.parts[1:])} inside it, or write a local file"
                 ),
             )
@@ -348,7 +349,7 @@ def rows_of(table: pa.Table) -> PackedRows:
     """Read the packed rows of a table, whatever the integer types of its columns; views if
     possible.
 
-    Raises `InputError` with the row, from 0, for nulls, and for a mask that is not as long as its
+    Raises `InputError` for nulls, and with the row, from 1, for a mask that is not as long as its
     tokens.
     """
     parts: list[tuple[npt.NDArray[Any], I64]] = []
@@ -360,19 +361,18 @@ def rows_of(table: pa.Table) -> PackedRows:
             lists = column.combine_chunks()
         values = lists.flatten()
         if lists.null_count or values.null_count:
-            raise InputError(
-                f"column {name} holds nulls; a packed row has none: write the file anew"
-            )
+            raise InputError("it holds nulls", column=name, remedy="write the file anew")
         offsets = lists.offsets.to_numpy().astype(np.int64)
         parts.append((values.to_numpy(zero_copy_only=False), offsets - offsets[0]))
     (ids, tokens), (mask, masks), (starts, sequences) = parts
     unequal = np.flatnonzero(tokens != masks)
     if len(unequal):
-        row = int(unequal[0]) - 1
+        row = int(unequal[0])
         raise InputError(
-            f"row {row}: {tokens[row + 1] - tokens[row]} input_ids and"
-            f" {masks[row + 1] - masks[row]} values of loss_mask; a packed row has as many of both:"
-            " write the file again"
+            f"it has {tokens[row] - tokens[row - 1]} input_ids and"
+            f" {masks[row] - masks[row - 1]} values of loss_mask",
+            row=row,
+            remedy="write the file anew",
         )
     return PackedRows(ids, mask, starts, tokens, sequences)
 
@@ -382,7 +382,7 @@ def read_parquet(path: Path) -> Iterator[PackedRows]:
 
     Raises `CorruptShard`.
     """
-    where = f"{path}"
+    group_words = None
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             kinds = {field.name: field.type for field in file.schema_arrow}
@@ -393,15 +393,19 @@ def read_parquet(path: Path) -> Iterator[PackedRows]:
                     or column_type.value_type != field.type.value_type
                 ):
                     raise InputError(
-                        f"column {field.name} is {column_type}, not lists of"
-                        f" {field.type.value_type}"
+                        f"not lists of {field.type.value_type}",
+                        column=field.name,
+                        value=str(column_type),
                     )
             for group in range(file.metadata.num_row_groups):
-                where = f"{path}: row group {group}"
+                group_words = f"row group {group}"
                 yield rows_of(file.read_row_group(group, columns=SCHEMA.names, use_threads=False))
     except (OSError, pa.ArrowException, InputError) as error:
         raise CorruptShard(
-            f"cannot be read ({error})", path=where, remedy="restore it or prepare the run again"
+            f"cannot be read ({error})",
+            path=path,
+            row=group_words,
+            remedy="restore it or prepare the run again",
         ) from error
 
 
@@ -427,21 +431,25 @@ def schema_of(declared: Declared, *, traced: bool = False) -> pa.Schema:
     )
 
 
-def checked_codec(word: str | None, level: int | None = None) -> Codec:
+def checked_codec(
+    word: str | None, level: int | None = None, *, named: Callable[[str], str] = str
+) -> Codec:
     """Return the Arrow codec of a word; None and "" mean "none".
+
+    named: how the message writes the names `compression` and `compression_level`.
 
     Raises `ValueError` for an unknown codec, or a level that it does not have.
     """
     codec = next((codec for codec in CODECS if codec == (word or "none").lower()), None)
     if codec is None:
-        raise ValueError(f"compression is {word!r}; choose one of {', '.join(CODECS)}")
+        raise ValueError(f"{named('compression')} is {word!r}; choose one of {', '.join(CODECS)}")
     most = {"zstd": 22, "gzip": 9}.get(codec, 0)
     if level is not None and not 1 <= level <= most:
         known = "none"
         if most:
             known = f"1 to {most}"
         raise ValueError(
-            f"compression_level is {level}; levels of {codec}: {known}; leave it out for the"
-            " codec's own"
+            f"{named('compression_level')} is {level}; levels of {codec}: {known}; leave it out for"
+            " the codec's own"
         )
     return codec

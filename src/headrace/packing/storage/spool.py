@@ -157,7 +157,9 @@ class SequenceSpool:
             version = manifest["version"]
         except FileNotFoundError:
             raise InputError(
-                f"has no {MANIFEST}; the spool was not finished, write it again", path=root
+                f"has no {MANIFEST}, so the spool was not finished",
+                path=root,
+                remedy="write it again",
             ) from None
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptShard(
