@@ -185,9 +185,7 @@ def test_verify_of_a_run_by_a_path_that_is_gone_asks_no_hub(cache, files, tmp_pa
 
 def test_a_name_that_nobody_knows_says_where_it_was_looked_for(cache):
     download = f"hf download {NAME} --revision v2 --exclude '*.safetensors'"
-    with raised(
-        SettingsError, setting="tokenizer", value=f"{NAME}@v2", remedy=download
-    ) as caught:
+    with raised(SettingsError, setting="tokenizer", value=f"{NAME}@v2", remedy=download) as caught:
         ChatSettings(tokenizer=f"{NAME}@v2")
 
     assert f"not in the cache {cache}" in str(caught.value)

@@ -99,7 +99,9 @@ def test_a_damaged_manifest_is_found(tmp_path, manifest):
     write(tmp_path / "s", np.array([3]))
     (tmp_path / "s" / "manifest.json").write_text(manifest)
 
-    with raised(CorruptShard, path=tmp_path / "s" / "manifest.json", remedy="write the spool again"):
+    with raised(
+        CorruptShard, path=tmp_path / "s" / "manifest.json", remedy="write the spool again"
+    ):
         SequenceSpool.open(tmp_path / "s")
 
 
