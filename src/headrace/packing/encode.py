@@ -36,7 +36,14 @@ from headrace.packing.chats.rejections import CHOSEN, RowRejected
 from headrace.packing.chats.settings import ChatForm
 from headrace.packing.chats.tokenise import ChatEncoder, EncodedChats
 from headrace.packing.config import PackedSequences
-from headrace.packing.sequences import Origins, cut_at_borders, fit, label_counts, sequence_prints
+from headrace.packing.sequences import (
+    Origins,
+    Pieces,
+    cut_at_borders,
+    fit,
+    label_counts,
+    sequence_prints,
+)
 from headrace.packing.storage.spool import SpoolWriter
 from headrace.run.context import RunContext, Task, TaskFiles, read_arrow
 from headrace.stream.audit.exclude import IN_BENCHMARK
@@ -265,20 +272,49 @@ def run_encoding(
         return {**encoded(), "backend_different": 1}
 
 
+@dataclass(frozen=True, slots=True)
+class ChosenRow:
+    """A row of a batch to encode.
+
+    index: in the batch. key: its entity. named: digest of the columns to compare, None if no
+    columns are named.
+    """
+
+    index: int
+    row: Mapping[str, Any]
+    key: str
+    named: bytes | None
+
+
 @dataclass(frozen=True)
 class Chosen:
-    """Rows of a batch to encode.
-
-    indices: their indices in the batch. keys: their entities. named: digests of the columns to
-    compare, None if no columns are named.
-    """
+    """Rows of a batch to encode."""
 
     part: FilePart
     batch: RowBatch
-    indices: I64
-    rows: Sequence[Mapping[str, Any]]
-    keys: Sequence[str]
-    named: Sequence[bytes | None]
+    rows: Sequence[ChosenRow]
+
+    @property
+    def values(self) -> list[Mapping[str, Any]]:
+        """The rows themselves."""
+        return [row.row for row in self.rows]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceBatch:
+    """Sequences that lie end to end, to be stored.
+
+    tokens int32 and mask uint8 [sum of sizes]. rows: index among the chosen rows, per sequence.
+    contents: digest of its content, see `content_of`. sizes: tokens. labels: tokens that are
+    labels.
+    """
+
+    rows: I64
+    contents: Sequence[bytes]
+    tokens: I32
+    mask: U8
+    sizes: I64
+    labels: I64
 
 
 @dataclass
@@ -348,118 +384,107 @@ class Encoding:
         """Encode the wanted rows of a batch that have a key."""
         self.count["rows_in"] += len(batch.rows)
         self.rows_of[self.task.dataset.names[part.file]] += len(batch.rows)
-        numbers = np.array(batch.numbers, np.int64)
-        entity = self.settings.entity
-        selected = np.ones(len(numbers), np.bool_)
+        chosen = []
+        for index in self._sampled(part, batch):
+            row = self._choose_row(batch, index)
+            if row is not None:
+                chosen.append(row)
+        if self.benchmarks is not None and chosen:
+            chosen = self._not_in_benchmarks(self.benchmarks, batch, chosen)
+        if chosen:
+            self.encode(Chosen(part, batch, chosen))
+
+    def _sampled(self, part: FilePart, batch: RowBatch) -> list[int]:
+        """Return the rows of a batch that are in the sample, and count the others."""
+        selected = np.ones(len(batch.rows), np.bool_)
         if self.task.sample_below is not None:
+            numbers = np.array(batch.numbers, np.int64)
             hashes, _ = self.task.hashes(self.settings.seed, "sample", part, numbers)
             selected = hashes <= np.uint64(self.task.sample_below)
             self.dropped[SAMPLED_OUT] += int((~selected).sum())
-        chosen: list[tuple[int, Mapping[str, Any], str, bytes | None]] = []
-        for index in np.flatnonzero(selected).tolist():
-            row = batch.rows[index]
-            if isinstance(row, BrokenRow):
-                self.reject(batch, index, row.reason, row.detail)
-                continue
-            key = "" if entity is None else row.get(entity)
-            if entity is not None and key in (None, ""):
-                self.reject(batch, index, NO_SPLIT_KEY, f"{entity} is {key!r}")
-                continue
-            values = [row.get(name) for name in self.settings.content]
-            filled = any(value not in (None, "") for value in values)
-            content = None
-            if filled:
-                content = digest_of_texts([canonical_json(values).decode()])
-            chosen.append(
-                (index, row, key if isinstance(key, str) else canonical_json(key).decode(), content)
-            )
-        if self.benchmarks is not None and chosen:
-            rows = [row for _, row, _, _ in chosen]
-            first_row = batch.row_words(chosen[0][0])
-            try:
-                remaining = self.not_in_benchmarks(self.benchmarks, rows)
-            except InputError as error:
-                raise error.at(path=batch.file, row=first_row) from None
-            chosen = [chosen[at] for at in remaining]
-        if not chosen:
-            return
-        indices, rows, keys, named = (list(column) for column in zip(*chosen, strict=True))
-        self.encode(Chosen(part, batch, np.array(indices), rows, keys, named))
+        indices: list[int] = np.flatnonzero(selected).tolist()
+        return indices
 
-    def not_in_benchmarks(
-        self, benchmarks: Benchmarks, rows: Sequence[Mapping[str, Any]]
-    ) -> list[int]:
+    def _choose_row(self, batch: RowBatch, index: int) -> ChosenRow | None:
+        """Find the key and the named content of a row; `reject` a row that has no key."""
+        row = batch.rows[index]
+        if isinstance(row, BrokenRow):
+            self.reject(batch, index, row.reason, row.detail)
+            return None
+        entity = self.settings.entity
+        key = "" if entity is None else row.get(entity)
+        if entity is not None and key in (None, ""):
+            self.reject(batch, index, NO_SPLIT_KEY, f"{entity} is {key!r}")
+            return None
+        if not isinstance(key, str):
+            key = canonical_json(key).decode()
+        values = [row.get(name) for name in self.settings.content]
+        named = None
+        if any(value not in (None, "") for value in values):
+            named = digest_of_texts([canonical_json(values).decode()])
+        return ChosenRow(index, row, key, named)
+
+    def _not_in_benchmarks(
+        self, benchmarks: Benchmarks, batch: RowBatch, chosen: Sequence[ChosenRow]
+    ) -> list[ChosenRow]:
         """Return the rows that overlap no benchmark and count the others.
 
         Raises `InputError` for rows of token ids.
         """
         source = self.task.dataset.source
-        with suppress(RowRejected):
-            if (
-                layout_of(rows[0], source.mapping) if source.layout == "auto" else source.layout
-            ) == "tokens":
-                raise InputError(
-                    f"it holds token ids, and {setting('exclude')} compares words",
-                    remedy="exclude rows of text",
-                )
-        out = benchmarks.mask(texts_in(rows), len(rows), self.excluded)
+        layout = source.layout
+        if layout == "auto":
+            with suppress(RowRejected):
+                layout = layout_of(chosen[0].row, source.mapping)
+        if layout == "tokens":
+            raise InputError(
+                f"it holds token ids, and {setting('exclude')} compares words",
+                path=batch.file,
+                row=batch.row_words(chosen[0].index),
+                remedy="exclude rows of text",
+            )
+        out = benchmarks.mask(texts_in([row.row for row in chosen]), len(chosen), self.excluded)
         self.dropped[IN_BENCHMARK] += int(out.sum())
-        remaining: list[int] = np.flatnonzero(~out).tolist()
-        return remaining
+        return [chosen[index] for index in np.flatnonzero(~out).tolist()]
 
-    def store(
-        self,
-        chosen: Chosen,
-        rows: I64,
-        contents: Sequence[bytes],
-        tokens: I32,
-        mask: U8,
-        sizes: I64,
-        labels: I64,
-    ) -> None:
-        """Write sequences that lie end to end to the spool, with their origins.
-
-        rows: index among the chosen rows, per sequence. contents: digest of its content, see
-        `content_of`. sizes: tokens. labels: tokens that are labels.
-        """
-        settings = self.settings
-        part = chosen.part
+    def store(self, chosen: Chosen, stored: SequenceBatch) -> None:
+        """Write sequences to the spool, with their origins."""
+        sizes = stored.sizes
         self.count.update(
-            rows=len(np.unique(rows)),
+            rows=len(np.unique(stored.rows)),
             sequences=len(sizes),
             tokens=int(sizes.sum()),
-            labels=int(labels.sum()),
+            labels=int(stored.labels.sum()),
         )
         if not len(sizes):
             return
-        self.spool.add(tokens, mask, sizes)
-        numbers = np.array(chosen.batch.numbers, np.int64)[chosen.indices[rows]]
-        if settings.entity is None:
-            high, low = self.task.hashes(settings.seed, "row", part, numbers)
+        self.spool.add(stored.tokens, stored.mask, sizes)
+        indices = np.array([row.index for row in chosen.rows])
+        numbers = np.array(chosen.batch.numbers, np.int64)[indices[stored.rows]]
+        seed = self.settings.seed
+        if self.settings.entity is None:
+            high, low = self.task.hashes(seed, "row", chosen.part, numbers)
         else:
-            texts = pa.array(chosen.keys, pa.large_string())
-            units = hash_texts(derive_key(settings.seed, "packed_sequences.key"), texts)
-            high, low = (half[rows] for half in units)
+            texts = pa.array([row.key for row in chosen.rows], pa.large_string())
+            units = hash_texts(derive_key(seed, "packed_sequences.key"), texts)
+            high, low = (half[stored.rows] for half in units)
         digests = [
-            chosen.named[row] or content
-            for row, content in zip(rows.tolist(), contents, strict=True)
+            chosen.rows[int(row)].named or content
+            for row, content in zip(stored.rows.tolist(), stored.contents, strict=True)
         ]
         halves = np.frombuffer(b"".join(digests), "<u8").astype(np.uint64).reshape(-1, 2)
-        if self.aligned:
-            aligned = shift_left(mask, np.cumsum(sizes))
-        else:
-            aligned = None
+        aligned = shift_left(stored.mask, np.cumsum(sizes)) if self.aligned else None
         self.origins.append(
             Origins(
-                file=np.full(len(sizes), part.file, np.int32),
+                file=np.full(len(sizes), chosen.part.file, np.int32),
                 row=numbers,
                 unit_high=high,
                 unit_low=low,
                 content_high=halves[:, 0],
                 content_low=halves[:, 1],
                 lengths=sizes,
-                labels=labels,
-                prints=sequence_prints(tokens, aligned, sizes, self.blank),
+                labels=stored.labels,
+                prints=sequence_prints(stored.tokens, aligned, sizes, self.blank),
             )
         )
 
@@ -485,80 +510,93 @@ class _Cutting(Encoding):
     settings: PackedSequences
 
     def encode(self, chosen: Chosen) -> None:
-        settings, longest, batch, indices = (
-            self.settings,
-            self.settings.longest,
-            chosen.batch,
-            chosen.indices,
-        )
-        cut_over = None
-        if settings.too_long == "turns":
-            cut_over = longest
-        encoded = self.encoded(chosen.rows, self.task.dataset.source, cut_over=cut_over)
-        for rejection in encoded.rejected:
-            self.reject(batch, int(indices[rejection.row]), rejection.reason, rejection.detail)
-        lengths = encoded.lengths
-        if not len(lengths):
+        longest = self.settings.longest
+        encoded = self._encode_whole(chosen)
+        if not len(encoded.lengths):
             return
-        self.count.update(
-            encoded_sequences=len(lengths),
-            encoded_tokens=int(lengths.sum()),
-            encoded_labels=int(
-                label_counts(encoded.mask, np.cumsum(lengths) - lengths, lengths).sum()
-            ),
-        )
         if encoded.turns:
             encoded, divided, repeated, lost = cut_at_borders(encoded, longest)
             self.count.update(divided=divided, repeated_tokens=repeated)
             self.lost[TOO_LONG].update(lost)
-            lengths = encoded.lengths
-        over = np.flatnonzero(lengths > longest)
-        if settings.too_long == "error" and len(over):
-            others = setting("too_long", "truncate", "drop", "split", "turns")
-            raise InputError(
-                f"it gives a sequence of {lengths[over[0]]:,} tokens, a bin holds {longest:,}",
-                path=batch.file,
-                row=batch.row_words(int(indices[encoded.rows[over[0]]])),
-                remedy=(
-                    f"choose what becomes of such rows with {others}, or a larger"
-                    f" {setting_name('pack_size')}"
-                ),
+        if self.settings.too_long == "error":
+            self._refuse_too_long(chosen, encoded)
+        pieces = fit(encoded.mask, encoded.lengths, longest, self.settings.too_long)
+        self._count_lost(pieces)
+        stored = _without_short(encoded, pieces)
+        for row in np.setdiff1d(encoded.rows, stored.rows).tolist():
+            most = int(encoded.lengths[encoded.rows == row].max())
+            reason = TOO_LONG if most > longest else TOO_SHORT
+            detail = f"its longest sequence has {most:,} tokens"
+            self.reject(chosen.batch, chosen.rows[row].index, reason, detail)
+        self.store(chosen, stored)
+
+    def _encode_whole(self, chosen: Chosen) -> EncodedChats:
+        """Encode rows without cutting, reject those without a sequence, and count the rest."""
+        cut_over = None
+        if self.settings.too_long == "turns":
+            cut_over = self.settings.longest
+        encoded = self.encoded(chosen.values, self.task.dataset.source, cut_over=cut_over)
+        for wrong in encoded.rejected:
+            self.reject(chosen.batch, chosen.rows[wrong.row].index, wrong.reason, wrong.detail)
+        lengths = encoded.lengths
+        if len(lengths):
+            labels = label_counts(encoded.mask, np.cumsum(lengths) - lengths, lengths)
+            self.count.update(
+                encoded_sequences=len(lengths),
+                encoded_tokens=int(lengths.sum()),
+                encoded_labels=int(labels.sum()),
             )
-        segments = fit(encoded.mask, lengths, longest, settings.too_long)
-        short = segments.lengths < 2
-        remaining = np.flatnonzero(~short)
-        rows = encoded.rows[segments.sequence[remaining]]
-        sizes = segments.lengths[remaining]
-        labels = segments.labels[remaining]
+        return encoded
+
+    def _refuse_too_long(self, chosen: Chosen, encoded: EncodedChats) -> None:
+        """Raise `InputError` for the first sequence that fits no bin."""
+        over = np.flatnonzero(encoded.lengths > self.settings.longest)
+        if not len(over):
+            return
+        others = setting("too_long", "truncate", "drop", "split", "turns")
+        row = chosen.rows[int(encoded.rows[over[0]])]
+        raise InputError(
+            f"it gives a sequence of {encoded.lengths[over[0]]:,} tokens, a bin holds"
+            f" {self.settings.longest:,}",
+            path=chosen.batch.file,
+            row=chosen.batch.row_words(row.index),
+            remedy=(
+                f"choose what becomes of such rows with {others}, or a larger"
+                f" {setting_name('pack_size')}"
+            ),
+        )
+
+    def _count_lost(self, pieces: Pieces) -> None:
+        """Count the tokens and labels that cutting leaves out."""
+        short = pieces.lengths < 2
         self.lost[TOO_LONG].update(
-            sequences=segments.dropped, tokens=segments.lost_tokens, labels=segments.lost_labels
+            sequences=pieces.dropped, tokens=pieces.lost_tokens, labels=pieces.lost_labels
         )
         self.lost[TOO_SHORT].update(
-            sequences=int(short.sum()), tokens=int(segments.lengths[short].sum()), labels=0
+            sequences=int(short.sum()), tokens=int(pieces.lengths[short].sum()), labels=0
         )
         self.count.update(
-            truncated=segments.truncated,
-            too_long_dropped=segments.dropped,
-            divided=segments.divided,
+            truncated=pieces.truncated, too_long_dropped=pieces.dropped, divided=pieces.divided
         )
-        for row in np.setdiff1d(encoded.rows, rows).tolist():
-            most = int(lengths[encoded.rows == row].max())
-            if most > longest:
-                reason = TOO_LONG
-            else:
-                reason = TOO_SHORT
-            self.reject(
-                batch, int(indices[row]), reason, f"its longest sequence has {most:,} tokens"
-            )
-        tokens = encoded.tokens
-        mask = encoded.mask
-        if int(sizes.sum()) != len(tokens):
-            at = np.arange(sizes.sum()) + np.repeat(
-                segments.starts[remaining] - (np.cumsum(sizes) - sizes), sizes
-            )
-            tokens = tokens[at]
-            mask = mask[at]
-        contents = [
-            encoded.contents[rejection] for rejection in segments.sequence[remaining].tolist()
-        ]
-        self.store(chosen, rows, contents, tokens, mask, sizes, labels)
+
+
+def _without_short(encoded: EncodedChats, pieces: Pieces) -> SequenceBatch:
+    """Return the pieces that have something to predict: those of two tokens and more."""
+    remaining = np.flatnonzero(pieces.lengths >= 2)
+    sequences = pieces.sequence[remaining]
+    sizes = pieces.lengths[remaining]
+    tokens = encoded.tokens
+    mask = encoded.mask
+    if int(sizes.sum()) != len(tokens):
+        begins = pieces.starts[remaining] - (np.cumsum(sizes) - sizes)
+        positions = np.arange(sizes.sum()) + np.repeat(begins, sizes)
+        tokens = tokens[positions]
+        mask = mask[positions]
+    return SequenceBatch(
+        rows=encoded.rows[sequences],
+        contents=[encoded.contents[sequence] for sequence in sequences.tolist()],
+        tokens=tokens,
+        mask=mask,
+        sizes=sizes,
+        labels=pieces.labels[remaining],
+    )

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -62,15 +63,78 @@ _ENCODED = ("encoded_sequences", "encoded_tokens", "encoded_labels")
 _PACKED = ("bins", "sequences", "tokens", "stored_tokens", "labels", "bins_without_label")
 
 
+@dataclass(frozen=True)
+class _PackedRun:
+    """What the stages of a run made.
+
+    sequences: of each group, as indices in its pool. packed: a receipt for each group. written: a
+    receipt for each shard.
+    """
+
+    settings: PackedSequences
+    tokenised: Tokenised
+    choice: Choice
+    sequences: Mapping[PackGroup, I64]
+    packed: Sequence[Receipt]
+    shards: Sequence[BinShard]
+    written: Sequence[Receipt]
+
+    @cached_property
+    def dropped(self) -> Counter[str]:
+        """The rows that are in no bin, by reason."""
+        dropped = self.tokenised.dropped(self.choice)
+        dropped[_BIN_WITHOUT_LABEL] += sum(
+            receipt.extra["dropped"]["rows"] for receipt in self.packed
+        )
+        return dropped
+
+    @cached_property
+    def lost(self) -> dict[str, dict[str, int]]:
+        """The losses of each of `_KINDS`, by reason: each from the stage that dropped them."""
+        lost: dict[str, Counter[str]] = {}
+        for receipt in self.tokenised.receipts:
+            for reason, loss in receipt.extra["lost"].items():
+                lost.setdefault(reason, Counter()).update(loss)
+        lost |= {reason: Counter(loss) for reason, loss in self.choice.left_out.items()}
+        lost[_BIN_WITHOUT_LABEL] = Counter()
+        for receipt in self.packed:
+            lost[_BIN_WITHOUT_LABEL].update(receipt.extra["dropped"])
+        return {reason: {name: loss[name] for name in _KINDS} for reason, loss in lost.items()}
+
+    @cached_property
+    def repeated(self) -> dict[str, Mapping[str, int]]:
+        """The tokens and labels that bins hold more than once, by reason."""
+        pieces = self.tokenised.summed("repeated_tokens")["repeated_tokens"]
+        return {"repeat": self.choice.repeated, TOO_LONG: {"tokens": pieces, "labels": 0}}
+
+
 def execute(
     settings: PackedSequences, context: RunContext, files: Sequence[tuple[Path, str]]
 ) -> Outcome:
     """Do the work of the run in its directory."""
     encoder = ChatEncoder(settings)
-    if settings.pad_id is None:
-        pad_id = encoder.eos_id
-    else:
-        pad_id = settings.pad_id
+    pad_id = _pad_token(settings, encoder)
+    run = _run_stages(settings, context, encoder, pad_id)
+    _check_conserved(run)
+    if not run.shards:
+        left_out = ", ".join(
+            f"{reason} {rows:,}" for reason, rows in sorted(run.dropped.items()) if rows
+        )
+        raise InputError(
+            f"no bin was made of {run.tokenised.rows_read:,} rows: {left_out}",
+            remedy="correct the data or the settings",
+        )
+    tell_splits(settings, context, run.choice)
+    too_long = run.lost.get(TOO_LONG, {})
+    if too_long.get("tokens"):
+        what = f"{too_long['tokens']:,} tokens, {too_long['labels']:,} of them trained"
+        context.warn([f"too_long={settings.too_long!r} left out {what}"])
+    return _outcome(run, files, pad_id)
+
+
+def _pad_token(settings: PackedSequences, encoder: ChatEncoder) -> int | None:
+    """Return the token to pad with. Raises `SettingsError` if one is needed and not known."""
+    pad_id = encoder.eos_id if settings.pad_id is None else settings.pad_id
     if settings.pad_multiple > 1 and pad_id is None:
         raise SettingsError(
             f"{setting_name('pad_multiple')} is {settings.pad_multiple}, and no tokenizer has an"
@@ -78,26 +142,22 @@ def execute(
             setting="pad_id",
             remedy="give a token to pad with",
         )
-    blank = None
-    if settings.pad_multiple > 1:
-        blank = pad_id
+    return pad_id
+
+
+def _run_stages(
+    settings: PackedSequences, context: RunContext, encoder: ChatEncoder, pad_id: int | None
+) -> _PackedRun:
+    """Tokenise, choose, pack and write."""
+    blank = pad_id if settings.pad_multiple > 1 else None
     work = partial(encode, settings=settings, encoder=encoder, blank=blank)
     tokenised = tokenise(settings, context, encoder, work, PUBLISHED)
     near = None
     if settings.near is not None:
-        near = find_near(
-            context,
-            [of_task(settings, context.run, task, blank) for task in tokenised.tasks],
-            settings.near,
-        )
+        parts = [of_task(settings, context.run, task, blank) for task in tokenised.tasks]
+        near = find_near(context, parts, settings.near)
     choice = tokenised.choice(least_tokens=settings.least_compared, near=near)
-    datasets = tokenised.datasets
-    pools = [
-        PackPool(dataset.source.name, [dataset], [owner], tokenised.origins[owner])
-        for owner, dataset in enumerate(datasets)
-    ]
-    if settings.packs_across:
-        pools = [PackPool("blend", datasets, range(len(datasets)), tokenised.whole_origins)]
+    pools = _pools(settings, tokenised)
     groups = _groups(settings, pools, choice, encoder.fingerprint)
     packing = []
     for group, sequences in groups.items():
@@ -108,50 +168,54 @@ def execute(
     packed = context.stage("pack", packing, durable=False)
     shards = _shards(settings, list(groups), packed)
     written = _written(settings, tokenised, pools, shards, pad_id or 0)
-    dropped, lost = _left_out(tokenised, choice, packed)
-    repeated: dict[str, Mapping[str, int]] = {"repeat": choice.repeated}
-    repeated[TOO_LONG] = {
-        "tokens": tokenised.summed("repeated_tokens")["repeated_tokens"],
-        "labels": 0,
-    }
-    _check_conserved(settings, tokenised, packed, written, dropped, lost, repeated)
-    if not shards:
-        left_out = ", ".join(
-            f"{reason} {rows:,}" for reason, rows in sorted(dropped.items()) if rows
-        )
-        raise InputError(
-            f"no bin was made of {tokenised.rows_read:,} rows: {left_out}",
-            remedy="correct the data or the settings",
-        )
-    tell_splits(settings, context, choice)
-    too_long = lost.get(TOO_LONG, {})
-    if too_long.get("tokens"):
-        what = f"{too_long['tokens']:,} tokens, {too_long['labels']:,} of them trained"
-        context.warn([f"too_long={settings.too_long!r} left out {what}"])
-    records, links, tallied = _records(settings, groups, packed, shards, written)
+    return _PackedRun(settings, tokenised, choice, groups, packed, shards, written)
+
+
+def _pools(settings: PackedSequences, tokenised: Tokenised) -> list[PackPool]:
+    """List the sets of datasets whose sequences may share a bin."""
+    datasets = tokenised.datasets
+    if settings.packs_across:
+        return [PackPool("blend", datasets, range(len(datasets)), tokenised.whole_origins)]
+    return [
+        PackPool(dataset.source.name, [dataset], [owner], tokenised.origins[owner])
+        for owner, dataset in enumerate(datasets)
+    ]
+
+
+def _outcome(run: _PackedRun, files: Sequence[tuple[Path, str]], pad_id: int | None) -> Outcome:
+    """Publish the links and describe the run for its manifest."""
+    settings = run.settings
+    tokenised = run.tokenised
+    records, links, tallied = _records(run)
     index, totals = tally(tallied, settings.asked_splits)
+    repeated = {}
+    if any(more["tokens"] for more in run.repeated.values()):
+        repeated = {"repeated": run.repeated}
+    source_rows = {
+        split: sum(record["rows"] for record in records if record["split"] == split)
+        for split in settings.asked_splits
+    }
     return Outcome(
         schema=schema_of(settings.parquet["declared"], traced=settings.traced),
         index=index,
         splits=totals,
-        dropped={reason: dropped[reason] for reason in sorted(PackedSequencesRecipe.reasons)},
+        dropped={reason: run.dropped[reason] for reason in sorted(PackedSequencesRecipe.reasons)},
         source=tokenised.source_facts(files),
         directories={split: split_directory(split) for split in settings.asked_splits},
         metadata={
-            "source_rows": {
-                split: sum(record["rows"] for record in records if record["split"] == split)
-                for split in settings.asked_splits
-            },
-            **tokenised.metadata(choice, pad_id),
+            "source_rows": source_rows,
+            **tokenised.metadata(run.choice, pad_id),
             "encoded": tokenised.summed(*_ENCODED),
-            "lost": lost,
-            **({"repeated": repeated} if any(more["tokens"] for more in repeated.values()) else {}),
+            "lost": run.lost,
+            **repeated,
             **tokenised.summed("special_text_rows"),
             "too_long": tokenised.summed("truncated", "too_long_dropped", "divided"),
-            "packed": summed(packed, *_PACKED),
+            "packed": summed(run.packed, *_PACKED),
             "groups": records,
             "published": {name: name for name in PUBLISHED},
-            "files": publish_tree(context.run, settings, links, records, tokenised.rejected()),
+            "files": publish_tree(
+                tokenised.context.run, settings, links, records, tokenised.rejected()
+            ),
         },
     )
 
@@ -182,11 +246,7 @@ def _written(
 
 
 def _records(
-    settings: PackedSequences,
-    groups: Mapping[PackGroup, I64],
-    packed: Sequence[Receipt],
-    shards: Sequence[BinShard],
-    written: Sequence[Receipt],
+    run: _PackedRun,
 ) -> tuple[list[dict[str, Any]], list[Linked], list[ShardRecord]]:
     """Return the manifest's record of each group, and the link and record of each shard."""
     records = [
@@ -194,57 +254,37 @@ def _records(
             "split": group.split,
             "dataset": group.name,
             **{name: value for name, value in receipt.extra.items() if name != "dropped"},
-            "shards": [shard.target for shard in shards if shard.group == group],
+            "shards": [shard.target for shard in run.shards if shard.group == group],
         }
-        for group, receipt in zip(groups, packed, strict=True)
+        for group, receipt in zip(run.sequences, run.packed, strict=True)
     ]
     links = []
     tallied = []
-    for shard, receipt in zip(shards, written, strict=True):
+    word = EXTENSIONS[run.settings.packed_storage]
+    for shard, receipt in zip(run.shards, run.written, strict=True):
         split = shard.group.split
         result = receipt.extra
-        word = EXTENSIONS[settings.packed_storage]
         links.append(Linked(split, shard.group.name, shard.target, result["stored_tokens"]))
         tallied.append(ShardRecord(split, receipt.files[0], result["blocks"], word))
     return records, links, tallied
 
 
-def _check_conserved(
-    settings: PackedSequences,
-    tokenised: Tokenised,
-    packed: Sequence[Receipt],
-    written: Sequence[Receipt],
-    dropped: Counter[str],
-    lost: Mapping[str, Mapping[str, int]],
-    repeated: Mapping[str, Mapping[str, int]],
-) -> None:
+def _check_conserved(run: _PackedRun) -> None:
     """Raise `HeadraceError` unless rows, tokens and labels that were read are in bins or counted as
     left out.
-
-    repeated: tokens and labels that bins hold more than once.
     """
-    counts = tokenised.summed(*_ENCODED)
-    packed_totals = summed(packed, *_PACKED)
-    written_totals = summed(written, "bins", "sequences", "stored_tokens", "mask_sum")
-    conserved = [
-        (
-            "rows",
-            tokenised.rows_read,
-            sum(receipt.extra["rows"] for receipt in packed),
-            dropped.total(),
-        )
-    ]
+    counts = run.tokenised.summed(*_ENCODED)
+    packed = summed(run.packed, "rows", *_PACKED)
+    written = summed(run.written, "bins", "sequences", "stored_tokens", "mask_sum")
+    conserved = [("rows", run.tokenised.rows_read, packed["rows"], run.dropped.total())]
     for name in ("tokens", "labels"):
-        before = counts[f"encoded_{name}"] + sum(more[name] for more in repeated.values())
-        conserved.append(
-            (name, before, packed_totals[name], sum(loss[name] for loss in lost.values()))
-        )
-    conserved += [
-        (f"written {name}", packed_totals[name], written_totals[name], 0)
-        for name in ("bins", "sequences", "stored_tokens")
-    ]
-    if settings.loss_mask_alignment == "shift_left":
-        conserved.append(("written labels", packed_totals["labels"], written_totals["mask_sum"], 0))
+        before = counts[f"encoded_{name}"] + sum(more[name] for more in run.repeated.values())
+        left_out = sum(loss[name] for loss in run.lost.values())
+        conserved.append((name, before, packed[name], left_out))
+    for name in ("bins", "sequences", "stored_tokens"):
+        conserved.append((f"written {name}", packed[name], written[name], 0))
+    if run.settings.loss_mask_alignment == "shift_left":
+        conserved.append(("written labels", packed["labels"], written["mask_sum"], 0))
     check_conserved(conserved)
 
 
@@ -317,22 +357,3 @@ def _shards(
                 )
             )
     return shards
-
-
-def _left_out(
-    tokenised: Tokenised, choice: Choice, packed: Sequence[Receipt]
-) -> tuple[Counter[str], dict[str, dict[str, int]]]:
-    """Count dropped rows, and losses of each of `_KINDS`, by reason: each from the stage that
-    dropped them.
-    """
-    dropped = tokenised.dropped(choice)
-    lost: dict[str, Counter[str]] = {}
-    for receipt in tokenised.receipts:
-        for reason, loss in receipt.extra["lost"].items():
-            lost.setdefault(reason, Counter()).update(loss)
-    lost |= {reason: Counter(loss) for reason, loss in choice.left_out.items()}
-    lost[_BIN_WITHOUT_LABEL] = sum(
-        (Counter(receipt.extra["dropped"]) for receipt in packed), Counter[str]()
-    )
-    dropped[_BIN_WITHOUT_LABEL] += lost[_BIN_WITHOUT_LABEL]["rows"]
-    return dropped, {reason: {name: loss[name] for name in _KINDS} for reason, loss in lost.items()}

@@ -23,8 +23,15 @@ from headrace.errors import InputError, setting
 from headrace.packing.chats.reader import filter_row
 from headrace.packing.chats.rejections import RowRejected
 from headrace.packing.chats.settings import ChatForm
-from headrace.packing.chats.tokenise import ChatEncoder
-from headrace.packing.encode import TOO_LONG, Chosen, EncodeTask, Encoding, run_encoding
+from headrace.packing.chats.tokenise import ChatEncoder, EncodedChats
+from headrace.packing.encode import (
+    TOO_LONG,
+    Chosen,
+    EncodeTask,
+    Encoding,
+    SequenceBatch,
+    run_encoding,
+)
 from headrace.packing.preferences.layouts import Question, question_of
 from headrace.packing.preferences.settings import LABEL, Preferences
 from headrace.run.context import TaskFiles
@@ -47,6 +54,40 @@ def encode(
     O(batch) of memory, and O(columns passed through).
     """
     return run_encoding(task, files, partial(_Questions, settings, task, encoder, benchmarks))
+
+
+@dataclass(frozen=True, slots=True)
+class _AcceptedAnswer:
+    """A sequence of prompt and answer. index: of its row among the chosen rows."""
+
+    index: int
+    content: bytes
+    ids: I32
+    mask: U8
+
+
+class _RenderedRows:
+    """The last sequence of each rendered row, or why the row has none."""
+
+    def __init__(self, encoded: EncodedChats) -> None:
+        self._encoded = encoded
+        self._ends = encoded.offsets
+        self._last = dict(zip(encoded.rows.tolist(), range(len(encoded.rows)), strict=True))
+        self._wrong = {rejection.row: rejection for rejection in encoded.rejected}
+
+    def answered(self, row: int) -> tuple[I32, int]:
+        """Return the sequence of a row, and the number of its prompt's tokens.
+
+        Raises `RowRejected`.
+        """
+        if row in self._wrong:
+            raise RowRejected(self._wrong[row].reason, self._wrong[row].detail)
+        sequence = slice(self._ends[self._last[row]], self._ends[self._last[row] + 1])
+        return _answered(self._encoded.tokens[sequence], self._encoded.mask[sequence])
+
+    def content(self, row: int) -> bytes:
+        """Return the digest of a row's content."""
+        return self._encoded.contents[self._last[row]]
 
 
 @dataclass
@@ -77,59 +118,56 @@ class _Questions(Encoding):
 
     def encode(self, chosen: Chosen) -> None:
         form = self.task.dataset.source
-        filters = [(name, frozenset(words)) for name, words in form.filters.items()]
-        questions: list[tuple[int, Question]] = []
-        for index, row in enumerate(chosen.rows):
-            try:
-                filter_row(row, filters)
-                questions.append((index, question_of(row, form, self.settings.kind)))
-            except RowRejected as wrong:
-                self.reject(chosen.batch, int(chosen.indices[index]), wrong.reason, wrong.detail)
+        questions = self._questions(chosen)
         rows = [row for _, question in questions for row in question.rows()]
         encoded = self.encoded(rows, FORMS[form.layout == "raw_completion"])
-        ends = encoded.offsets
-        # the last sequence of each row
-        last = dict(zip(encoded.rows.tolist(), range(len(encoded.rows)), strict=True))
-        wrong_of = {
-            rejection.row: RowRejected(rejection.reason, rejection.detail)
-            for rejection in encoded.rejected
-        }
+        rendered = _RenderedRows(encoded)
         answers = len(rows) // max(1, len(questions))
-        accepted: list[tuple[int, list[tuple[I32, U8]], bytes]] = []
+        accepted: list[_AcceptedAnswer] = []
         for number, (index, question) in enumerate(questions):
             rendered_rows = range(number * answers, (number + 1) * answers)
             try:
-                for at in rendered_rows:
-                    if at in wrong_of:
-                        raise wrong_of[at]
-                sequences = [slice(ends[last[at]], ends[last[at] + 1]) for at in rendered_rows]
-                parts = [
-                    _answered(encoded.tokens[sequence], encoded.mask[sequence])
-                    for sequence in sequences
-                ]
-                accepted.append(
-                    (index, self._checked(parts), encoded.contents[last[rendered_rows[0]]])
-                )
+                parts = self._checked([rendered.answered(row) for row in rendered_rows])
             except RowRejected as wrong:
-                self.reject(chosen.batch, int(chosen.indices[index]), wrong.reason, wrong.detail)
+                self.reject(chosen.batch, chosen.rows[index].index, wrong.reason, wrong.detail)
                 continue
-            self.columns.append(self._handed_on(chosen.rows[index], question))
-        if not accepted:
-            return
-        ids, masks = ([part[side] for _, parts, _ in accepted for part in parts] for side in (0, 1))
-        indices = np.repeat(np.array([index for index, _, _ in accepted]), answers)
-        contents = [content for _, _, content in accepted for _ in range(answers)]
-        sizes, labels = (
-            np.array(counts, np.int64)
-            for counts in ([len(part) for part in ids], [m.sum() for m in masks])
-        )
+            content = rendered.content(rendered_rows[0])
+            accepted += [_AcceptedAnswer(index, content, *part) for part in parts]
+            self.columns.append(self._handed_on(chosen.rows[index].row, question))
+        if accepted:
+            self._store_answers(chosen, accepted)
+
+    def _questions(self, chosen: Chosen) -> list[tuple[int, Question]]:
+        """Read the question of each row, with the row's index; reject rows that have none."""
+        form = self.task.dataset.source
+        filters = [(name, frozenset(words)) for name, words in form.filters.items()]
+        questions = []
+        for index, row in enumerate(chosen.rows):
+            try:
+                filter_row(row.row, filters)
+                questions.append((index, question_of(row.row, form, self.settings.kind)))
+            except RowRejected as wrong:
+                self.reject(chosen.batch, row.index, wrong.reason, wrong.detail)
+        return questions
+
+    def _store_answers(self, chosen: Chosen, accepted: Sequence[_AcceptedAnswer]) -> None:
+        sizes = np.array([len(answer.ids) for answer in accepted], np.int64)
+        labels = np.array([answer.mask.sum() for answer in accepted], np.int64)
         self.count.update(
             encoded_sequences=len(sizes),
             encoded_tokens=int(sizes.sum()),
             encoded_labels=int(labels.sum()),
         )
         self.store(
-            chosen, indices, contents, np.concatenate(ids), np.concatenate(masks), sizes, labels
+            chosen,
+            SequenceBatch(
+                rows=np.array([answer.index for answer in accepted]),
+                contents=[answer.content for answer in accepted],
+                tokens=np.concatenate([answer.ids for answer in accepted]),
+                mask=np.concatenate([answer.mask for answer in accepted]),
+                sizes=sizes,
+                labels=labels,
+            ),
         )
 
     def _checked(self, parts: list[tuple[I32, int]]) -> list[tuple[I32, U8]]:
