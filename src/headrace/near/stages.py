@@ -99,7 +99,6 @@ def find_near(context: RunContext, parts: Sequence[DocumentPart], near: float) -
     Raises `InputError` for 2^32 documents.
     """
     bands = Bands.of(near)
-    run = context.run
 
     def stage(
         name: str, work: Sequence[tuple[str, Callable[[TaskFiles], dict[str, Any]]]]
@@ -128,42 +127,39 @@ def find_near(context: RunContext, parts: Sequence[DocumentPart], near: float) -
         )
     stage("near_copies", [("copies", partial(_find_copies, parts=len(parts)))])
     shares = max(1, -(-documents // _PROPOSE_DOCUMENTS))
-    band_shares = [
-        (band, part_of_band) for band in range(bands.bands) for part_of_band in range(shares)
-    ]
-    work = partial(_propose, parts=len(parts), bands=bands, shares=shares)
-    stage(
-        "near_propose",
-        [
-            (f"band {band}", partial(work, band=band, part_of_band=part_of_band))
-            for band, part_of_band in band_shares
-        ],
-    )
-    (gathered,) = stage(
-        "near_candidates", [("pairs", partial(_gather, proposals=len(band_shares)))]
-    )
+    propose_share = partial(_propose, parts=len(parts), bands=bands, shares=shares)
+    proposals = []
+    for band in range(bands.bands):
+        for part_of_band in range(shares):
+            work = partial(propose_share, band=band, part_of_band=part_of_band)
+            proposals.append((f"band {band}", work))
+    stage("near_propose", proposals)
+    (gathered,) = stage("near_candidates", [("pairs", partial(_gather, proposals=len(proposals)))])
     compared = int(gathered.extra["pairs"])
     shingle_receipts = of_parts("near_shingles", partial(_keep_shingles, firsts=firsts))
     shingles = sum(int(receipt.extra["shingles"]) for receipt in shingle_receipts)
     size = max(1, _COMPARE_SHINGLES * int(gathered.extra["documents"]) // max(1, 2 * shingles))
-    batches = range(0, compared, size)
     compare = partial(_compare, size=size, parts=len(parts), near=near)
-    stage(
-        "near_compare",
-        [
-            (f"pairs from {begin:,}", partial(compare, number=at))
-            for at, begin in enumerate(batches)
-        ],
-    )
+    comparisons = [
+        (f"pairs from {begin:,}", partial(compare, number=number))
+        for number, begin in enumerate(range(0, compared, size))
+    ]
+    stage("near_compare", comparisons)
 
-    first, second = documents_of(_column(run, "compared", "pair", len(batches), np.uint64))
-    jaccards = _column(run, "compared", "jaccard", len(batches), np.float64)
+    run = context.run
+    first, second = documents_of(_column(run, "compared", "pair", len(comparisons), np.uint64))
+    jaccards = _column(run, "compared", "jaccard", len(comparisons), np.float64)
     group = components(documents, first, second)
-    crowds = [read_arrow(run / _file("crowds", number)) for number in range(len(band_shares))]
-    crowd = Crowds.joined(
-        [Crowds(table["bucket"].to_numpy(), table["document"].to_numpy()) for table in crowds]
-    )
+    crowd = _crowds(run, len(proposals))
     return Near(first, second, jaccards, group, compared, crowd.pairs_across(group))
+
+
+def _crowds(run: Path, files: int) -> Crowds:
+    """Read the documents of large buckets that were not all compared."""
+    tables = [read_arrow(run / _file("crowds", number)) for number in range(files)]
+    return Crowds.joined(
+        [Crowds(table["bucket"].to_numpy(), table["document"].to_numpy()) for table in tables]
+    )
 
 
 def _file(what: str, number: int) -> str:

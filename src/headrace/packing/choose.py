@@ -461,12 +461,7 @@ def find_repeats(
     near: a number for each of all sequences, int64. Near duplicates have the same number.
     """
     every = Origins.joined(origins)
-    counts = np.concatenate(
-        [
-            np.diff(dataset_origins.first_of_row, append=len(dataset_origins))
-            for dataset_origins in origins
-        ]
-    )
+    counts = np.concatenate([np.diff(part.first_of_row, append=len(part)) for part in origins])
     first = np.cumsum(counts) - counts
     row = np.repeat(np.arange(len(counts)), counts)
     entity = number_rows(every.unit_high[first], every.unit_low[first])
@@ -479,22 +474,25 @@ def find_repeats(
         (row[long], sequence),
     ]
     least = least_of_component(len(counts), groups if near is None else [*groups, (row, near)])
-    numbers, unit = np.unique(least, return_inverse=True)
-
-    order = np.lexsort((every.unit_low[first], every.unit_high[first]))
-    rank = np.empty(len(order), np.int64)
-    rank[order] = np.arange(len(order))
-    lowest = np.full(len(numbers), len(order))
-    np.minimum.at(lowest, unit, rank)
-    drawn = first[order[lowest[unit]]]
-
+    _, unit = np.unique(least, return_inverse=True)
+    drawn = first[_lowest_of_unit(unit, every.unit_high[first], every.unit_low[first])]
+    sums = every.prints
     if len(first):
         sums = np.add.reduceat(every.prints, first)
-    else:
-        sums = every.prints
     _, first_copy = np.unique(
         number_rows(content.astype(np.uint64), sums, counts.astype(np.uint64)), return_index=True
     )
     is_copy = np.ones(len(counts), np.bool_)
     is_copy[first_copy] = False
     return RowRepeats(unit, every.unit_high[drawn], every.unit_low[drawn], content, is_copy)
+
+
+def _lowest_of_unit(unit: I64, high: U64, low: U64) -> I64:
+    """Return for each row the row of its unit that has the least hash."""
+    order = np.lexsort((low, high))
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    lowest = np.full(int(unit.max(initial=-1)) + 1, len(order))
+    np.minimum.at(lowest, unit, rank)
+    least: I64 = order[lowest[unit]]
+    return least

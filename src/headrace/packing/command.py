@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -242,6 +243,12 @@ def _print_left_out(console: Console, manifest: Manifest) -> None:
     if notes:
         console.print(lost_table)
         console.print("\n".join(notes), style="dim", highlight=False)
+    console.print("\n".join(_token_account(metadata, read)), highlight=False)
+
+
+def _token_account(metadata: Mapping[str, Any], rows_read: int) -> list[str]:
+    """Say what became of the tokens, after a line each about cut sequences and special texts."""
+    lines = []
     done = {
         "truncated": "truncated",
         "too_long_dropped": "dropped",
@@ -250,23 +257,17 @@ def _print_left_out(console: Console, manifest: Manifest) -> None:
     cut = ", ".join(
         f"{count:,} {done[name]}" for name, count in metadata["too_long"].items() if count
     )
+    if cut:
+        lines.append(f"sequences longer than a bin: {cut}")
     typed = metadata["special_text_rows"]
+    if typed:
+        lines.append(f"{typed:,} rows hold the text of a special token in a message (special_text)")
     in_bins = metadata["packed"]["tokens"]
     encoded = metadata["encoded"]["encoded_tokens"]
     more = sum(repeats["tokens"] for repeats in metadata.get("repeated", {}).values())
-    again = ""
-    if more:
-        again = f" + {more:,} repeated"
-    lines = [
-        *([f"sequences longer than a bin: {cut}"] if cut else []),
-        *(
-            [f"{typed:,} rows hold the text of a special token in a message (special_text)"]
-            if typed
-            else []
-        ),
-        (
-            f"{read:,} rows read, {encoded:,} tokens{again} = {in_bins:,} in bins +"
-            f" {encoded + more - in_bins:,} left out"
-        ),
-    ]
-    console.print("\n".join(lines), highlight=False)
+    again = f" + {more:,} repeated" if more else ""
+    lines.append(
+        f"{rows_read:,} rows read, {encoded:,} tokens{again} = {in_bins:,} in bins +"
+        f" {encoded + more - in_bins:,} left out"
+    )
+    return lines

@@ -570,23 +570,11 @@ def preference_sections(options: AskedPreferences) -> tuple[list[Section], str]:
             rejected[index] = question.reason
         else:
             rows += question.rows()
-    if tokenizer is not None:
-        lengths = _encoded(rows, FORMS[False], tokenizer, listing.names[0]).lengths
-        how = "counted with this tokenizer"
-    else:
-        texts = [str(row["prompt"]) + str(row["completion"]) for row in rows]
-        lengths = np.array([max(2, len(text) // _CHARACTERS_A_TOKEN) for text in texts], np.int64)
-        how = f"estimated, {_CHARACTERS_A_TOKEN} characters a token"
-    about = (
-        f"{sampled_words(listing, sampled)}: {row_type}{f', mapping {mapping}' if mapping else ''}"
-    )
-    blend, why = split_by_names(
-        listing, sampled, dataset | ({"mapping": mapping} if mapping else {})
-    )
-    read = {*NAMES, *LABELS, *mapping.values(), "conversations", "messages"}
-    # rows of prompts pass them through anyway
-    others = [name for name in sampled.columns if name not in read]
-    unread = "Columns that are not read; list them in columns to copy them to the output."
+    about = f"{sampled_words(listing, sampled)}: {row_type}"
+    if mapping:
+        about += f", mapping {mapping}"
+        dataset |= {"mapping": mapping}
+    blend, why = split_by_names(listing, sampled, dataset)
     sections = [
         Section(
             f"Written by `headrace init preferences` after a look at the data: {about}.\nPaths are"
@@ -603,18 +591,9 @@ def preference_sections(options: AskedPreferences) -> tuple[list[Section], str]:
             {"blend": blend},
         ),
         tokenizer_section(tokenizer),
-        Section(
-            "Rows with more tokens than max_tokens are left out and counted. Lengths of prompt and"
-            f" answer ({how}): half up to {int(np.median(lengths)):,}, 99 % up to"
-            f" {int(np.quantile(lengths, 0.99)):,}, longest {int(lengths.max()):,}.",
-            {"max_tokens": Aside(1 << int(lengths.max() - 1).bit_length())},
-        ),
+        _lengths_section(rows, tokenizer, listing.names[0]),
         *bad_rows_section(sampled, rejected),
-        *(
-            [Section(unread, {"columns": Aside(others)})]
-            if row_type != "prompts" and others
-            else []
-        ),
+        *_unread_section(sampled, row_type, mapping),
         shares_section(sampled, blend, "samples and mixes"),
         ENTITY,
     ]
@@ -626,6 +605,35 @@ def preference_sections(options: AskedPreferences) -> tuple[list[Section], str]:
     # raises what the run would raise; the tokenizer is still to be given
     Preferences(**{"tokenizer": ".", **proposed})
     return sections, about
+
+
+def _lengths_section(
+    rows: Sequence[Mapping[str, Any]], tokenizer: str | None, file: str
+) -> Section:
+    """Propose `max_tokens` after the lengths of rendered rows, counted or estimated."""
+    if tokenizer is not None:
+        lengths = _encoded(rows, FORMS[False], tokenizer, file).lengths
+        how = "counted with this tokenizer"
+    else:
+        texts = [str(row["prompt"]) + str(row["completion"]) for row in rows]
+        lengths = np.array([max(2, len(text) // _CHARACTERS_A_TOKEN) for text in texts], np.int64)
+        how = f"estimated, {_CHARACTERS_A_TOKEN} characters a token"
+    return Section(
+        "Rows with more tokens than max_tokens are left out and counted. Lengths of prompt and"
+        f" answer ({how}): half up to {int(np.median(lengths)):,}, 99 % up to"
+        f" {int(np.quantile(lengths, 0.99)):,}, longest {int(lengths.max()):,}.",
+        {"max_tokens": Aside(1 << int(lengths.max() - 1).bit_length())},
+    )
+
+
+def _unread_section(sampled: Sampled, row_type: Kind, mapping: Mapping[str, str]) -> list[Section]:
+    """List the columns that are not read, unless rows of prompts pass them through anyway."""
+    read = {*NAMES, *LABELS, *mapping.values(), "conversations", "messages"}
+    others = [name for name in sampled.columns if name not in read]
+    if row_type == "prompts" or not others:
+        return []
+    unread = "Columns that are not read; list them in columns to copy them to the output."
+    return [Section(unread, {"columns": Aside(others)})]
 
 
 def _kind_and_mapping(

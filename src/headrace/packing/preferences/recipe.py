@@ -12,7 +12,7 @@ others.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -67,15 +67,7 @@ def execute(
     rows_of, records = _splits(settings, tokenised.whole_origins, choice)
     names = [task.file() for task in tokenised.tasks]
     schema = _schema(settings, [read_arrow(run / f"{name}{COLUMNS}").schema for name in names])
-    rows, tokens = (
-        {record["split"]: record[name] for record in records} for name in ("rows", "tokens")
-    )
-    counts: Any = shard_counts(rows, tokens, settings.num_shards)
-    shards = [
-        _PreferenceShard(split, start, stop, f"data/{split}/part-{number:05d}.parquet")
-        for split, count in rows.items()
-        for number, (start, stop) in enumerate(even_cuts(count, counts[split]))
-    ]
+    shards = _shards(settings, records)
 
     def write(shard: _PreferenceShard, task_files: TaskFiles) -> dict[str, Any]:
         return _write(
@@ -95,19 +87,17 @@ def execute(
         ],
     )
     dropped = tokenised.dropped(choice)
-    written_counts = summed(written, "rows", "tokens", "labels")
-    source_rows = sum(record["source_rows"] for record in records)
-    conserved = [
-        (f"written {name}", sum(record[name] for record in records), written_counts[name], 0)
-        for name in written_counts
-    ]
-    check_conserved([("rows", tokenised.rows_read, source_rows, dropped.total()), *conserved])
+    source_rows = {record["split"]: record["source_rows"] for record in records}
+    conserved = [("rows", tokenised.rows_read, sum(source_rows.values()), dropped.total())]
+    for name, count in summed(written, "rows", "tokens", "labels").items():
+        conserved.append((f"written {name}", sum(record[name] for record in records), count, 0))
+    check_conserved(conserved)
     tell_splits(settings, context, choice)
     tallied = [
         ShardRecord(shard.split, receipt.files[0], receipt.extra["blocks"], "parquet")
         for shard, receipt in zip(shards, written, strict=True)
     ]
-    index, totals = tally(tallied, [record["split"] for record in records])
+    index, totals = tally(tallied, list(source_rows))
     rejected = tokenised.rejected()
     local.write_new(run / REJECTED, rejected)
     local.sync_directory(run)
@@ -117,9 +107,9 @@ def execute(
         splits=totals,
         dropped={reason: dropped[reason] for reason in sorted(PreferencesRecipe.reasons)},
         source=tokenised.source_facts(files),
-        directories={record["split"]: f"data/{record['split']}" for record in records},
+        directories={split: f"data/{split}" for split in source_rows},
         metadata={
-            "source_rows": {record["split"]: record["source_rows"] for record in records},
+            "source_rows": source_rows,
             **tokenised.metadata(choice, None),
             "groups": records,
             **tokenised.summed("special_text_rows"),
@@ -127,6 +117,20 @@ def execute(
             "files": {REJECTED: sha256_hex(rejected)},
         },
     )
+
+
+def _shards(settings: Preferences, records: Sequence[Mapping[str, Any]]) -> list[_PreferenceShard]:
+    """Cut the rows of each split into shards."""
+    rows, tokens = (
+        {record["split"]: record[name] for record in records} for name in ("rows", "tokens")
+    )
+    counts = shard_counts(rows, tokens, settings.num_shards)
+    shards = []
+    for split, count in rows.items():
+        for number, (start, stop) in enumerate(even_cuts(count, counts[split])):
+            target = f"data/{split}/part-{number:05d}.parquet"
+            shards.append(_PreferenceShard(split, start, stop, target))
+    return shards
 
 
 def _splits(
@@ -205,19 +209,7 @@ def _write(
     ids_of = id_columns(settings.kind)
     answers = max(1, len(ANSWERS[settings.kind]))
     spool = JoinedSpool([SequenceSpool.open(files.run / name) for name in names])
-    tables = []
-    for name in names:
-        table = read_arrow(files.run / f"{name}{COLUMNS}")
-        columns = []
-        for field in schema:
-            if field.name not in ids_of:
-                columns.append(
-                    table[field.name].cast(field.type)
-                    if field.name in table.column_names
-                    else pa.nulls(len(table), field.type)
-                )
-        tables.append(pa.Table.from_arrays(columns, schema.names[len(ids_of) :]))
-    beside = pa.concat_tables(tables)
+    beside = _handed_on(files.run, names, pa.schema(list(schema)[len(ids_of) :]))
     counted = Counter(rows=0, tokens=0, labels=0)
     writer = ShardWriter(
         files.temporary(shard.target),
@@ -250,3 +242,18 @@ def _write(
         written = writer.finish()
         files.finished(writer.path, shard.target, written)
     return {"rows_in": len(rows), **counted, "blocks": [asdict(block) for block in written.blocks]}
+
+
+def _handed_on(run: Path, names: Sequence[str], schema: pa.Schema) -> pa.Table:
+    """Read the columns that are passed through of all tasks, null where a task has none."""
+    tables = []
+    for name in names:
+        table = read_arrow(run / f"{name}{COLUMNS}")
+        columns = []
+        for field in schema:
+            if field.name in table.column_names:
+                columns.append(table[field.name].cast(field.type))
+            else:
+                columns.append(pa.nulls(len(table), field.type))
+        tables.append(pa.Table.from_arrays(columns, schema.names))
+    return pa.concat_tables(tables)
