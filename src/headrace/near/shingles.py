@@ -297,7 +297,7 @@ def first_copies(digest: U64) -> I64:
     return np.where(digest > 0, first[which], -1)
 
 
-def propose(documents: I64, band: U32, next_band: U32) -> tuple[U64, Crowds]:
+def propose(documents: I64, band: U32, next_band: U32) -> tuple[U64, Crowds]:  # noqa: PLR0914 - one array step after another
     """Propose pairs of one band.
 
     documents: int64 [N], ascending. band, next_band: the documents' numbers in these bands, uint32

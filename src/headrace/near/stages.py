@@ -93,7 +93,7 @@ def check_near(near: float) -> None:
         )
 
 
-def find_near(context: RunContext, parts: Sequence[DocumentPart], near: float) -> Near:
+def find_near(context: RunContext, parts: Sequence[DocumentPart], near: float) -> Near:  # noqa: PLR0914 - each stage needs earlier results
     """Find the pairs of documents with a Jaccard index of `near` or more.
 
     Raises `InputError` for 2^32 documents.

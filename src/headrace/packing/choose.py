@@ -101,7 +101,7 @@ class _DatasetRows:
         self.side[doomed] = NOWHERE
 
 
-def choose(
+def choose(  # noqa: PLR0913 - arguments are settings
     datasets: Sequence[BlendDataset],
     origins: Sequence[Origins],
     *,
@@ -453,7 +453,7 @@ class RowRepeats:
     is_copy: Bools
 
 
-def find_repeats(
+def find_repeats(  # noqa: PLR0914 - one array step after another
     origins: Sequence[Origins], least_tokens: int, near: I64 | None = None
 ) -> RowRepeats:
     """Compare all rows of all datasets. least_tokens: shorter sequences join no rows.

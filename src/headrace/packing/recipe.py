@@ -15,7 +15,7 @@ import numpy as np
 
 from headrace.arrays import I64
 from headrace.digest import canonical_json, sha256_hex
-from headrace.errors import InputError, SettingsError, setting_name
+from headrace.errors import InputError, SettingsError, setting, setting_name
 from headrace.near.stages import find_near
 from headrace.packing.blend import SPLITS
 from headrace.packing.capability import PackedSequencesRecipe
@@ -128,7 +128,7 @@ def execute(
     too_long = run.lost.get(TOO_LONG, {})
     if too_long.get("tokens"):
         what = f"{too_long['tokens']:,} tokens, {too_long['labels']:,} of them trained"
-        context.warn([f"too_long={settings.too_long!r} left out {what}"])
+        context.warn([f"{setting('too_long', settings.too_long)} left out {what}"])
     return _outcome(run, files, pad_id)
 
 

@@ -113,7 +113,7 @@ class BinShard:
     input_bytes: int
 
 
-def pack_group(
+def pack_group(  # noqa: PLR0914 - the account of a group
     files: TaskFiles, settings: PackedSequences, group: PackGroup, sequences: I64, pool: PackPool
 ) -> dict[str, Any]:
     """Pack a group and write its bins to a file of the stage.
@@ -212,7 +212,7 @@ def even_cuts(count: int, shards: int) -> list[tuple[int, int]]:
     return [(count * index // shards, count * (index + 1) // shards) for index in range(shards)]
 
 
-def write_shard(
+def write_shard(  # noqa: PLR0913 - arguments of one worker's task
     files: TaskFiles,
     settings: PackedSequences,
     shard: BinShard,

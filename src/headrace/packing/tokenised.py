@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import HeadraceError, InputError, StoreError, setting_name
+from headrace.errors import HeadraceError, InputError, StoreError, setting, setting_name
 from headrace.machine import library_version
 from headrace.near.stages import Near
 from headrace.packing.blend import SPLITS, BlendDataset
@@ -155,7 +155,7 @@ class Tokenised:
                     f"{name} gave other ids than tokenizers in {counts['backend_different']} tasks;"
                     " tokenizers did them and all later ones; to be certain of the others, which"
                     " were compared in part, delete the run and give"
-                    " tokenizer_backend='tokenizers'"
+                    f" {setting('tokenizer_backend', 'tokenizers')}"
                 ]
             )
         return {
@@ -292,8 +292,8 @@ def _tell_duplicates(
         context.warn([f"near: {most}: they look like too many others"])
     if seen > _SEEN_SHARE * rows and settings.duplicates_are == "count":
         what = f"{seen:,} rows of valid and test ask, or say, what rows of train or valid do"
-        context.warn([f'{what}; choose duplicates="group" to keep them apart'])
+        context.warn([f"{what}; choose {setting('duplicates', 'group')} to keep them apart"])
     elif largest > max(100, _LARGE_UNIT * rows):
         what = f"{largest:,} of {rows:,} rows are joined by what they ask, and are in one split"
-        cure = 'name the columns that tell them apart with content=, or choose duplicates="allow"'
-        context.warn([f"{what}; {cure}"])
+        cure = f"name the columns that tell them apart with {setting('content')}"
+        context.warn([f"{what}; {cure}, or choose {setting('duplicates', 'allow')}"])

@@ -77,7 +77,7 @@ class RowBatch:
         return f"{self.file}: {self.row_words(row)}"
 
 
-def read_rows(
+def read_rows(  # noqa: PLR0913 - arguments are settings of reading
     path: Path,
     *,
     name: str | None = None,

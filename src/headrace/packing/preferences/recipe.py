@@ -55,7 +55,7 @@ class _PreferenceShard:
     target: str
 
 
-def execute(
+def execute(  # noqa: PLR0914 - the run from top to bottom
     settings: Preferences, context: RunContext, files: Sequence[tuple[Path, str]]
 ) -> Outcome:
     """Do the work of the run in its directory."""
@@ -194,7 +194,7 @@ def _schema(settings: Preferences, handed_on: Sequence[pa.Schema]) -> pa.Schema:
     return pa.schema([*(pa.field(name, IDS, nullable=False) for name in ids), *beside])
 
 
-def _write(
+def _write(  # noqa: PLR0914 - lists of tokens beside columns
     files: TaskFiles,
     settings: Preferences,
     names: Sequence[str],

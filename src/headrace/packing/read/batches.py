@@ -332,7 +332,7 @@ def packed_batches(
         yield make_packed_batch(bins, settings)
 
 
-def make_packed_batch(bins: PackedRows, settings: PackedBatches) -> dict[str, Any]:
+def make_packed_batch(bins: PackedRows, settings: PackedBatches) -> dict[str, Any]:  # noqa: PLR0914 - one array step after another
     """Make one batch of bins whose ids are int64 and whose masks are aligned with labels, 0 at each
     sequence's end.
 

@@ -201,7 +201,7 @@ def stored_alignment(path: Path, word: str) -> MaskAlignment | Literal["unknown"
     return cast(MaskAlignment, declared)
 
 
-def count_rows(
+def count_rows(  # noqa: PLR0913 - arguments of a cached count
     index: SplitIndex,
     read_block: ReadBlock,
     columns: Sequence[str],

@@ -78,7 +78,7 @@ class ParquetShardWriter:
 
     SCHEMA = SCHEMA
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - public, arguments are settings
         self,
         output_path: str | os.PathLike[str],
         row_group_size: int = 1000,

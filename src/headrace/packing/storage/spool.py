@@ -328,7 +328,7 @@ def gather(
     return replace(rows, mask=rolled)
 
 
-def materialise_bin_arrays(
+def materialise_bin_arrays(  # noqa: PLR0913, PLR0917 - public, signature of the specification
     spool_reader: SequenceSpool,
     assignment: Bins,
     bin_id: int,
