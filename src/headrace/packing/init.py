@@ -398,11 +398,9 @@ def _try(read: Callable[..., Value], row: Row, *settings: Any) -> Value | RowRej
         return wrong
 
 
-def _no_object(rows: Sequence[Row], file: str, needed: str) -> InputError:
+def _why_no_object(rows: Sequence[Row]) -> str:
     broken = next(row for row in rows if isinstance(row, BrokenRow))
-    return InputError(
-        f"no row is a JSON object, the first: {broken.detail}", path=file, remedy=f"give {needed}"
-    )
+    return f"no row is a JSON object, the first: {broken.detail}"
 
 
 def _length(sample: Sample) -> int:
@@ -423,7 +421,7 @@ def _mapping(sampled: Sampled, file: str) -> dict[str, str]:
     """Return the first proposal for the columns that reads most rows. Raises `SettingsError`."""
     objects = sampled.objects
     if not objects:
-        raise _no_object(sampled.rows, file, "files of chats")
+        raise InputError(_why_no_object(sampled.rows), path=file, remedy="give files of chats")
     first = next(
         (row for row in objects if any(value is not None for value in row.values())), objects[0]
     )
@@ -645,7 +643,9 @@ def _kind_and_mapping(
     """
     objects = sampled.objects
     if not objects:
-        raise _no_object(sampled.rows, file, "rows with prompts")
+        raise SettingsError(
+            _why_no_object(sampled.rows), path=file, remedy="give rows with prompts"
+        )
     first = objects[0]
     for row_type in [requested] if requested is not None else get_args(Kind):
         for mapping in _proposals(first, row_type):

@@ -159,7 +159,7 @@ def test_a_configuration_file_gives_the_same_run(tmp_path: Path, tokens: Path) -
         (["--pack-size", "64"], 1, "--too-long truncate"),
         (["--max-bad-share", "0"], 1, "1 of 201 rows are bad"),
         (["--tokenizer", "/nowhere"], 2, "--tokenizer is '/nowhere': it is not there"),
-        (["--mapping", "user"], 2, "--mapping: expected NAME=COLUMN, got 'user'"),
+        (["--mapping", "user"], 2, "--mapping is 'user': expected NAME=COLUMN"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_message_with_its_exit_code(

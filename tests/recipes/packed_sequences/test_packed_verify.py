@@ -130,7 +130,7 @@ def swapped_bins(bins: list[Bin]) -> None:
     ("how", "message"),
     [
         (grow, "bin 0: takes .*, more than pack_size 512"),
-        (cut_mask, "row 0: .* input_ids and .* values of loss_mask"),
+        (cut_mask, "row 1: .* input_ids and .* values of loss_mask"),
         (first_start, r"bin 0: seq_start_id is \[1, .*; it begins with 0, rises"),
         (equal_starts, r"seq_start_id is \[0, 0.*; it begins with 0, rises"),
         (start_behind, "bin 0: seq_start_id is .*stays below the number of tokens"),

@@ -170,7 +170,7 @@ def test_what_is_in_the_way_of_a_link_is_refused_before_the_work(
     (out / name).mkdir(parents=True)
     events: list[Any] = []
 
-    with raised(StoreError, path=out / name, remedy="move it, or choose another out"):
+    with raised(StoreError, path=out / name, remedy="move it, or choose another"):
         packed(blend, out, on_event=events.append)
 
     assert [] == events
