@@ -505,7 +505,7 @@ def test_rows_that_are_no_tokens_need_a_tokenizer(tmp_path: Path) -> None:
         ({"blend": {"datasets": [{"name": "a", "path": "x", "weight": -1}]}}, "weight"),
         ({"blend": {"datasets": [{"name": "a", "path": "x", "weight": float("nan")}]}}, "weight"),
         ({"blend": {"datasets": [{"name": "a", "path": "x"}] * 2}}, "datasets"),
-        ({"pack_size": 16, "pad_multiple": 17}, "pack_size"),
+        ({"pack_size": 16, "pad_multiple": 17, "reader": "headrace"}, "pack_size"),
     ],
 )
 def test_settings_that_cannot_work_are_named(asked: dict, setting: str) -> None:
