@@ -117,12 +117,8 @@ def _read(value: object) -> object:
     except SettingsError as error:
         if text is None:
             raise
-        wrong = (
-            line.partition(": ")[2].removesuffix("; give it") for line in str(error).splitlines()
-        )
-        raise ValueError(
-            f"{setting_name('folds')} is {text!r}: {', '.join(wrong)}; give {_FORMS}"
-        ) from None
+        wrong = ", ".join(line.removesuffix("; give it") for line in error.marked_lines())
+        raise ValueError(f"{setting_name('folds')} is {text!r}: {wrong}; give {_FORMS}") from None
 
 
 Folds = Annotated[Rolling | GroupKFold | None, BeforeValidator(_read)]
