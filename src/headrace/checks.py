@@ -2,8 +2,8 @@
 
 Each check raises `SettingsError`.
 
-name: what the message calls the value. Options that share a name carry their owner, as in "windows:
-stride".
+name: of the setting, after the owner of settings that share a name, as in "windows: stride", or
+after the file that has it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _UNIT_US = {
 def check_word(name: str, value: object, words: Sequence[str]) -> None:
     """Raise unless the value is one of the words."""
     if value not in words:
-        raise SettingsError(f"{name} is {value!r}", remedy=f"expected one of {', '.join(words)}")
+        raise _refused(name, value, f"expected one of {', '.join(words)}")
 
 
 def check_integer(
@@ -36,22 +36,20 @@ def check_integer(
 ) -> None:
     """Raise unless the value is an integer, not a boolean, between `least` and `most`."""
     if isinstance(value, int) and most is not None and value > most:
-        raise SettingsError(f"{name} is larger than {most:,}", remedy="give at most that")
+        raise _refused(name, value, f"give at most {most:,}")
     if (
         isinstance(value, bool)
         or not isinstance(value, int)
         or (least is not None and value < least)
     ):
-        raise SettingsError(
-            f"{name} is {value!r}; expected an integer"
-            + ("" if least is None else f" of {least} or more")
-        )
+        bound = "" if least is None else f" of {least} or more"
+        raise _refused(name, value, f"expected an integer{bound}")
 
 
 def check_boolean(name: str, value: object) -> None:
     """Raise unless the value is True or False."""
     if not isinstance(value, bool):
-        raise SettingsError(f"{name} is {value!r}", remedy="expected True or False")
+        raise _refused(name, value, "expected True or False")
 
 
 def instant_us(name: str, text: str) -> int:
@@ -62,9 +60,7 @@ def instant_us(name: str, text: str) -> int:
     try:
         moment = datetime.fromisoformat(text.strip())
     except ValueError:
-        raise SettingsError(
-            f"{name} is {text!r}", remedy="give an ISO date such as 2025-01-01"
-        ) from None
+        raise _refused(name, text, "give an ISO date such as 2025-01-01") from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
@@ -74,10 +70,15 @@ def duration_us(name: str, value: str) -> int:
     """Return a duration such as 30d in microseconds. Raises `SettingsError` for any other text."""
     match = _DURATION.fullmatch(value)
     if match is None:
-        raise SettingsError(
-            f"{name} is {value!r}", remedy="give a number and s, m, h, d or w, such as 30d"
-        )
+        raise _refused(name, value, "give a number and s, m, h, d or w, such as 30d")
     return int(match[1]) * _UNIT_US[match[2]]
+
+
+def _refused(name: str, value: object, remedy: str) -> SettingsError:
+    owner, _, setting = name.rpartition(": ")
+    return SettingsError(
+        setting=setting, path=owner if "/" in owner else None, value=value, remedy=remedy
+    )
 
 
 def nearest(name: str, known: Iterable[str], otherwise: str) -> str:

@@ -73,14 +73,12 @@ def unseal(state: Any, *, subject: str, version: int) -> dict[str, Any]:
             canonical_json({name: value for name, value in state.items() if name != _DIGEST})
         )
     except ValueError as error:  # text that UTF-8 does not have
-        raise StreamError(
-            f"{what}: it is not JSON ({error})", remedy="pass what state_dict() gave, unchanged"
-        ) from error
+        raise _unfit(what, f"it is not JSON ({error})") from error
     if stored is None or digest != expected:
         raise StreamError(
             f"{what}: its digest is {short_repr(digest)}, its contents have {expected[:12]}…; it"
-            " was damaged or changed after it was saved: load an undamaged copy, or the state of"
-            " another checkpoint"
+            " was damaged or changed after it was saved",
+            remedy="load an undamaged copy, or the state of another checkpoint",
         )
     return {name: value for name, value in state.items() if name not in _OWN}
 
@@ -107,40 +105,33 @@ def check_bounds(state: Any, what: str) -> None:
     while values:  # no recursion: the depth is not known to be safe yet
         value, depth = values.pop()
         left -= 1
-        if depth > _MOST_DEPTH or left < 0:
-            if depth > _MOST_DEPTH:
-                size = f"{_MOST_DEPTH} levels"
-            else:
-                size = f"{_MOST_VALUES:,} values"
-            raise StreamError(
-                f"{what}: it has more than {size}; no stream saves such a state: load one that"
-                " state_dict() gave"
-            )
+        if depth > _MOST_DEPTH:
+            raise _unfit(what, f"it has more than {_MOST_DEPTH} levels")
+        if left < 0:
+            raise _unfit(what, f"it has more than {_MOST_VALUES:,} values")
         if isinstance(value, Mapping):
             for name in value:
                 if not isinstance(name, str):
-                    raise StreamError(
-                        f"{what}: key {short_repr(name)} is not text",
-                        remedy="pass what state_dict() gave, unchanged",
-                    )
+                    raise _unfit(what, f"key {short_repr(name)} is not text")
             values += ((item, depth + 1) for item in value.values())
         elif isinstance(value, list | tuple):
             values += ((item, depth + 1) for item in value)
-        elif isinstance(value, str):
-            if len(value) > _MOST_CHARACTERS:
-                raise StreamError(
-                    f"{what}: a text in it has {len(value):,} characters",
-                    remedy="pass what state_dict() gave",
-                )
-        elif isinstance(value, int):
-            if value.bit_length() > _MOST_BITS:
-                raise StreamError(
-                    f"{what}: a number in it has {value.bit_length():,} bits",
-                    remedy="pass what state_dict() gave, unchanged",
-                )
-        elif value is not None:
-            raise StreamError(
-                f"{what}: {short_repr(value)} in it is neither text, an integer, true, false nor"
-                " null",
-                remedy="pass what state_dict() gave, unchanged",
-            )
+        else:
+            _check_scalar(value, what)
+
+
+def _check_scalar(value: Any, what: str) -> None:
+    if isinstance(value, str):
+        if len(value) > _MOST_CHARACTERS:
+            raise _unfit(what, f"a text in it has {len(value):,} characters")
+    elif isinstance(value, int):
+        if value.bit_length() > _MOST_BITS:
+            raise _unfit(what, f"a number in it has {value.bit_length():,} bits")
+    elif value is not None:
+        raise _unfit(
+            what, f"{short_repr(value)} in it is neither text, an integer, true, false nor null"
+        )
+
+
+def _unfit(what: str, problem: str) -> StreamError:
+    return StreamError(f"{what}: {problem}", remedy="pass what state_dict() gave, unchanged")

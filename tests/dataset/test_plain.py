@@ -140,7 +140,7 @@ def test_types_of_unknown_columns_or_words_are_refused(tmp_path):
     write_rows(tmp_path / "a.csv", ("x",), [("1",)])
     with raised(headrace.SettingsError, setting="types", column="y"):
         headrace.open(tmp_path / "a.csv", types={"y": "int64"}, cache_dir=tmp_path / "cache")
-    with pytest.raises(headrace.SettingsError, match="'decimal' is not known"):
+    with pytest.raises(headrace.SettingsError, match="'decimal': no such type"):
         headrace.open(tmp_path / "a.csv", types={"x": "decimal"}, cache_dir=tmp_path / "cache")
 
 
@@ -151,7 +151,8 @@ def test_a_value_that_is_not_of_its_declared_type_is_an_error_of_the_input_and_n
     )
 
     with pytest.raises(
-        InputError, match=r"a\.csv: block 0 .*row 2: x is 'many', declared float; correct the value"
+        InputError,
+        match=r"a\.csv: block 0 .*row 2, column 'x' is 'many': it is declared float; correct the value",
     ):
         list(dataset.stream(batch_size=2))
 

@@ -15,6 +15,7 @@ import headrace
 from headrace.dataset.plain import open_plain
 from headrace.errors import InputError
 from headrace.run.events import Note
+from raised import raised
 from tables import HEADER, small_rows, split, write_bytes, write_rows
 
 BOM = b"\xef\xbb\xbf"
@@ -170,9 +171,9 @@ def test_json_rows_without_keys_are_not_nothing(tmp_path: Path) -> None:
     full(tmp_path / "in" / "part-0.jsonl", 0)
     write_bytes(tmp_path / "in" / "part-1.jsonl", b"{}\n{}\n")
 
-    with pytest.raises(InputError, match=r"part-1\.jsonl: none of its 2 rows has a key"):
+    with raised(InputError, remedy="write a key into a row"):
         split(tmp_path / "in", tmp_path / "out", bad_rows="drop", null_entity="drop")
-    with pytest.raises(InputError, match=r"part-1\.jsonl: none of its 2 rows has a key"):
+    with raised(InputError, remedy="write a key into a row"):
         headrace.open(tmp_path / "in", cache_dir=tmp_path / "cache")
 
 
@@ -219,7 +220,7 @@ def test_histories_of_nothing_are_an_error(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.csv").touch()
 
-    with pytest.raises(InputError, match=r"a\.csv: is empty"):
+    with raised(InputError, remedy="give the column names by a signature file"):
         headrace.prepare(
             headrace.Histories(source=tmp_path / "in", format="arrow"), tmp_path / "out"
         )

@@ -7,6 +7,7 @@ import pytest
 
 import headrace
 from headrace.errors import InputError
+from raised import raised
 from tables import small_rows, split, split_rows
 
 LEGAL = [
@@ -55,5 +56,5 @@ def test_a_name_that_is_not_utf8_is_refused(tmp_path: Path, name: bytes) -> None
         lambda: headrace.open(path.parent),
         lambda: split(path.parent, tmp_path / "out"),
     ):
-        with pytest.raises(InputError, match="a name is not UTF-8"):
+        with raised(InputError, remedy="rename the file or directory"):
             read()

@@ -1,6 +1,7 @@
 """Widening two types is the same either way round and loses no value."""
 
 import datetime as dt
+from itertools import combinations
 
 import pyarrow as pa
 import pytest
@@ -86,16 +87,14 @@ def test_a_plain_type_stays_what_it_is(kind: pa.DataType) -> None:
     assert kind is plain(kind)
 
 
-@pytest.mark.smoke(every=8)
-@pytest.mark.parametrize("a", KINDS, ids=str)
-@pytest.mark.parametrize("b", KINDS, ids=str)
-def test_widening_is_the_same_either_way_round(a: pa.DataType, b: pa.DataType) -> None:
-    assert supertype(a, b) == supertype(b, a)
+def test_widening_is_the_same_either_way_round() -> None:
+    for a, b in combinations(KINDS, 2):
+        assert supertype(a, b) == supertype(b, a), (a, b)
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_a_type_widens_to_itself(kind: pa.DataType) -> None:
-    assert plain(kind) == supertype(kind, kind)
+def test_a_type_widens_to_itself() -> None:
+    for kind in KINDS:
+        assert plain(kind) == supertype(kind, kind), kind
 
 
 @given(kinds, kinds, st.data())
@@ -119,7 +118,7 @@ def test_text_and_other_types_have_no_common_type(text: pa.DataType, other: pa.D
 
 def test_an_unknown_type_word_is_an_error_with_the_known_ones() -> None:
     with pytest.raises(
-        SettingsError, match="type 'integer' is not known; use one of text, bool, int8"
+        SettingsError, match="types is 'integer': no such type; use one of text, bool, int8"
     ):
         type_named("integer")
 

@@ -26,6 +26,7 @@ from headrace.run.events import Event, Step
 from headrace.run.receipts import FileRecord
 from headrace.storage.object_store import ObjectPlace
 from headrace.storage.places import path_of, place_of
+from raised import raised
 
 
 @pytest.mark.smoke("packed_sequences")
@@ -365,7 +366,7 @@ def test_headerless_shards_in_a_store_take_their_names_from_a_local_signature(
 
 
 def test_a_setting_that_must_be_local_refuses_a_path_of_an_object(s3: str) -> None:
-    with pytest.raises(SettingsError, match="in an object store; give a local path"):
+    with raised(SettingsError, remedy="give a local path"):
         split_of("raw", signature=path_of(f"{s3}/signature.csv"))
 
 

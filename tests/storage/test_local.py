@@ -10,6 +10,7 @@ import pytest
 
 from headrace.errors import CorruptShard, StoreError
 from headrace.storage import local
+from raised import raised
 
 
 def prepared(target: Path, data: bytes) -> Path:
@@ -37,7 +38,7 @@ def test_publishing_the_same_bytes_again_is_success(tmp_path: Path) -> None:
 def test_a_published_file_is_never_overwritten(tmp_path: Path) -> None:
     local.write_new(tmp_path / "a", b"one")
 
-    with pytest.raises(CorruptShard, match="a: exists with other bytes than this run makes"):
+    with raised(CorruptShard, remedy="delete a (or run"):
         local.write_new(tmp_path / "a", b"two")
     assert b"one" == (tmp_path / "a").read_bytes()
     assert [] == local.strays(tmp_path)
@@ -90,7 +91,7 @@ def test_a_link_points_relatively_and_is_replaced_in_one_step(tmp_path: Path) ->
 def test_a_real_directory_is_not_replaced_by_a_link(tmp_path: Path) -> None:
     (tmp_path / "train").mkdir()
 
-    with pytest.raises(StoreError, match="train: is not a link made by headrace; move it away"):
+    with raised(StoreError, remedy="move it away and run again"):
         local.link_to(tmp_path / "train", "runs")
 
 
@@ -166,5 +167,5 @@ def test_a_replaced_file_is_the_new_one_and_the_temporary_name_is_gone(tmp_path:
 
 def test_replacing_into_nowhere_says_where_and_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "new").write_text("")
-    with pytest.raises(StoreError, match=r"nowhere/a: cannot write .*; check the disk"):
+    with raised(StoreError, remedy="check the disk"):
         local.replace(tmp_path / "new", tmp_path / "nowhere" / "a")

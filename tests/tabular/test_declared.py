@@ -126,7 +126,8 @@ def test_a_text_that_is_no_number_is_an_error_unless_it_means_missing():
     lenient = rows_of(table, config, bad_numbers="missing")
 
     with pytest.raises(
-        InputError, match=r"dataframe block 0: tab_field_list: row 2: x is 'n/a', declared double"
+        InputError,
+        match=r"dataframe block 0: tab_field_list: row 2, column 'x' is 'n/a': it is declared double",
     ):
         rows_of(table, config)
     assert math.isnan(rows_of(table.slice(0, 2), config, null_values=["n/a"])[1]["x"])

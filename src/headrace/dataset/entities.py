@@ -372,7 +372,7 @@ def _texts_of(dataset: IndexedDataset, split: str, column: str) -> TextsOf:
             joined = pc.binary_join_element_wise(*texts, pa.scalar(":", pa.large_string()))
             return pa.chunked_array([joined]), np.repeat(np.arange(len(sizes)), sizes)
         try:
-            return as_text(table[column], nulls, f"column {column!r}"), np.arange(table.num_rows)
+            return as_text(table[column], nulls, column), np.arange(table.num_rows)
         except InputError as error:
             raise error.at(path=dataset.root) from error.__cause__
 

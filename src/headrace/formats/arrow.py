@@ -125,8 +125,9 @@ class ArrowCode(FormatCode):
             raise
         except (OSError, KeyError, IndexError, pa.ArrowException) as error:
             raise CorruptShard(
-                f"record batch {block.block}: {error}",
+                f"{error}",
                 path=block.path,
+                row=f"record batch {block.block}",
                 remedy="restore the file or prepare the run again",
             ) from error
 
@@ -245,6 +246,7 @@ def _arrow_errors(path: Path) -> Iterator[None]:
         raise
     except (OSError, pa.ArrowException) as error:
         raise InputError(
-            f"is not a complete Arrow file ({error}); the file is cut or damaged, fetch it again",
+            f"is not a complete Arrow file ({error}); the file is cut or damaged",
             path=path,
+            remedy="fetch it again",
         ) from error

@@ -171,7 +171,7 @@ def _reader(column: pa.Array, name: str) -> _Reader:
     if pa.types.is_nested(type_) or pa.types.is_null(type_):
         return lambda first, stop, _: _nested_words(column.slice(first, stop - first), name)
     raise InputError(
-        f"column {name} is {type_}, which cannot be compared", remedy="leave the column out"
+        "it cannot be compared", column=name, value=str(type_), remedy="leave the column out"
     )
 
 

@@ -106,7 +106,7 @@ def survey(
             newline = "\r\n"
         if width != 1 and not first.strip(b"\r\n"):
             raise InputError(
-                "line 1 is blank, a header was expected",
+                "it is blank, a header was expected",
                 path=path,
                 remedy="remove the blank lines before it",
             )
@@ -114,15 +114,17 @@ def survey(
         header_bytes = int(ends[0])
         if signature is None and any("\0" in name for name in names):
             raise InputError(
-                "line 1: a column name holds a zero byte",
+                "a column name holds a zero byte",
                 path=path,
+                row="line 1",
                 remedy="convert the file to UTF-8 (it may be UTF-16)",
             )
         if signature is not None and names != list(signature):
             if len(names) != len(signature):
                 raise InputError(
-                    f"line 1 has {len(names)} fields, the signature names {len(signature)}",
+                    f"it has {len(names)} fields, the signature names {len(signature)}",
                     path=path,
+                    row="line 1",
                     remedy="correct the signature file",
                 )
             names = list(signature)
@@ -199,7 +201,11 @@ class DelimitedCode(FormatCode):
         for field in schema:
             if not is_text(field.type):
                 types[field.name] = field.type
-        return typed(table, types, block.null_values, str(block), 0).cast(schema)
+        try:
+            return typed(table, types, block.null_values, block.path, 0).cast(schema)
+        except InputError as error:
+            error.row = f"{block.words}, row {error.row}"
+            raise
 
     def open_sink(self, file: HashingFile, settings: WriteSettings) -> TextSink:
         """Write the header in the given dialect."""
@@ -349,8 +355,9 @@ def _check_returns(
                 offset -= len(block)
     near = bytes(data[max(0, at - 40) : at + 40]).decode("utf-8", "replace")
     raise InputError(
-        f"line {line}: a carriage return (CR) without a newline (LF), near {near!r}",
+        f"a carriage return (CR) without a newline (LF), near {near!r}",
         path=path,
+        row=f"line {line}",
         remedy=(
             "end lines with LF or CRLF (tr '\\r' '\\n' converts old Mac files), and quote"
             " fields that hold a CR"
@@ -433,8 +440,9 @@ def _find_separator(
     first = bytes(text[: int(ends[0])])[:80].decode("utf-8", "replace").strip()
     names = " and ".join(f"{SEPARATOR_NAMES[character]}s" for character in fitting or candidates)
     raise InputError(
-        f"line 1 can be separated by {names}, and the rows do not show which: {first!r}",
+        f"it can be separated by {names}, and the rows do not show which: {first!r}",
         path=path,
+        row="line 1",
         remedy="put quotes around the fields that hold the other character",
     )
 
@@ -448,8 +456,9 @@ def _split_header(path: Path, first: bytes, separator: str) -> list[str]:
         first.decode("utf-8")
     except UnicodeDecodeError as error:
         raise InputError(
-            f"line 1: byte {first[error.start]:#04x} is not UTF-8",
+            f"byte {first[error.start]:#04x} is not UTF-8",
             path=path,
+            row="line 1",
             remedy="convert the file to UTF-8",
         ) from error
     data = records.as_bytes(first)
@@ -457,8 +466,9 @@ def _split_header(path: Path, first: bytes, separator: str) -> list[str]:
     if len(quotes) & 1 or records.first_stray_quote(data, quotes, ord(separator)) is not None:
         line = first[:80].decode("utf-8", "replace")
         raise InputError(
-            f"line 1: quotes do not pair up, or are inside a name: {line!r}",
+            f"quotes do not pair up, or are inside a name: {line!r}",
             path=path,
+            row="line 1",
             remedy="quote names that hold quotes, double the quotes inside",
         )
     end = len(first.removesuffix(b"\n").removesuffix(b"\r"))

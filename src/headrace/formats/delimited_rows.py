@@ -98,8 +98,9 @@ class DelimitedChunk:
                 bytes(self.data).decode("utf-8")
             except UnicodeDecodeError as error:
                 raise InputError(
-                    f"{self._row_at(error.start)}: byte {error.object[error.start]:#04x} is not"
-                    " UTF-8",
+                    f"byte {error.object[error.start]:#04x} is not UTF-8",
+                    path=self.shard.path,
+                    row=self._row_at(error.start),
                     remedy="convert the file to UTF-8",
                 ) from error
         at = records.first_stray_quote(
@@ -108,13 +109,15 @@ class DelimitedChunk:
         if at is not None:
             near = bytes(self.data[max(0, at - 40) : at + 40]).decode("utf-8", "replace")
             raise InputError(
-                f"{self._row_at(at)}: a quote inside a field, near {near!r}",
+                f"a quote inside a field, near {near!r}",
+                path=self.shard.path,
+                row=self._row_at(at),
                 remedy="quote fields that hold quotes, double the quotes inside",
             )
 
-    def _row_at(self, position: int) -> str:
-        row = int(np.searchsorted(self.ends, position, side="right"))
-        return f"{self.shard.path}: row {self.first_row + row + 1}"
+    def _row_at(self, position: int) -> int:
+        """Return the number of the row at a position, counted from 1 in the file."""
+        return self.first_row + int(np.searchsorted(self.ends, position, side="right")) + 1
 
     def _stops(self, indices: Sequence[int]) -> records.Stops:
         """Find where fields end, row by row.
@@ -141,8 +144,9 @@ class DelimitedChunk:
             start = int(self.ends[row - 1])
         line = bytes(self.data[start : int(self.ends[row])]).decode("utf-8", "replace").strip()
         raise InputError(
-            f"{self._row_at(start)} has {int(fields[row])} fields, the header {width}:"
-            f" {line[:120]!r}",
+            f"it has {int(fields[row])} fields, the header {width}: {line[:120]!r}",
+            path=self.shard.path,
+            row=self._row_at(start),
             remedy="complete or remove that row",
         )
 
@@ -289,15 +293,17 @@ class DelimitedChunk:
         except pa.ArrowInvalid as error:
             self._stops([])  # raises for a row with too few or too many fields
             raise InputError(
-                f"cannot be read as {self.shard.file_type.format.name} near row"
-                f" {self.first_row + 1} ({str(error).splitlines()[0]})",
+                f"cannot be read as {self.shard.file_type.format.name}"
+                f" ({str(error).splitlines()[0]})",
                 path=self.shard.path,
+                row=f"near row {self.first_row + 1}",
                 remedy="quote fields that hold quotes, double the quotes inside",
             ) from error
         if table.num_rows != self.rows:
             raise InputError(
-                f"rows {self.first_row + 1} to {self.first_row + self.rows}: quotes do not pair up",
+                "quotes do not pair up",
                 path=self.shard.path,
+                row=f"rows {self.first_row + 1} to {self.first_row + self.rows}",
                 remedy="quote fields that hold quotes, double the quotes inside",
             )
         return table

@@ -43,8 +43,9 @@ def grid_tables(
                 and column not in optional
             ):
                 raise InputError(
-                    f"has no variable {column!r}; it has {', '.join(map(str, opened.variables))}",
+                    f"no such variable; there are {', '.join(map(str, opened.variables))}",
                     path=path,
+                    column=column,
                 )
         own_columns = [name for name in columns if name in opened.variables or name in opened.dims]
         # a dimension without values becomes its indices
@@ -130,7 +131,7 @@ def tables_of_grid(grid: Any) -> Iterator[pa.Table]:
             raise InputError(
                 f"a data set of xarray does not go into Arrow: {error}",
                 remedy=(
-                    "times of other calendars than the usual one have to be converted, such as with"
+                    "convert times of unusual calendars, such as with"
                     " Dataset.convert_calendar('standard')"
                 ),
             ) from error

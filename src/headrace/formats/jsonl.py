@@ -94,7 +94,7 @@ def survey(path: Path, name: str, file_type: FileType) -> Shard:
         if repeated:
             at, key = repeated
             row = data.count(b"\n", 0, at)
-            where = f"row {rows + row + 1}"
+            where: int | str = rows + row + 1
             if file_type.format.name == "jsonl":  # `data` lacks the blank lines
                 visible = (
                     number
@@ -103,9 +103,10 @@ def survey(path: Path, name: str, file_type: FileType) -> Shard:
                 )
                 where = f"line {next(itertools.islice(visible, row, None))}"
             raise InputError(
-                f"{where}: key {key!r} appears twice in an object, and readers take different"
-                " values",
+                "the key appears twice in an object, and readers take different values",
                 path=path,
+                row=where,
+                column=key,
                 remedy="leave one of them",
             )
         _check_numbers(path, table, data, rows)
@@ -126,9 +127,11 @@ def survey(path: Path, name: str, file_type: FileType) -> Shard:
                 kind_now = pa.float64()
             if kind_now is None:
                 raise InputError(
-                    f"key {column.name!r} is {before} in one row and {column.type} in another (near"
-                    f" row {rows + 1})",
+                    f"it is {before} in another row",
                     path=path,
+                    row=f"near row {rows + 1}",
+                    column=column.name,
+                    value=str(column.type),
                     remedy="write one type throughout",
                 )
             fields[column.name] = kind_now
@@ -354,9 +357,10 @@ def _check_schema(path: Path, schema: Mapping[str, PolarsDataType], first_row: i
     for key, type_ in itertools.chain.from_iterable(itertools.starmap(_fields, schema.items())):
         if "\0" in key:
             raise InputError(
-                f"near row {first_row + 1}: key {key!r} holds a zero byte or half a surrogate"
-                " pair, which no column name can hold",
+                "its name holds a zero byte or half a surrogate pair",
                 path=path,
+                row=f"near row {first_row + 1}",
+                column=key,
                 remedy="rename it",
             )
         if type_ in (pl.Int128, pl.UInt64):
@@ -377,9 +381,10 @@ def _fields(key: str, type_: PolarsDataType) -> Iterator[tuple[str, PolarsDataTy
 
 def _lossy(path: Path, key: str, first_row: int) -> InputError:
     return InputError(
-        f"near row {first_row + 1}: key {key!r} holds whole numbers that do not fit 64"
-        " bits, or 53 beside fractions",
+        "it holds whole numbers that do not fit 64 bits, or 53 beside fractions",
         path=path,
+        row=f"near row {first_row + 1}",
+        column=key,
         remedy="write them as text",
     )
 
@@ -423,9 +428,10 @@ def _check_texts(path: Path, schema: pa.Schema, data: bytes, first_row: int) -> 
     except pa.ArrowInvalid as error:
         key = re.search(r"Column\(/([^)/]*)", str(error))
         raise InputError(
-            f"near row {first_row + 1}: {(f'key {key[1]!r}' if key else 'a key')} has values"
-            f" of more than one type ({str(error).splitlines()[0]})",
+            f"it has values of more than one type ({str(error).splitlines()[0]})",
             path=path,
+            row=f"near row {first_row + 1}",
+            column=None if key is None else key[1],
             remedy="write one type throughout",
         ) from error
 
@@ -454,20 +460,24 @@ def _parse(path: Path, data: bytes, schema: dict[str, Any] | None, first_row: in
         frame = pl.read_ndjson(data, schema=schema, infer_schema_length=None)
     except pl.exceptions.DuplicateError as error:
         raise _Repeats(
-            f"{path}: near row {first_row + 1}: a key appears twice in an object; leave one of them"
+            "a key appears twice in an object",
+            path=path,
+            row=f"near row {first_row + 1}",
+            remedy="leave one of them",
         ) from error
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         raise InputError(
-            f"near row {first_row + 1}: not JSON lines of one type per key"
-            f" ({str(error).splitlines()[0]})",
+            f"not JSON lines of one type per key ({str(error).splitlines()[0]})",
             path=path,
+            row=f"near row {first_row + 1}",
             remedy="correct the file",
         ) from error
     lines = data.count(b"\n") + (not data.endswith(b"\n"))
     if frame.height != lines:
         raise InputError(
-            f"near row {first_row + 1}: {lines} lines hold {frame.height} objects",
+            f"{lines} lines hold {frame.height} objects",
             path=path,
+            row=f"near row {first_row + 1}",
             remedy="write one object per line",
         )
     return frame

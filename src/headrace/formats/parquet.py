@@ -213,8 +213,9 @@ def _parquet_errors(path: Path) -> Iterator[None]:
         raise
     except (OSError, pa.ArrowInvalid) as error:
         raise InputError(
-            f"is not a complete Parquet file ({error}); the file is cut or damaged, fetch it again",
+            f"is not a complete Parquet file ({error}); the file is cut or damaged",
             path=path,
+            remedy="fetch it again",
         ) from error
 
 
@@ -365,15 +366,18 @@ def _chunks(
                 table = next(batches, None)
             except (OSError, pa.ArrowInvalid) as error:
                 raise InputError(
-                    f"row {first_row + 1} and on: {error}; the file is damaged, fetch it again",
+                    f"{error}; the file is damaged",
                     path=shard.path,
+                    row=f"row {first_row + 1} and on",
+                    remedy="fetch it again",
                 ) from error
             if table is None:
                 if selected and first_row != metadata.num_rows:
                     raise InputError(
                         f"has {first_row} rows, its footer says {metadata.num_rows}; the file is"
-                        " damaged, fetch it again",
+                        " damaged",
                         path=shard.path,
+                        remedy="fetch it again",
                     )
                 return
             table = table.rename_columns(selected)
@@ -466,8 +470,9 @@ class ParquetCode(FormatCode):
             raise
         except (OSError, pa.ArrowInvalid, KeyError, InputError) as error:
             raise CorruptShard(
-                f"row group {block.block}: {error}",
+                f"{error.args[0] if isinstance(error, InputError) else error}",
                 path=block.path,
+                row=f"row group {block.block}",
                 remedy="restore the file or prepare the run again",
             ) from error
         return in_schema(table, target)
@@ -504,8 +509,9 @@ class ParquetSink:
             missing = table[name].null_count
             if missing and pa.types.is_fixed_size_list(table.schema.field(name).type):
                 raise InputError(
-                    f"column {name}: {missing} lists of a fixed size are missing, which pyarrow"
-                    f" {pa.__version__} cannot read back from Parquet",
+                    f"{missing} lists of a fixed size are missing, which pyarrow {pa.__version__}"
+                    " cannot read back from Parquet",
+                    column=name,
                     remedy="install pyarrow 26 or newer",
                 )
         if self._writer is None:

@@ -42,7 +42,9 @@ def partition_types(names: Iterable[str]) -> dict[str, pa.DataType]:
             else:
                 has, lacks = (first, directory)
             raise InputError(
-                f"{has or '.'}: says what {key} is, and {lacks or '.'} does not",
+                f"{lacks or '.'} has no such column in its name",
+                path=has or ".",
+                column=key,
                 remedy="give files that have the same columns in the names of their directories",
             )
         for key, value in columns.items():

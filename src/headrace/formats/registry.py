@@ -242,20 +242,28 @@ _OTHERS: tuple[tuple[bytes, str], ...] = (  # formats that headrace does not rea
     (b"\xff\x06\x00\x00sNaPpY", "Snappy"),
 )
 _TAR = slice(257, 262), b"ustar"
-_INSTEAD: tuple[tuple[re.Pattern[bytes], str], ...] = (  # files found in place of data
+# files found in place of data: what they are, and a remedy
+_INSTEAD: tuple[tuple[re.Pattern[bytes], str, str], ...] = (
     (
         re.compile(rb"version https://git-lfs\.github\.com/spec"),
-        "is a Git LFS pointer, not the data; run `git lfs pull` in its repository",
+        "is a Git LFS pointer, not the data",
+        "run `git lfs pull` in its repository",
     ),
     (
         re.compile(rb"/annex/objects/"),
-        "is a git-annex pointer, not the data; run `git annex get` in its repository",
+        "is a git-annex pointer, not the data",
+        "run `git annex get` in its repository",
     ),
     (
         re.compile(rb"\s*<(!doctype\s+html|html[\s>])", re.IGNORECASE),
-        "is a web page, as a server sends for an error or a login; download the data again",
+        "is a web page, as a server sends for an error or a login",
+        "download the data again",
     ),
-    (re.compile(rb"\s*<\?xml\s"), "is XML, as a store sends for an error; download the data again"),
+    (
+        re.compile(rb"\s*<\?xml\s"),
+        "is XML, as a store sends for an error",
+        "download the data again",
+    ),
 )
 _CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1f\x7f]")
 _JSON_OBJECT = re.compile(rb'(\[\s*)?\{\s*["}]')
@@ -294,7 +302,7 @@ def reading(path: Path) -> Iterator[None]:
         raise InputError("permission denied", path=path, remedy="make the file readable") from error
     except OSError as error:
         raise InputError(
-            f"{error}; the file is cut or damaged, fetch it again", path=path
+            f"{error}; the file is cut or damaged", path=path, remedy="fetch it again"
         ) from error
 
 
@@ -348,9 +356,9 @@ def detect(path: Path) -> FileType:
         )
     with path.open("rb") as file:
         head = file.read(512)
-    for pattern, message in _INSTEAD:
+    for pattern, problem, remedy in _INSTEAD:
         if pattern.match(head.removeprefix(_BOM)):
-            raise InputError(f"{message}", path=path)
+            raise InputError(problem, path=path, remedy=remedy)
     compression = next((name for magic, name in _COMPRESSED if head.startswith(magic)), "none")
     if head and compression != file_type.compression:
         words = {"none": "not compressed", "gz": "gzip", "zst": "zstd"}
@@ -372,7 +380,9 @@ def detect(path: Path) -> FileType:
         if content in known:
             remedy = "rename it to what it is"
         raise InputError(
-            f"the name says {file_type.format.name}, the content is {content}; {remedy}", path=path
+            f"the name says {file_type.format.name}, the content is {content}",
+            path=path,
+            remedy=remedy,
         )
     return file_type
 

@@ -67,8 +67,9 @@ def saved_files(directory: Path, names: Collection[str]) -> dict[str, list[str]]
         )
     if not splits or len(set(splits)) < len(splits):
         raise InputError(
-            f"splits is {splits!r}; each split must be listed once, save the dataset again",
+            f"splits is {splits!r}, and each must be listed once",
             path=path,
+            remedy="save the dataset again",
         )
     return {split: [f"{split}/{name}" for name in _listed(directory / split)] for split in splits}
 

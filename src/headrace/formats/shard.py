@@ -50,8 +50,9 @@ def refuse_repeated_names(path: Path, names: Sequence[str], where: str = "") -> 
     repeated = min((name for name, count in Counter(names).items() if count > 1), default=None)
     if repeated is not None:
         raise InputError(
-            f"column name {repeated!r} appears more than once{where}",
+            f"it appears more than once{where}",
             path=path,
+            column=repeated,
             remedy=f"rename one of them{hint(names)}",
         )
 
@@ -83,10 +84,14 @@ class Shard:
     partition: Mapping[str, str | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        odd = next((name for name in _names(self.schema) if "\0" in name), None)
-        if odd is not None:  # C libraries end names at a zero byte
+        inside = _names_inside(type_ for type_ in self.schema.types if type_.num_fields)
+        names = [*self.schema.names, *inside]
+        if "\0" in "".join(names):  # C libraries end names at a zero byte
             raise InputError(
-                f"column name {odd!r} holds a zero byte", path=self.path, remedy="rename it"
+                "its name holds a zero byte",
+                path=self.path,
+                column=next(name for name in names if "\0" in name),
+                remedy="rename it",
             )
 
     @classmethod
@@ -125,11 +130,12 @@ class Shard:
         return index_word(self.file_type, None if self.dialect is None else self.dialect.separator)
 
 
-def _names(fields: Iterable[pa.Field]) -> Iterator[str]:
-    for column in fields:
-        yield column.name
-        if column.type.num_fields:
-            yield from _names(column.type.field(index) for index in range(column.type.num_fields))
+def _names_inside(types: Iterable[pa.DataType]) -> Iterator[str]:
+    """Iterate over the names of fields of nested types, at any depth."""
+    for type_ in types:
+        fields = [type_.field(index) for index in range(type_.num_fields)]
+        yield from (field.name for field in fields)
+        yield from _names_inside(field.type for field in fields)
 
 
 def unchanged(shard: Shard) -> None:
@@ -213,10 +219,10 @@ class BlockRead:
     pages: Pages = "check"
     content: pa.Buffer | None = None
 
-    def __str__(self) -> str:
-        return (
-            f"{self.path}: block {self.block} (bytes {self.offset} to {self.offset + self.length})"
-        )
+    @property
+    def words(self) -> str:
+        """Which block it is, for a message."""
+        return f"block {self.block} (bytes {self.offset} to {self.offset + self.length})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

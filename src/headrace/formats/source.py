@@ -56,20 +56,24 @@ def read_signature(path: Path) -> list[str]:
                 lines.append(line)
     except OSError as error:
         raise SettingsError(
-            f"the signature file cannot be read ({error.strerror})",
-            path=path,
+            f"it cannot be read ({error.strerror})",
+            setting="signature",
+            value=str(path),
             remedy="check the path",
         ) from error
     except UnicodeDecodeError as error:
         raise SettingsError(
-            f"the signature file is not UTF-8 (byte {error.start})",
-            path=path,
+            f"it is not UTF-8 (byte {error.start})",
+            setting="signature",
+            value=str(path),
             remedy="convert it to UTF-8",
         ) from error
     if len(lines) != 1:
         raise SettingsError(
-            f"a signature is one line of comma-separated column names, this has {len(lines)} lines",
-            path=path,
+            f"it has {len(lines)} lines",
+            setting="signature",
+            value=str(path),
+            remedy="give a file of one line, with the names of columns between commas",
         )
     return [name.strip() for name in lines[0].split(",")]
 
@@ -174,8 +178,9 @@ def file_type_of_word(word: str) -> FileType:
             if word in recipe.readers:
                 raise InputError(recipe.readers[word]) from None
         raise CorruptShard(
-            f"format {word!r} is not known; the index was written by another version, upgrade"
-            " headrace"
+            f"format {word!r} of the index is not known to this version",
+            value=word,
+            remedy="upgrade headrace",
         ) from None
 
 

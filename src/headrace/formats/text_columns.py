@@ -5,11 +5,12 @@ does not fit. Pure.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from os import PathLike
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.errors import InputError
+from headrace.errors import InputError, setting_name
 from headrace.formats.types import is_text
 
 _SCALAR_TYPES = (
@@ -33,9 +34,16 @@ MEANS_MISSING = frozenset(
 )
 
 
-def as_text(column: pa.ChunkedArray, null_values: Sequence[str], role: str) -> pa.ChunkedArray:
+def as_text(
+    column: pa.ChunkedArray,
+    null_values: Sequence[str],
+    name: str,
+    path: str | PathLike[str] | None = None,
+) -> pa.ChunkedArray:
     """Convert a column to text keys; empty text, NaN and `null_values` are null, numbers their
     decimal text.
+
+    name, path: of the column and its file, for messages.
 
     Raises `InputError` for types that cannot be keys (lists, structs).
     """
@@ -44,7 +52,10 @@ def as_text(column: pa.ChunkedArray, null_values: Sequence[str], role: str) -> p
     if not is_text(column.type):
         if not any(test(column.type) for test in _SCALAR_TYPES):
             raise InputError(
-                f"{role} is {column.type}, which cannot be a key",
+                "it cannot be a key",
+                path=path,
+                column=name,
+                value=str(column.type),
                 remedy="name a column of text, numbers or dates",
             )
         if pa.types.is_binary(column.type) or pa.types.is_fixed_size_binary(column.type):
@@ -57,7 +68,10 @@ def as_text(column: pa.ChunkedArray, null_values: Sequence[str], role: str) -> p
         column = column.cast(pa.large_string())
     except pa.ArrowInvalid:
         raise InputError(
-            f"{role} holds bytes that are not UTF-8", remedy="convert it to text"
+            "it holds bytes that are not UTF-8",
+            path=path,
+            column=name,
+            remedy="convert it to text",
         ) from None
     return nulled(column, ("", *null_values))
 
@@ -85,8 +99,11 @@ def numbers(column: pa.ChunkedArray, null_values: Sequence[str], name: str) -> p
     except pa.ArrowInvalid:
         row, value = first_unreadable(column, pa.float64())
         raise InputError(
-            f"row {row + 1}: {name} is {value!r}, which is not a number",
-            remedy="correct it or name it in null_values",
+            "it is not a number",
+            row=row + 1,
+            column=name,
+            value=value,
+            remedy=f"correct it or name it in {setting_name('null_values')}",
         ) from None
 
 
@@ -113,7 +130,7 @@ def typed(
     table: pa.Table,
     types: Mapping[str, pa.DataType],
     null_values: Sequence[str],
-    where: str,
+    path: str | PathLike[str],
     first_row: int,
 ) -> pa.Table:
     """Convert text columns to their declared types.
@@ -134,9 +151,15 @@ def typed(
         except pa.ArrowInvalid:
             row, value = first_unreadable(column, type_)
             raise InputError(
-                f"row {first_row + row + 1}: {name} is {value!r}, declared {type_}",
-                path=where,
-                remedy="correct the value, name it in null_values, or declare another type",
+                f"it is declared {type_}",
+                path=path,
+                row=first_row + row + 1,
+                column=name,
+                value=value,
+                remedy=(
+                    f"correct the value, name it in {setting_name('null_values')}, or declare"
+                    " another type"
+                ),
             ) from None
         fields[index] = pa.field(name, type_)
         changed = True

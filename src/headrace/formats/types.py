@@ -26,10 +26,11 @@ TYPES: Mapping[str, pa.DataType] = {
     "date": pa.date32(),
     "datetime": pa.timestamp("us"),
 }
-_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?(nan|inf)", re.IGNORECASE)
-_TIME = re.compile(
-    r"\d{4}[-/.]\d\d?[-/.]\d\d?([ T]\d\d?:\d\d.*)?|\d\d?[-/.]\d\d?[-/.]\d{4}("
-    r" .*)?|\d\d?:\d\d(:\d\d.*)?"
+_DATA = re.compile(  # a name that looks like a number or a time
+    r"([-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?(nan|inf)"
+    r"|\d{4}[-/.]\d\d?[-/.]\d\d?([ T]\d\d?:\d\d.*)?|\d\d?[-/.]\d\d?[-/.]\d{4}( .*)?"
+    r"|\d\d?:\d\d(:\d\d.*)?)\Z",
+    re.IGNORECASE,
 )
 
 REMEDY = "write a line of names before it"
@@ -48,9 +49,7 @@ def hint(names: Sequence[str], remedy: str = REMEDY) -> str:
     """Return a hint that the header is missing if one of these column names looks like data; else
     "".
     """
-    suspect = next(
-        (name for name in names if _NUMBER.fullmatch(name) or _TIME.fullmatch(name)), None
-    )
+    suspect = next(filter(_DATA.match, names), None)
     if suspect is None:
         return ""
     return f"; if {suspect!r} is data, the file has no header: {remedy}"
@@ -61,9 +60,7 @@ def missing_header(names: Sequence[str]) -> bool:
     or years.
     """
     return (
-        bool(names)
-        and all(_NUMBER.fullmatch(name) or _TIME.fullmatch(name) for name in names)
-        and not all(name.isdigit() for name in names)
+        bool(names) and all(map(_DATA.match, names)) and not all(name.isdigit() for name in names)
     )
 
 
@@ -76,7 +73,7 @@ def type_named(word: str) -> pa.DataType:
         return TYPES[word]
     except KeyError:
         raise SettingsError(
-            f"type {word!r} is not known", remedy=f"use one of {', '.join(TYPES)}"
+            "no such type", setting="types", value=word, remedy=f"use one of {', '.join(TYPES)}"
         ) from None
 
 

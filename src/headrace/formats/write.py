@@ -272,14 +272,12 @@ def block_bytes(block: BlockRead) -> Iterator[bytes]:
     except FileNotFoundError:
         raise
     except (OSError, zlib.error, pa.ArrowInvalid, HeadraceError) as error:
-        message = str(error).removeprefix(f"{block.path}: ")
-        # ours include a remedy
-        changed = ""
-        if isinstance(error, HeadraceError):
-            changed = "or, if it changed, "
-        raise CorruptShard(
-            f"{block}: {message}; {changed}restore the file or prepare the run again"
-        ) from error
+        problem = str(error)
+        remedy = "restore the file or prepare the run again"
+        if isinstance(error, HeadraceError):  # has a remedy of its own
+            problem = error.marked.removeprefix(f"{block.path}: ")
+            remedy = f"or, if it changed, {remedy}"
+        raise CorruptShard(problem, path=block.path, row=block.words, remedy=remedy) from error
 
 
 class TextSink:

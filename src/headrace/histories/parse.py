@@ -402,7 +402,7 @@ def _encode_dictionary(
         encoded = encoded.combine_chunks()
     dictionary, ids = cache.get((name, id_kind), (None, None))
     if ids is None or not encoded.dictionary.equals(dictionary):
-        texts = as_text(pa.chunked_array([encoded.dictionary]), null_values, f"column {name!r}")
+        texts = as_text(pa.chunked_array([encoded.dictionary]), null_values, name)
         ids = _encode_texts(texts.combine_chunks(), id_kind, seed)
         # the last is that of rows without a value
         ids = replace(ids, index=np.append(ids.index, _NULL))

@@ -140,7 +140,7 @@ class ShardEraser:
                 names=schema.names,
                 null_values=nulls,
             )
-            texts = as_text(table[column], nulls, f"column {column!r}")
+            texts = as_text(table[column], nulls, column)
             gone.append(np.asarray(pc.is_in(texts, value_set=wanted_names)))
             if key_of is not None:
                 keys.append(key_of(table))

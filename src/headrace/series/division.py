@@ -306,7 +306,7 @@ def read_cut_dates(settings: Series, path: Path) -> dict[str, Cuts]:
                 column=name,
                 remedy="add it",
             )
-    entities = as_text(table[key], (), f"{path}: {key}").to_pylist()
+    entities = as_text(table[key], (), key, path).to_pylist()
     train_ends = _instants(table, "train_end", path)
     val_ends = train_ends
     if "val_end" in names:

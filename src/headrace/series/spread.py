@@ -109,7 +109,7 @@ class _SpreadShard:
         names = [key, settings.time, *settings.columns]
         for table in tables(settings, self.path, self.name, names, self.types):
             # null_values apply to values only: an entity may be called NA
-            entities = as_text(table[key], (), f"{self.path}: column {key!r}")
+            entities = as_text(table[key], (), key, self.path)
             if isinstance(entities, pa.ChunkedArray):
                 entities = entities.combine_chunks()
             keep = np.asarray(entities.is_valid())

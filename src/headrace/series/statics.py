@@ -77,7 +77,7 @@ def read_statics(
             continue
         table = static_table(settings, path, name, key, values)
         # null_values apply to values only: a key may be called NA
-        texts = as_text(table[key], ("",), f"{path}: column {key!r}")
+        texts = as_text(table[key], ("",), key, path)
         keys = pl.Series("entity", texts, dtype=pl.String)
         unused |= set(keys.drop_nulls()).difference(entities)
         for feature, parts in values.items():
@@ -167,7 +167,7 @@ def _read_texts(settings: Series, path: Path, name: str, column: pa.ChunkedArray
     """Return a column as texts; numbers are converted to texts."""
     if is_text(column.type):
         column = pc.utf8_trim_whitespace(column)
-    texts = as_text(column, settings.null_values, f"{path}: column {name!r}")
+    texts = as_text(column, settings.null_values, name, path)
     values = pl.Series(texts, dtype=pl.String)
     if settings.missing_numbers and not is_text(column.type):
         as_numbers = np.asarray(column.cast(pa.float64(), safe=False).to_numpy())

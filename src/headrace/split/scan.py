@@ -335,7 +335,7 @@ class _ShardScan:
         return codes
 
     def _entity_texts(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
-        return as_text(column, self.settings.null_values, f"entity {self.settings.entity!r}")
+        return as_text(column, self.settings.null_values, self.settings.entity or "entity")
 
     def rows(self) -> pa.Table:
         """Return the values of each row; numbers the distinct entities of all chunks."""

@@ -171,7 +171,9 @@ class _SplitOutput:
         """Hash the distinct entities of rows; rows without one are one entity together."""
         if self.settings.entity is None:
             return Hashes(np.empty(0, np.uint64), np.empty(0, np.uint64))
-        texts = as_text(table[self.settings.entity], self.settings.null_values, "entity")
+        texts = as_text(
+            table[self.settings.entity], self.settings.null_values, self.settings.entity
+        )
         hashes = hash_entities(pc.unique(texts).drop_null(), self.settings.seed)
         if not texts.null_count:
             return hashes

@@ -36,8 +36,8 @@ _VARIABLES = {
     "az": "AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY",
 }
 SCHEMES = tuple(_VARIABLES)
-_REFUSED = "access is refused: check the credentials in the environment and what they may do"
-_UNABLE = "the store cannot do this; see the guide to object stores"
+_REFUSED = "check the credentials in the environment and what they may do"
+_UNABLE = "see in the guide to object stores what a store must be able to do"
 _ADVICE = {  # on obstore's errors that no retry helps
     **dict.fromkeys(("PermissionDeniedError", "UnauthenticatedError"), _REFUSED),
     **dict.fromkeys(
@@ -230,7 +230,7 @@ class Bucket:
                 if reason[:3] in ("401", "403"):
                     remedy = _REFUSED
                 if remedy is not None:
-                    raise StoreError(f"{reason}; {remedy}", path=address) from None
+                    raise StoreError(reason, path=address, remedy=remedy) from None
             if not again or attempt == _ATTEMPTS - 1:
                 raise StoreError(
                     f"the store does not answer as it should ({reason})",

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 
-from headrace.errors import SettingsError
+from headrace.errors import SettingsError, setting_name
 from headrace.storage.local import TEMP_PREFIX, alone
 from headrace.storage.places import local_path_of
 
@@ -27,19 +27,19 @@ _LEFTOVER_S = 3600.0  # an older temporary file belongs to a killed process
 _in_use: set[Path] = set()  # directories of this process's streams
 
 
-def cache_directory(directory: str | Path | None, setting: str = "cache_dir") -> Path:
-    """Return the named directory, or ~/.cache/headrace.
+def cache_directory(directory: str | Path | None, name: str = "cache_dir") -> Path:
+    """Return the directory that a setting of this name gives, or ~/.cache/headrace.
 
     Raises `SettingsError` for one that is not local.
     """
     if directory is not None:
-        return local_path_of(directory, setting)
+        return local_path_of(directory, name)
     try:
         return Path.home() / ".cache" / "headrace"
     except RuntimeError:
         raise SettingsError(
             "the cache of indexes has no place: this user has no home directory",
-            remedy="set HOME, or give cache_dir (--cache-dir)",
+            remedy=f"set HOME, or give {setting_name(name)}",
         ) from None
 
 

@@ -37,18 +37,16 @@ Sync = Literal["file", "none"]
 
 # What a local path begins with that was made of an address: `s3:` of s3://bucket.
 _LIKE_A_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
-_ADVICE = {
-    errno.ENOSPC: (
-        "the disk is full; free space and run the same command again: finished shards are kept"
-    ),
-    errno.EDQUOT: (
-        "the quota is used up; free space and run the same command again: finished shards are kept"
-    ),
-    errno.EFBIG: "the file would be larger than is allowed here; raise the limit (ulimit -f)",
-    errno.EROFS: "the file system is read-only; choose another output directory",
-    errno.EACCES: "permission denied; choose an output directory you may write to",
-    errno.EPERM: "not permitted; choose an output directory you may write to",
-    errno.ENOTDIR: "a part of this path is a file; choose another output directory",
+_KEPT = "free space and run the same command again: finished shards are kept"
+_CHOOSE = "choose another output directory"
+_ADVICE = {  # problem and remedy
+    errno.ENOSPC: ("the disk is full", _KEPT),
+    errno.EDQUOT: ("the quota is used up", _KEPT),
+    errno.EFBIG: ("the file would be larger than is allowed here", "raise the limit (ulimit -f)"),
+    errno.EROFS: ("the file system is read-only", _CHOOSE),
+    errno.EACCES: ("permission denied", "choose an output directory you may write to"),
+    errno.EPERM: ("not permitted", "choose an output directory you may write to"),
+    errno.ENOTDIR: ("a part of this path is a file", _CHOOSE),
 }
 
 
@@ -90,12 +88,10 @@ def failed(path: Path, error: Exception) -> StoreError:
         number = error.errno
     if number is None:
         number = next((code for code in _ADVICE if os.strerror(code) in str(error)), 0)
-    advice = _ADVICE.get(number)
-    if advice is None:
-        return StoreError(
-            f"cannot write ({error})", path=path, remedy="check the disk and run again"
-        )
-    return StoreError(f"{advice}", path=path)
+    problem, remedy = _ADVICE.get(
+        number, (f"cannot write ({error})", "check the disk and run again")
+    )
+    return StoreError(problem, path=path, remedy=remedy)
 
 
 def make_directory(path: Path) -> Path:

@@ -62,7 +62,8 @@ class ObjectPath(PurePosixPath):
 
     def __fspath__(self) -> str:
         raise StoreError(
-            f"{self}: is in an object store, and this step needs a local file",
+            "is in an object store, and this step needs a local file",
+            path=str(self),
             remedy="copy it to a disk first",
         )
 
@@ -133,7 +134,8 @@ class ObjectPath(PurePosixPath):
         """
         if mode not in ("r", "rb", "rt"):
             raise StoreError(
-                f"{self}: objects are not opened for writing (mode {mode!r})",
+                f"objects are not opened for writing (mode {mode!r})",
+                path=str(self),
                 remedy="publish whole files",
             )
         location = ObjectPlace(self)

@@ -92,14 +92,13 @@ def path_of(address: str | PurePath) -> Path:
     return cast("Path", ObjectPath(f"{scheme}:", name, key))
 
 
-def local_path_of(address: str | PurePath, what: str) -> Path:
-    """Make a path that must be local.
-
-    what: the setting or option, for the message. Raises `SettingsError`.
-    """
+def local_path_of(address: str | PurePath, name: str) -> Path:
+    """Make a path that must be local. Raises `SettingsError`, which names the setting."""
     path: PurePath = path_of(address)
     if isinstance(path, ObjectPath):
-        raise SettingsError(f"{what} is {path}, in an object store", remedy="give a local path")
+        raise SettingsError(
+            "it is in an object store", setting=name, value=str(path), remedy="give a local path"
+        )
     return Path(path)
 
 

@@ -17,7 +17,7 @@ ASKED: dict[str, Any] = {"source": "in", "time": "date", "entity": "id", "split_
     ("more", "message"),
     [
         ({"time_format": "dd.mm.yyyy"}, "time_format is 'dd.mm.yyyy'; give auto, iso"),
-        ({"types": {"x": "integer"}}, "type 'integer' is not known"),
+        ({"types": {"x": "integer"}}, "types is 'integer'"),
     ],
     ids=str,
 )

@@ -363,7 +363,9 @@ def test_a_value_of_another_than_its_declared_type_is_an_error(
     rows = [(f"{n}", f"202{4 + n // 6}-01-01", "x" if n == 7 else str(n)) for n in range(12)]
     write_rows(tmp_path / "in" / "part-0.csv", HEADER, rows)
 
-    with pytest.raises(InputError, match=r"part-0\.csv: row 8: row is 'x', declared int32"):
+    with pytest.raises(
+        InputError, match=r"part-0\.csv: row 8, column 'row' is 'x': it is declared int32"
+    ):
         split(tmp_path / "in", tmp_path / "out", types={"row": "int32"}, **asked)
 
 

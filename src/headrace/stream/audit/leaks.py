@@ -461,9 +461,7 @@ def _near_ids(splits: Sequence[SplitBlocks], entity: str, null_values: Sequence[
     """
 
     def distinct(table: pa.Table) -> pl.DataFrame:
-        texts = pl.Series(
-            "raw", pl.from_arrow(as_text(table[entity], null_values, f"entity {entity!r}"))
-        )
+        texts = pl.Series("raw", pl.from_arrow(as_text(table[entity], null_values, entity)))
         return texts.drop_nulls().unique().to_frame()
 
     parts = []
@@ -559,7 +557,7 @@ def _sample(
     def read(table: pa.Table) -> pa.Table:
         for number, column in enumerate(table.schema):
             if column.name == label:
-                texts = as_text(table[number], null_values, f"label {label!r}")
+                texts = as_text(table[number], null_values, label)
                 table = table.set_column(number, label, texts)
             elif pa.types.is_decimal(column.type):
                 table = table.set_column(number, column.name, table[number].cast(pa.float64()))
@@ -618,7 +616,7 @@ def _dated(splits: Sequence[SplitBlocks], roles: Mapping[str, Any]) -> dict[str,
             end = begin
         entity = pl.Series([None] * len(begin), dtype=pl.UInt64)  # null: equal to no entity
         if "entity" in columns:
-            texts = as_text(table[columns["entity"]], null_values, f"entity {columns['entity']!r}")
+            texts = as_text(table[columns["entity"]], null_values, columns["entity"])
             entity = pl.Series(pl.from_arrow(texts)).hash(seed=0)
         return pl.DataFrame({"entity": entity, "begin": begin, "end": end})
 

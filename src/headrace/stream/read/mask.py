@@ -39,7 +39,7 @@ class EntityMask:
         def read(block: int, columns: Sequence[str] | None) -> pa.Table:
             names = [name for name in columns or () if name != KEPT]
             table = read_block(block, list(dict.fromkeys([*names, self.column])))
-            texts = as_text(table[self.column], (), f"entity_column {self.column!r}")
+            texts = as_text(table[self.column], (), self.column)
             return table.select(names).append_column(
                 KEPT, pc.invert(pc.is_in(texts, value_set=masked))
             )
