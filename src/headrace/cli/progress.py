@@ -89,7 +89,7 @@ def _note(console: Console, event: Event, detail: Literal["full", "quiet"]) -> N
         label = ""
         if event.level == "warning":
             label = "warning: "
-        console.print(Text(f"{label}{printable(in_flags(event.text))}", style=style))
+        console.print(Text(f"{label}{printable(in_flags(event.marked))}", style=style))
 
 
 @contextmanager

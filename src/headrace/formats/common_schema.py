@@ -171,7 +171,7 @@ def _check_same_columns(first: Shard, other: Shard, widen_by: str | None) -> Non
 _WORDS = ("bool", "int64", "uint64", "float64", "date", "datetime")
 _NUMBER = r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?$"
 # 2024-12-31, … 23:59, … 23:59:59, … 23:59:59.123456
-_LENGTHS = pa.array([10, 16, 19, *range(21, 27)], pa.int32())
+_LENGTHS = (10, 16, 19, *range(21, 27))
 _FIRST = 64
 _EXACT_DIGITS = 15  # digits that every float64 keeps
 
@@ -253,7 +253,7 @@ def _holding(values: pa.ChunkedArray, words: Sequence[str]) -> tuple[str, ...]:
         "datetime" in words
         and _read(values, "datetime") is not None
         and _all(
-            pc.is_in(pc.binary_length(values), value_set=_LENGTHS)
+            pc.is_in(pc.binary_length(values), value_set=pa.array(_LENGTHS, pa.int32()))
         )  # of these, Arrow reads no other form
     ):
         matching.add("datetime")

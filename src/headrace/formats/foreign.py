@@ -40,12 +40,12 @@ def refusal(directory: Path, names: Collection[str]) -> InputError | None:
         if "index.json" in marks:
             with (directory / "index.json").open("rb") as file:
                 marks.update(re.findall(r'"\w+', file.read(1 << 16).decode("utf-8", "replace")))
-    for kind, needed, remedy in (line.split("; ") for line in _LAYOUTS.splitlines()):
+    for layout, needed, remedy in (line.split("; ") for line in _LAYOUTS.splitlines()):
         if not any(marks.isdisjoint(words.split("|")) for words in needed.split()):
             remedy = remedy.replace("PATH", repr(str(directory)))
             if not remedy.startswith("give "):
                 remedy = f"hand its rows over as a table, in Python: `source = {remedy}`"
-            return InputError(f"is not simply its files ({kind})", path=directory, remedy=remedy)
+            return InputError(f"is not simply its files ({layout})", path=directory, remedy=remedy)
     return None
 
 

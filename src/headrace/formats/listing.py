@@ -517,11 +517,11 @@ def _objects(entry: Path) -> _Objects:
     return _Objects(files, entry)
 
 
-def _data_objects(prefix: Path, facts: Iterable[Fact]) -> dict[Path, _Stat]:
+def _data_objects(prefix: Path, objects: Iterable[Fact]) -> dict[Path, _Stat]:
     """Select the data files below a prefix. Raises `InputError` for an unfinished one."""
     files = {}
     location = place_of(prefix)
-    for fact in facts:
+    for fact in objects:
         path = prefix / fact.name
         refuse_unfinished([str(path)])
         if is_data_name(path.name):
@@ -543,16 +543,16 @@ def _matching_objects(pattern: Path) -> _Objects:
 def _saved_objects(entry: Path, saved: Mapping[str, Sequence[str]]) -> dict[Path, _Stat]:
     """Look up the files that a saved dataset lists."""
     listed = [entry / name for name in chain.from_iterable(saved.values())]
-    facts: dict[Path, Fact] = {}
+    objects_by_path: dict[Path, Fact] = {}
     for directory in {path.parent for path in listed}:
         _, objects = place_of(directory).children()
-        facts.update((directory / fact.name, fact) for fact in objects)
+        objects_by_path.update((directory / fact.name, fact) for fact in objects)
     for path in listed:
-        if path not in facts:
+        if path not in objects_by_path:
             raise InputError(
                 "is missing, so the dataset is not whole", path=path, remedy="upload it again"
             )
-    return {path: _object_stat(place_of(entry), facts[path]) for path in listed}
+    return {path: _object_stat(place_of(entry), objects_by_path[path]) for path in listed}
 
 
 def _refuse_foreign_prefixes(prefix: Path, names: Sequence[str], matched: Collection[Path]) -> None:

@@ -520,9 +520,9 @@ class _Cutting(Encoding):
             self.lost[TOO_LONG].update(lost)
         if self.settings.too_long == "error":
             self._refuse_too_long(chosen, encoded)
-        pieces = fit(encoded.mask, encoded.lengths, longest, self.settings.too_long)
-        self._count_lost(pieces)
-        stored = _without_short(encoded, pieces)
+        cut = fit(encoded.mask, encoded.lengths, longest, self.settings.too_long)
+        self._count_lost(cut)
+        stored = _without_short(encoded, cut)
         for row in np.setdiff1d(encoded.rows, stored.rows).tolist():
             most = int(encoded.lengths[encoded.rows == row].max())
             reason = TOO_LONG if most > longest else TOO_SHORT
@@ -566,30 +566,30 @@ class _Cutting(Encoding):
             ),
         )
 
-    def _count_lost(self, pieces: Pieces) -> None:
+    def _count_lost(self, cut: Pieces) -> None:
         """Count the tokens and labels that cutting leaves out."""
-        short = pieces.lengths < 2
+        short = cut.lengths < 2
         self.lost[TOO_LONG].update(
-            sequences=pieces.dropped, tokens=pieces.lost_tokens, labels=pieces.lost_labels
+            sequences=cut.dropped, tokens=cut.lost_tokens, labels=cut.lost_labels
         )
         self.lost[TOO_SHORT].update(
-            sequences=int(short.sum()), tokens=int(pieces.lengths[short].sum()), labels=0
+            sequences=int(short.sum()), tokens=int(cut.lengths[short].sum()), labels=0
         )
         self.count.update(
-            truncated=pieces.truncated, too_long_dropped=pieces.dropped, divided=pieces.divided
+            truncated=cut.truncated, too_long_dropped=cut.dropped, divided=cut.divided
         )
 
 
-def _without_short(encoded: EncodedChats, pieces: Pieces) -> SequenceBatch:
+def _without_short(encoded: EncodedChats, cut: Pieces) -> SequenceBatch:
     """Return the pieces that have something to predict: those of two tokens and more."""
-    remaining = np.flatnonzero(pieces.lengths >= 2)
-    sequences = pieces.sequence[remaining]
-    sizes = pieces.lengths[remaining]
+    remaining = np.flatnonzero(cut.lengths >= 2)
+    sequences = cut.sequence[remaining]
+    sizes = cut.lengths[remaining]
     tokens = encoded.tokens
     mask = encoded.mask
     if int(sizes.sum()) != len(tokens):
-        begins = pieces.starts[remaining] - (np.cumsum(sizes) - sizes)
-        positions = np.arange(sizes.sum()) + np.repeat(begins, sizes)
+        shifts = cut.starts[remaining] - (np.cumsum(sizes) - sizes)
+        positions = np.arange(sizes.sum()) + np.repeat(shifts, sizes)
         tokens = tokens[positions]
         mask = mask[positions]
     return SequenceBatch(
@@ -598,5 +598,5 @@ def _without_short(encoded: EncodedChats, pieces: Pieces) -> SequenceBatch:
         tokens=tokens,
         mask=mask,
         sizes=sizes,
-        labels=pieces.labels[remaining],
+        labels=cut.labels[remaining],
     )

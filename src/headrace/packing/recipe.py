@@ -104,8 +104,8 @@ class _PackedRun:
     @cached_property
     def repeated(self) -> dict[str, Mapping[str, int]]:
         """The tokens and labels that bins hold more than once, by reason."""
-        pieces = self.tokenised.summed("repeated_tokens")["repeated_tokens"]
-        return {"repeat": self.choice.repeated, TOO_LONG: {"tokens": pieces, "labels": 0}}
+        repeated_tokens = self.tokenised.summed("repeated_tokens")["repeated_tokens"]
+        return {"repeat": self.choice.repeated, TOO_LONG: {"tokens": repeated_tokens, "labels": 0}}
 
 
 def execute(

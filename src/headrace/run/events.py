@@ -67,10 +67,19 @@ class Step:
 
 @dataclass(frozen=True)
 class Note:
-    """A sentence the user should see; `level` is "info" or "warning"."""
+    """A sentence the user should see.
+
+    marked: the sentence with its settings marked, see `headrace.errors`. text: it in words for
+    Python.
+    """
 
     level: Literal["info", "warning"]
-    text: str
+    marked: str
+
+    @property
+    def text(self) -> str:
+        """The sentence, with settings as arguments of Python."""
+        return spell(self.marked)
 
 
 Event = StageBegan | TaskDone | Step | Note
@@ -86,7 +95,7 @@ def log_warnings(event: Event) -> None:
     split, for example.
     """
     if isinstance(event, Note) and event.level == "warning":
-        log.warning("%s", spell(event.text))
+        log.warning("%s", event.text)
 
 
 @dataclass
@@ -148,7 +157,7 @@ class CellProgress:
                 urgent = line.done >= line.tasks
             elif isinstance(event, Note):
                 prefix = "warning: " if event.level == "warning" else ""
-                self._notes.append(f"{prefix}{spell(event.text)}")
+                self._notes.append(f"{prefix}{event.text}")
             else:
                 return
             now = time.monotonic()

@@ -654,11 +654,11 @@ def _static(draft: _SeriesDraft, options: AskedSeries) -> list[str]:
     numbers = []
     complete = []  # numbers that all entities have
     for name, columns in parts.items():
-        present = [column for column in columns if column is not None]
-        if len(present) < len(columns):
+        known_columns = [column for column in columns if column is not None]
+        if len(known_columns) < len(columns):
             continue
         numbers.append(name)
-        if name not in signatures and not any(column.null_count for column in present):
+        if name not in signatures and not any(column.null_count for column in known_columns):
             complete.append(name)
     names = [known(name, parts, "static_features") for name in options.static_names]
     if not names:

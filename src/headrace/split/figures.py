@@ -263,8 +263,8 @@ def _most_frequent(column: str, names: Sequence[str], counts: Mapping[str, I64])
     widest = int(np.argmax(np.ptp(np.stack(shares), axis=0)))
     fractions = []
     for split, class_rows in counts.items():
-        share = percentage(int(class_rows[widest]), int(class_rows.sum()))
-        fractions.append(f"{share} of {split}")
+        part = percentage(int(class_rows[widest]), int(class_rows.sum()))
+        fractions.append(f"{part} of {split}")
     return (
         f"{answer} The share of {names[widest]} differs most between splits: {listed(fractions)}."
     )

@@ -465,8 +465,8 @@ def _lists(output: _SplitOutput, cells: FoldCells) -> Check:
     expected = cells.lists(filled)
     recorded = []
     for lists in run.manifest.folds:
-        kept = {split: [name for name in lists[split] if name in filled] for split in lists}
-        recorded.append(kept)
+        filled_lists = {split: [name for name in lists[split] if name in filled] for split in lists}
+        recorded.append(filled_lists)
     problem = None
     if recorded != expected:
         first = "their number"

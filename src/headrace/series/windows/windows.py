@@ -265,8 +265,8 @@ def check_some(windows: Windows, *, remedy: str = "") -> None:
             needed = options.window_rows
         ratio = math.ceil(100 * needed / max(1, int(store.entities.rows.max(initial=0)))) / 100
         if split != "all" and ratio < 1:
-            share = setting_name(f"{split}_ratio")
-            remedies.append(f"prepare the series with {share} of about {ratio:.2f} or more")
+            ratio_setting = setting_name(f"{split}_ratio")
+            remedies.append(f"prepare the series with {ratio_setting} of about {ratio:.2f} or more")
     else:
         fit = len(segments_of(store, split, options, Blockers()))
         one_blocker = {name: Blockers(**{name: runs}) for name, runs in blockers._asdict().items()}

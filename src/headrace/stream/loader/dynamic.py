@@ -534,8 +534,8 @@ class DynamicPass(RowPass):
                 decoded[block] = decode_block(
                     passes.index, read_block, block, names, reader, arrow=passes.arrow
                 )
-            pieces = [cut(decoded[block], low, high) for block, low, high in pool.spans]
-            yield pool.items, gather(pieces, pool.index)
+            chunks = [cut(decoded[block], low, high) for block, low, high in pool.spans]
+            yield pool.items, gather(chunks, pool.index)
 
     def _filled(
         self, names: Sequence[str], parts: list[Columns], real: int, quarantine: Quarantine | None

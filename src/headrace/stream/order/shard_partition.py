@@ -86,10 +86,10 @@ class ShardPartition:
             starts = bounds[:-1]
         origins = self.bases[split_at(self.bases, starts)[0]].tolist()
         rows = np.minimum(np.diff(bounds), steps * batch_size).tolist()
-        regions = zip(bounds[:-1].tolist(), rows, origins, strict=True)
+        bounded = zip(bounds[:-1].tolist(), rows, origins, strict=True)
         shares = []
-        for rank, (begin, count, origin) in enumerate(regions):
-            share = RankRows(
+        for rank, (begin, count, origin) in enumerate(bounded):
+            rank_rows = RankRows(
                 begin=begin,
                 stride=1,
                 batch_size=batch_size,
@@ -99,7 +99,7 @@ class ShardPartition:
                 filler=rank % max(1, remaining.total),
                 origin=origin,
             )
-            shares.append(share)
+            shares.append(rank_rows)
         return shares
 
     def advance(
