@@ -121,7 +121,7 @@ def decoded(folder: str) -> Callable[[Path], None]:
 
 
 def warm_headrace() -> None:
-    import headrace.stream.loader.dataset
+    import headrace.stream.loader.dataset  # noqa: F401
     import headrace.stream.loader.torch_dataset  # noqa: F401
 
     pa.array([1])  # pyarrow imports pandas here, where it is installed

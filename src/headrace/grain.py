@@ -127,7 +127,7 @@ def read_options(
     return grain.ReadOptions(num_threads=num_threads, prefetch_buffer_size=elements)
 
 
-def elastic(
+def elastic(  # noqa: PLR0913 - all are settings
     dataset: ContextMapDataset,
     global_batch_size: int,
     *,

@@ -71,7 +71,7 @@ class HeadraceDataModule(ResumedModule[PassLoader]):
     see `StreamOptions`. The first loader that is made raises `SettingsError` and `InputError`.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all are settings
         self,
         path: str | Path,
         *,
@@ -179,7 +179,12 @@ class EpochCallback(Callback):
         else:
             self._datasets = [datasets]
 
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:  # noqa: ARG002 - the hook's signature
+    def setup(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,  # noqa: ARG002 - the hook's signature
+        stage: str,
+    ) -> None:
         """Set the epoch before the first iterator."""
         if stage == "fit":
             self._tell(trainer.current_epoch)
@@ -196,7 +201,11 @@ class EpochCallback(Callback):
         """
         self._tell(checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"])
 
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002 - the hook's signature
+    def on_train_epoch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,  # noqa: ARG002 - the hook's signature
+    ) -> None:
         """Set the epoch before the next iterator, which Lightning makes before it announces the
         epoch.
         """

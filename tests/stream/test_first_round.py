@@ -6,7 +6,7 @@ from threading import Event
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.feather
+import pyarrow.feather  # noqa: F401 - pa.feather
 import pyarrow.parquet as pq
 import pytest
 from fault_cases import damage

@@ -84,6 +84,18 @@ _KINDS: dict[str, type[Rolling] | type[GroupKFold]] = {
 }
 
 
+def _parse(text: str) -> dict[str, Any]:
+    """Read a text such as rolling:n=5,step=30d as a mapping with `kind`."""
+    word, _, arguments = text.partition(":")
+    values: dict[str, Any] = {"kind": word.strip()}
+    for pair in arguments.split(","):
+        if pair.strip():
+            name, _, argument = pair.partition("=")
+            whole = re.fullmatch(r"\d{1,9}", argument.strip())
+            values[name.strip()] = int(argument) if whole else argument.strip()
+    return values
+
+
 def _read(value: object) -> object:
     """Build the folds that a text such as rolling:n=5,step=30d or a mapping with `kind`
     describes.
@@ -91,17 +103,7 @@ def _read(value: object) -> object:
     text = None
     if isinstance(value, str):
         text = value
-    if isinstance(value, str):
-        word, _, arguments = value.partition(":")
-        pairs = []
-        for pair in arguments.split(","):
-            if pair.strip():
-                pairs.append(pair.partition("="))
-        values: dict[str, Any] = {name.strip(): text.strip() for name, _, text in pairs}
-        for name, argument in values.items():
-            if re.fullmatch(r"\d{1,9}", argument):
-                values[name] = int(argument)
-        value = {"kind": word.strip(), **values}
+        value = _parse(text)
     if not isinstance(value, Mapping):
         if value is None or isinstance(value, Rolling | GroupKFold):
             return value

@@ -126,42 +126,51 @@ def _chain_all(
     return has_value
 
 
+def _float_reader(column: pa.Array) -> _Reader:
+    filled = column
+    if column.null_count:
+        filled = column.fill_null(float("nan"))
+    values = filled.to_numpy(zero_copy_only=False)
+
+    def floats(first: int, stop: int, spare: U64) -> tuple[U64, Bools | None]:
+        floats_ = spare[0].view(np.float64)
+        np.add(values[first:stop], 0.0, out=floats_, dtype=np.float64)  # -0.0 + 0.0 is 0.0
+        return spare[0], np.isnan(floats_) if np.isnan(floats_.min(initial=0.0)) else None
+
+    return floats
+
+
+def _integer_reader(column: pa.Array) -> _Reader:
+    """Read booleans and times as integers too."""
+    type_ = column.type
+    absent = None
+    if column.null_count:
+        absent = np.asarray(column.is_null())
+    if pa.types.is_boolean(type_):
+        column = column.cast(pa.int8())
+    elif pa.types.is_temporal(type_):
+        column = column.cast(pa.int32() if type_.bit_width == 32 else pa.int64())
+    if column.null_count:
+        column = column.fill_null(0)
+    numbers = column.to_numpy(zero_copy_only=False)
+    wide: type[np.uint64 | np.int64] = np.int64
+    if numbers.dtype.kind == "u":
+        wide = np.uint64
+
+    def integers(first: int, stop: int, spare: U64) -> tuple[U64, Bools | None]:
+        spare[0].view(wide)[:] = numbers[first:stop]
+        return spare[0], None if absent is None else absent[first:stop]
+
+    return integers
+
+
 def _reader(column: pa.Array, name: str) -> _Reader:
     """Prepare a column once, and return a function that reads the words of a range of rows."""
     type_ = column.type
     if pa.types.is_floating(type_):
-        if column.null_count:
-            filled = column.fill_null(float("nan"))
-        else:
-            filled = column
-        values = filled.to_numpy(zero_copy_only=False)
-
-        def floats(first: int, stop: int, spare: U64) -> tuple[U64, Bools | None]:
-            floats_ = spare[0].view(np.float64)
-            np.add(values[first:stop], 0.0, out=floats_, dtype=np.float64)  # -0.0 + 0.0 is 0.0
-            return spare[0], np.isnan(floats_) if np.isnan(floats_.min(initial=0.0)) else None
-
-        return floats
+        return _float_reader(column)
     if pa.types.is_boolean(type_) or pa.types.is_integer(type_) or pa.types.is_temporal(type_):
-        absent = None
-        if column.null_count:
-            absent = np.asarray(column.is_null())
-        if pa.types.is_boolean(type_):
-            column = column.cast(pa.int8())
-        elif pa.types.is_temporal(type_):
-            column = column.cast(pa.int32() if type_.bit_width == 32 else pa.int64())
-        numbers = (column.fill_null(0) if column.null_count else column).to_numpy(
-            zero_copy_only=False
-        )
-        wide: type[np.uint64 | np.int64] = np.int64
-        if numbers.dtype.kind == "u":
-            wide = np.uint64
-
-        def integers(first: int, stop: int, spare: U64) -> tuple[U64, Bools | None]:
-            spare[0].view(wide)[:] = numbers[first:stop]
-            return spare[0], None if absent is None else absent[first:stop]
-
-        return integers
+        return _integer_reader(column)
     if pa.types.is_decimal(type_):
         return _text_reader(column.cast(pa.string()))
     if pa.types.is_fixed_size_binary(type_):
@@ -258,7 +267,7 @@ def _words_of_many_bytes(texts: pa.Array) -> tuple[U64, Bools | None]:
     return words, sizes == 0
 
 
-def _chained_words(texts: pa.Array) -> U64:
+def _chained_words(texts: pa.Array) -> U64:  # noqa: PLR0914 - one computation
     """Return a word for every text from its size and its bytes, eight at a time."""
     texts = texts.cast(pa.large_binary())
     offsets = np.frombuffer(texts.buffers()[1], np.int64, len(texts) + 1, 8 * texts.offset)

@@ -84,7 +84,10 @@ class Dates:
     forms: frozenset[str]
 
 
-def parse_dates(column: pa.ChunkedArray, date_format: str) -> Dates:
+def parse_dates(  # noqa: PLR0911 - one case each
+    column: pa.ChunkedArray,
+    date_format: str,
+) -> Dates:
     """Parse a column of text, numbers, dates or timestamps.
 
     date_format: "auto", one of `DATE_WORDS`, or a strptime pattern. The caller decides whether one

@@ -101,32 +101,10 @@ def survey(
         newline = "\n"
     else:
         first = head[text_start : int(ends[0])]
-        newline = "\n"
-        if first.endswith(b"\r\n"):
-            newline = "\r\n"
-        if width != 1 and not first.strip(b"\r\n"):
-            raise InputError(
-                "it is blank, a header was expected",
-                path=path,
-                remedy="remove the blank lines before it",
-            )
-        names = _split_header(path, first, separator)
+        newline = "\r\n" if first.endswith(b"\r\n") else "\n"
+        names = _names_in(path, first, separator, signature)
         header_bytes = int(ends[0])
-        if signature is None and any("\0" in name for name in names):
-            raise InputError(
-                "a column name holds a zero byte",
-                path=path,
-                row="line 1",
-                remedy="convert the file to UTF-8 (it may be UTF-16)",
-            )
         if signature is not None and names != list(signature):
-            if len(names) != len(signature):
-                raise InputError(
-                    f"it has {len(names)} fields, the signature names {len(signature)}",
-                    path=path,
-                    row="line 1",
-                    remedy="correct the signature file",
-                )
             names = list(signature)
             header_bytes = text_start
     columns = [column_name(raw) for raw in names]
@@ -138,6 +116,34 @@ def survey(
         null_columns=frozenset(columns),
         dialect=Dialect(separator, newline, bom, header_bytes),
     )
+
+
+def _names_in(
+    path: Path, first: bytes, separator: str, signature: Sequence[str] | None
+) -> list[str]:
+    """Return the fields of the first record, which may be a header or a row of the signature."""
+    if (signature is None or len(signature) != 1) and not first.strip(b"\r\n"):
+        raise InputError(
+            "it is blank, a header was expected",
+            path=path,
+            remedy="remove the blank lines before it",
+        )
+    names = _split_header(path, first, separator)
+    if signature is None and any("\0" in name for name in names):
+        raise InputError(
+            "a column name holds a zero byte",
+            path=path,
+            row="line 1",
+            remedy="convert the file to UTF-8 (it may be UTF-16)",
+        )
+    if signature is not None and len(names) != len(signature):
+        raise InputError(
+            f"it has {len(names)} fields, the signature names {len(signature)}",
+            path=path,
+            row="line 1",
+            remedy="correct the signature file",
+        )
+    return names
 
 
 class DelimitedCode(FormatCode):
@@ -405,29 +411,17 @@ def _find_separator(
     usual = expected or ","
     if not len(ends) or width == 1:
         return usual
-    at = {
-        character: records.outside_quotes(data, quotes, ord(character))
-        for character in SEPARATOR_NAMES
-    }
-    candidates = [
-        character
-        for character in SEPARATOR_NAMES
-        if len(at[character]) and at[character][0] < ends[0]
-    ]
-    if len(candidates) < 2:
-        if candidates:
-            return candidates[0]
-        return usual
-    if reads == "all" or len(ends) == 1:
-        complete = ends
-    else:
-        complete = ends[:-1]
+    at = {}
+    for character in SEPARATOR_NAMES:
+        positions = records.outside_quotes(data, quotes, ord(character))
+        if len(positions) and positions[0] < ends[0]:
+            at[character] = positions
+    candidates = list(at)
+    complete = ends if reads == "all" or len(ends) == 1 else ends[:-1]
     row = ~records.blank(data, complete)
     # a header and no rows, so nothing can be misread
-    if width is None and np.count_nonzero(row) == 1:
-        if usual in candidates:
-            return usual
-        return candidates[0]
+    if len(candidates) < 2 or (width is None and np.count_nonzero(row) == 1):
+        return usual if usual in candidates or not candidates else candidates[0]
     fitting = []
     for character in candidates:
         fields = records.fields_per_record(at[character], complete)[row]

@@ -179,7 +179,7 @@ class DelimitedChunk:
             spans.append((starts, ends))
         return spans
 
-    def digests(self, columns: Sequence[str]) -> U64:
+    def digests(self, columns: Sequence[str]) -> U64:  # noqa: PLR0914 - one computation
         """Digest the fields of these columns, row by row, from the bytes of the file; 0 if all
         fields are empty.
 
@@ -309,7 +309,7 @@ class DelimitedChunk:
         return table
 
 
-def parse(
+def parse(  # noqa: PLR0913 - all are settings
     data: records.Data,
     separator: str,
     width: int,
@@ -359,7 +359,7 @@ def parse(
             return pacsv.read_csv(pa.BufferReader(data), read, split, convert).combine_chunks()
 
 
-def parse_numbers(
+def parse_numbers(  # noqa: PLR0911 - one case each
     data: bytes,
     *,
     separator: str,

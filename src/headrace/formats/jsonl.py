@@ -70,7 +70,23 @@ class _Repeats(InputError):
     """An object inside a row repeats a key."""
 
 
-def survey(path: Path, name: str, file_type: FileType) -> Shard:
+def _line_of(block: bytes, row: int) -> int:
+    """Return the line of a row of a block, from 1; blank lines are no rows."""
+    visible = (
+        number for number, line in enumerate(block.split(b"\n"), start=1) if line.strip(b" \t\r")
+    )
+    return next(itertools.islice(visible, row, None))
+
+
+def _common_type(before: pa.DataType, now: pa.DataType, largest: int) -> pa.DataType | None:
+    """Return the type of both; None if a value would be lost. largest: of the whole numbers."""
+    common_type = supertype(before, now)
+    if common_type is None and {before, now} == {pa.int64(), pa.float64()} and largest <= _EXACT:
+        return pa.float64()
+    return common_type
+
+
+def survey(path: Path, name: str, file_type: FileType) -> Shard:  # noqa: PLR0914 - one pass
     """Find columns and types of a JSON shard by reading all of it.
 
     A file of 0 bytes is an empty shard.
@@ -94,18 +110,11 @@ def survey(path: Path, name: str, file_type: FileType) -> Shard:
         if repeated:
             at, key = repeated
             row = data.count(b"\n", 0, at)
-            where: int | str = rows + row + 1
-            if file_type.format.name == "jsonl":  # `data` lacks the blank lines
-                visible = (
-                    number
-                    for number, line in enumerate(block.split(b"\n"), lines + 1)
-                    if line.strip(b" \t\r")
-                )
-                where = f"line {next(itertools.islice(visible, row, None))}"
+            in_lines = file_type.format.name == "jsonl"
             raise InputError(
                 "the key appears twice in an object, and readers take different values",
                 path=path,
-                row=where,
+                row=f"line {lines + _line_of(block, row)}" if in_lines else rows + row + 1,
                 column=key,
                 remedy="leave one of them",
             )
@@ -118,14 +127,8 @@ def survey(path: Path, name: str, file_type: FileType) -> Shard:
                     largest.get(column.name, 0), *(abs(bound or 0) for bound in bounds.values())
                 )
             before = fields.get(column.name, pa.null())
-            kind_now = supertype(before, column.type)
-            if (
-                kind_now is None
-                and {before, column.type} == {pa.int64(), pa.float64()}
-                and largest[column.name] <= _EXACT
-            ):
-                kind_now = pa.float64()
-            if kind_now is None:
+            common_type = _common_type(before, column.type, largest.get(column.name, 0))
+            if common_type is None:
                 raise InputError(
                     f"it is {before} in another row",
                     path=path,
@@ -134,7 +137,7 @@ def survey(path: Path, name: str, file_type: FileType) -> Shard:
                     value=str(column.type),
                     remedy="write one type throughout",
                 )
-            fields[column.name] = kind_now
+            fields[column.name] = common_type
             if table[column.name].null_count or (rows and before == pa.null()):
                 nulls.add(column.name)
         nulls.update(set(fields) - set(table.column_names))

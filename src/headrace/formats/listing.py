@@ -501,20 +501,24 @@ def _objects(entry: Path) -> _Objects:
             if directories and all(map(is_partition, directories)):
                 inside.append(fact)
         files |= _data_objects(entry, inside)
-    of_splits: dict[str, dict[Path, _Stat]] = {}
-    for name in filter(is_split_name, prefixes):
-        if split_files := _objects(entry / name).files:
-            of_splits[name] = split_files
-    if of_splits and files:
+    in_splits = _split_objects(entry, prefixes)
+    if in_splits and files:
+        names_of_splits = sorted({path.relative_to(entry).parts[0] for path in in_splits})
         raise InputError(
-            f"{', '.join(of_splits)} are splits by their names, and {min(files).name} belongs to"
-            " none of them",
+            f"{', '.join(names_of_splits)} are splits by their names, and {min(files).name} belongs"
+            " to none of them",
             path=entry,
             remedy="give one prefix, or move the other data away",
         )
-    for split_files in of_splits.values():
-        files |= split_files
-    return _Objects(files, entry)
+    return _Objects(files | in_splits, entry)
+
+
+def _split_objects(entry: Path, prefixes: Iterable[str]) -> dict[Path, _Stat]:
+    """List the data files of the prefixes that are named as splits."""
+    files: dict[Path, _Stat] = {}
+    for name in filter(is_split_name, prefixes):
+        files |= _objects(entry / name).files
+    return files
 
 
 def _data_objects(prefix: Path, objects: Iterable[Fact]) -> dict[Path, _Stat]:

@@ -184,7 +184,7 @@ def file_type_of_word(word: str) -> FileType:
         ) from None
 
 
-def read_block(
+def read_block(  # noqa: PLR0913 - all are settings
     path: Path,
     word: str,
     *,

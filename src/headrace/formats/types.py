@@ -105,6 +105,13 @@ def plain(type_: pa.DataType) -> pa.DataType:
         return pa.string()
     if pa.types.is_large_binary(type_) or pa.types.is_binary_view(type_):
         return pa.binary()
+    return _plain_nested(type_)
+
+
+def _plain_nested(type_: pa.DataType) -> pa.DataType:
+    """Normalize what lists and structs hold. Types in which nothing changes are returned as they
+    are.
+    """
     if (
         pa.types.is_large_list(type_)
         or pa.types.is_list_view(type_)
@@ -113,9 +120,7 @@ def plain(type_: pa.DataType) -> pa.DataType:
         return pa.list_(plain(type_.value_type))
     if pa.types.is_struct(type_):
         inner = [field.with_type(plain(field.type)) for field in type_]
-        if inner == list(type_):
-            return type_
-        return pa.struct(inner)
+        return type_ if inner == list(type_) else pa.struct(inner)
     if pa.types.is_list(type_) or pa.types.is_fixed_size_list(type_):
         item = type_.value_field.with_type(plain(type_.value_type))
         if item == type_.value_field:
@@ -126,7 +131,10 @@ def plain(type_: pa.DataType) -> pa.DataType:
     return type_
 
 
-def supertype(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
+def supertype(  # noqa: PLR0911 - one case each
+    a: pa.DataType,
+    b: pa.DataType,
+) -> pa.DataType | None:
     """Find the smallest type that holds every value of both without loss, or None.
 
     Numbers never become text and text never a number: 7 and "007" are different values.

@@ -131,7 +131,7 @@ class ShardWriter:
     None: the module's rule.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all are settings
         self,
         path: Path,
         *,

@@ -286,7 +286,11 @@ def _part_stem(number: int) -> str:
     return f"{STAGE_DIRECTORY}/write/fitted-{number:05d}"
 
 
-def write_batch(settings: Series, spool: BatchSpool, files: TaskFiles) -> dict[str, Any]:
+def write_batch(  # noqa: PLR0914 - one computation
+    settings: Series,
+    spool: BatchSpool,
+    files: TaskFiles,
+) -> dict[str, Any]:
     """Scale and write the retained entities of a batch, and write the quality reports of all."""
     entities = spool.entities()
     values = spool.values()

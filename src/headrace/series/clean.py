@@ -254,7 +254,7 @@ class Cleaned:
     trimmed_steps: tuple[int, int]
 
 
-def clean(
+def clean(  # noqa: PLR0914 - one computation
     settings: Series, observed: Observed, entity: str, *, edges: Sequence[int] | None = None
 ) -> Cleaned:
     """Clean the rows of one entity. O(steps of its axis) of memory. Raises `LeftOut`.
@@ -564,7 +564,11 @@ def quality_report(
     }
 
 
-def add_to_report(report: dict[str, Any], settings: Series, cleaned: Cleaned) -> None:
+def add_to_report(  # noqa: PLR0914 - one computation
+    report: dict[str, Any],
+    settings: Series,
+    cleaned: Cleaned,
+) -> None:
     """Add to the quality report of an entity what is known of one that passes.
 
     Counts are of the retained steps. imputation_info has for each column: gaps that were filled,

@@ -91,7 +91,7 @@ class RollingCells:
     sides: Sequence[Side]
 
     @classmethod
-    def of(
+    def of(  # noqa: PLR0914 - one computation
         cls, cuts: Cuts, folds: Rolling, margin_us: int, held_out: Sequence[Side]
     ) -> RollingCells:
         """Shift both cuts by a step for each fold.

@@ -85,7 +85,10 @@ def _split_tables(run_facts: RunFacts) -> dict[str, pl.DataFrame]:
     return tables
 
 
-def _availability_figure(run_facts: RunFacts, tables: Mapping[str, pl.DataFrame]) -> Figure:
+def _availability_figure(  # noqa: PLR0914 - one computation
+    run_facts: RunFacts,
+    tables: Mapping[str, pl.DataFrame],
+) -> Figure:
     question = "When does each entity have data?"
     starts = {split: table["begin"].to_numpy() for split, table in tables.items()}
     ends = {split: table["end"].to_numpy() for split, table in tables.items()}

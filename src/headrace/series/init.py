@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -407,7 +408,7 @@ def _look(options: AskedSeries) -> tuple[dict[str, str], Look]:
     return {"reader": reader}, look_of(tuple(options.source), folder, names, size, tables)
 
 
-def _look_at_rows(draft: _SeriesDraft, data: Look) -> None:
+def _look_at_rows(draft: _SeriesDraft, data: Look) -> None:  # noqa: PLR0914 - one computation
     """Complete the draft from the first rows of some files, read as the run reads them."""
     seen = draft.seen
     shaped = Series(**draft.settings, min_train_years=0)
@@ -615,7 +616,24 @@ def sentinels_of(values: F64) -> list[float]:
     return sentinels
 
 
-def _static(draft: _SeriesDraft, options: AskedSeries) -> list[str]:
+def _entity_column(tables: Sequence[tuple[Path, pa.Table]], entities: Collection[str]) -> str:
+    """Return the column of the files about entities that names the most of them."""
+    shared = Counter[str]()
+    for _, table in tables:
+        for name in table.column_names:
+            texts = pc.cast(table[name], pa.string()).to_pylist()
+            shared[name] += len(set(texts) & set(entities))
+    key = max(shared, key=lambda name: shared[name], default="")
+    if not shared[key]:
+        raise SettingsError(
+            "no column of these files names the entities",
+            setting="static",
+            remedy="give others, or rename the files",
+        )
+    return key
+
+
+def _static(draft: _SeriesDraft, options: AskedSeries) -> list[str]:  # noqa: C901 - many cases
     """Add the static features to the draft; return the names of those that are texts."""
     shape = {
         **draft.settings,
@@ -626,19 +644,7 @@ def _static(draft: _SeriesDraft, options: AskedSeries) -> list[str]:
     shaped = Series(**shape)
     files = files_of(STATIC, shaped.source_files())
     tables = [(path, static_table(shaped, path, name)) for path, name in files]
-    shared = Counter[str]()  # how many entities a column names
-    for _, table in tables:
-        for name in table.column_names:
-            shared[name] += len(
-                set(pc.cast(table[name], pa.string()).to_pylist()) & set(draft.entities)
-            )
-    key = max(shared, key=lambda name: shared[name], default="")
-    if not shared[key]:
-        raise SettingsError(
-            "no column of these files names the entities",
-            setting="static",
-            remedy="give others, or rename the files",
-        )
+    key = _entity_column(tables, draft.entities)
     parts: dict[str, list[pa.ChunkedArray | None]] = {}
     signatures: set[str] = set()
     for path, table in tables:
@@ -646,7 +652,7 @@ def _static(draft: _SeriesDraft, options: AskedSeries) -> list[str]:
             table = table.filter(
                 pc.is_in(pc.cast(table[key], pa.string()), value_set=pa.array(draft.entities))
             )
-        for name in (column_name for column_name in table.column_names if column_name != key):
+        for name in sorted({*table.column_names} - {key}, key=table.column_names.index):
             parts.setdefault(name, []).append(number_share(table[name]))
             # computed from streamflow, val and test included
             if path.name.startswith("camels_hydro"):
@@ -655,11 +661,10 @@ def _static(draft: _SeriesDraft, options: AskedSeries) -> list[str]:
     complete = []  # numbers that all entities have
     for name, columns in parts.items():
         known_columns = [column for column in columns if column is not None]
-        if len(known_columns) < len(columns):
-            continue
-        numbers.append(name)
-        if name not in signatures and not any(column.null_count for column in known_columns):
-            complete.append(name)
+        if len(known_columns) == len(columns):
+            numbers.append(name)
+            if name not in signatures and not any(column.null_count for column in known_columns):
+                complete.append(name)
     names = [known(name, parts, "static_features") for name in options.static_names]
     if not names:
         names = complete

@@ -52,7 +52,11 @@ _NAMES = 3  # in a message
 _FREQUENCY_ENTITIES = 16  # enough to find the most common step
 
 
-def execute(settings: Series, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
+def execute(  # noqa: PLR0914 - one computation
+    settings: Series,
+    context: RunContext,
+    files: Sequence[tuple[Path, str]],
+) -> Outcome:
     """Do the work of a run in its directory."""
     _warn_of_unread_entries(settings, context)
     opened = open_source(settings, context, files)

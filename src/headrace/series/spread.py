@@ -99,7 +99,7 @@ class _SpreadShard:
             return self._wide_rows()
         return self._long_rows()
 
-    def _long_rows(self) -> Iterator[_EntityRows]:
+    def _long_rows(self) -> Iterator[_EntityRows]:  # noqa: PLR0914 - one computation
         settings = self.settings
         key = settings.entity
         requested = None

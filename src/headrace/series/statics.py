@@ -58,7 +58,7 @@ class Statics:
         return messages
 
 
-def read_statics(
+def read_statics(  # noqa: PLR0914 - one computation
     settings: Series, files: Sequence[tuple[Path, str]], entities: Sequence[str]
 ) -> Statics:
     """Read the static features of these entities from all files. An entity in no file lacks all of
@@ -236,7 +236,7 @@ class ProcessedStatics:
     imputed: dict[str, int]
 
 
-def process_statics(
+def process_statics(  # noqa: PLR0914 - one computation
     settings: Series, statics: Statics, entities: Sequence[str]
 ) -> ProcessedStatics:
     """Fit and transform the static features of these entities.

@@ -329,7 +329,11 @@ def _check_cuts(run: FinishedRun, settings: Series) -> list[Check]:
     return checks
 
 
-def _check_dates(run: FinishedRun, settings: Series, table: pl.DataFrame) -> Check:
+def _check_dates(  # noqa: PLR0914 - one computation
+    run: FinishedRun,
+    settings: Series,
+    table: pl.DataFrame,
+) -> Check:
     """Check, in every fold, that each split's rows lie between its cuts, at the requested distance
     from the next.
     """
@@ -542,7 +546,7 @@ def _check_pipelines(run: FinishedRun, settings: Series) -> Check:
     return Check(name, f"{same} that {fitting_run} fitted", problem)
 
 
-def _check_scaling(run: FinishedRun, settings: Series) -> Check:
+def _check_scaling(run: FinishedRun, settings: Series) -> Check:  # noqa: PLR0914 - one computation
     """Check that some entities of the source, cleaned and scaled again, equal the rows of the
     store.
     """

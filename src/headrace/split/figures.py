@@ -287,7 +287,19 @@ def _class_chart(names: Mapping[int, str], counts: Mapping[str, I64]) -> Chart:
     return charts.bars(labels, shares, splits, unit="of the rows", texts=texts)
 
 
-def drift_figures(data: RunFacts) -> list[Figure]:
+def _numeric_features(data: RunFacts) -> list[str]:
+    """Name the columns of numbers that have no role of their own."""
+    roles = {data.config.get(role) for role in ("time", "entity", "label")}
+    roles |= {"source_shard", "source_row"}
+    names = []
+    for field in data.run.split_index(data.splits[0]).schema:
+        numeric = pa.types.is_integer(field.type) or pa.types.is_floating(field.type)
+        if numeric and field.name not in roles:
+            names.append(field.name)
+    return names
+
+
+def drift_figures(data: RunFacts) -> list[Figure]:  # noqa: PLR0914 - of one picture and its words
     """Draw the numeric columns whose distributions differ most between train and the other splits.
 
     The difference is the Kolmogorov-Smirnov statistic: the largest difference between the shares of
@@ -297,16 +309,7 @@ def drift_figures(data: RunFacts) -> list[Figure]:
     others = [split for split in data.splits if split != "train"]
     if "train" not in data.splits or not others or _much_to_read(data, _MOST_LABELS):
         return []
-    roles = {data.config.get(role) for role in ("time", "entity", "label")} | {
-        "source_shard",
-        "source_row",
-    }
-    schema = data.run.split_index(data.splits[0]).schema
-    numeric = []
-    for field in schema:
-        if pa.types.is_integer(field.type) or pa.types.is_floating(field.type):
-            numeric.append(field.name)
-    names = [name for name in numeric if name not in roles]
+    names = _numeric_features(data)
     samples = {}
     if names:
         samples = {split: _sampled(data, split, names) for split in ("train", *others)}

@@ -53,15 +53,8 @@ def path_of(address: str | PurePath) -> Path:
         return Path(os.path.expanduser(text))
     scheme = match[1].lower()
     remainder = text[match.end() :]
-    if scheme == "file":  # a `Path` no longer tells a host from a directory
-        host, _, below = remainder.partition("/")
-        if text[5:8] == "///":
-            return Path("/" + unquote(remainder))
-        if text[5:7] == "//" and host == "localhost":
-            return Path("/" + unquote(below))
-        raise SettingsError(
-            "file:// address: may name a host", remedy="give the path as it is on this machine"
-        )
+    if scheme == "file":
+        return _path_of_file_address(text, remainder)
     if scheme not in SCHEMES:
         if len(scheme) == 1:
             what = f"drive {match[1]}:"
@@ -72,14 +65,8 @@ def path_of(address: str | PurePath) -> Path:
             remedy=f"give a local path, or {', '.join(SCHEMES)}://",
         )
     name, _, key = remainder.partition("/")
-    if (
-        not name
-        or "@" in name
-        or ":" in name
-        or "?X-" in remainder
-        or "?sig=" in remainder
-        or "?sv=" in remainder
-    ):
+    secrets = [word for word in ("?X-", "?sig=", "?sv=") if word in remainder]
+    if not name or "@" in name or ":" in name or secrets:
         raise SettingsError(
             f"{scheme}:// address: has"
             f" {('no bucket' if not name else 'credentials or a query in it')}",
@@ -90,6 +77,18 @@ def path_of(address: str | PurePath) -> Path:
             f"{scheme}://{remainder}: has . or .. in it", remedy="give the key as it is"
         )
     return cast("Path", ObjectPath(f"{scheme}:", name, key))
+
+
+def _path_of_file_address(text: str, remainder: str) -> Path:
+    """Make a local path of file:///PATH or file://localhost/PATH."""
+    host, _, below = remainder.partition("/")
+    if text[5:8] == "///":
+        return Path("/" + unquote(remainder))
+    if text[5:7] == "//" and host == "localhost":
+        return Path("/" + unquote(below))
+    raise SettingsError(  # a `Path` no longer tells a host from a directory
+        "file:// address: may name a host", remedy="give the path as it is on this machine"
+    )
 
 
 def local_path_of(address: str | PurePath, name: str) -> Path:

@@ -87,7 +87,7 @@ class PipelineIterableDataset(StreamingDataset):
     be read as declared.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - all are settings; in the order of the call
         self,
         config: Mapping[str, Any],
         file_dir: str | Path | None = None,

@@ -29,7 +29,7 @@ _PART_ROWS = 1 << 18
 _log = logging.getLogger("headrace")
 
 
-def distribution_info(
+def distribution_info(  # noqa: PLR0913 - all are settings
     index: SplitIndex,
     plan: Plan,
     *,

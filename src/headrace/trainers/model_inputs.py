@@ -46,7 +46,7 @@ class ModelInputs:
     they would not.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all are settings
         self,
         stream: StreamLoader,
         *,
@@ -137,17 +137,7 @@ class ModelInputs:
             inputs["labels"] = inputs["labels"].masked_fill(~inside["labels"], IGNORED)
         if self._wanted is not None:
             inputs = {name: value for name, value in inputs.items() if name in self._wanted}
-        for name, value in inputs.items():
-            if not isinstance(value, torch.Tensor):
-                raise SettingsError(
-                    f"the model would get {type(value).__name__}",
-                    column=name,
-                    remedy=(
-                        f"leave texts out with {setting('columns')}; for lists open the stream with"
-                        f" {setting('lists', 'padded')}, with {setting('pack')}, or with"
-                        f" {setting('batch_format', 'rows')} and a data collator"
-                    ),
-                )
+        _check_tensors(inputs)
         if len(rows) == len(valid):
             return inputs
         return {name: value[rows] for name, value in inputs.items()}
@@ -260,3 +250,18 @@ def first_rows(stream: StreamLoader) -> list[dict[str, Any]]:
             ),
         )
     return [{"input_ids": [0, 0], "labels": [0, 0]}]
+
+
+def _check_tensors(inputs: dict[str, Any]) -> None:
+    """Raise `SettingsError` for a value that no model takes."""
+    for name, value in inputs.items():
+        if not isinstance(value, torch.Tensor):
+            raise SettingsError(
+                f"the model would get {type(value).__name__}",
+                column=name,
+                remedy=(
+                    f"leave texts out with {setting('columns')}; for lists open the stream with"
+                    f" {setting('lists', 'padded')}, with {setting('pack')}, or with"
+                    f" {setting('batch_format', 'rows')} and a data collator"
+                ),
+            )

@@ -102,7 +102,7 @@ class HeadraceDataLoader(_BaseDataLoader):  # type: ignore[misc]  # torchtitan n
         positions: Positions = "sequence"
         options: Annotated[Mapping[str, Any], tyro.conf.Suppress] = field(default_factory=dict)
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all are settings
         self,
         config: Config,
         *,

@@ -426,7 +426,11 @@ def _first(mask: Bools) -> tuple[int, int] | None:
     return None
 
 
-def _measure(step: StepData, matrix: F64, offsets: I64) -> dict[str, F64]:
+def _measure(  # noqa: PLR0911 - one case each
+    step: StepData,
+    matrix: F64,
+    offsets: I64,
+) -> dict[str, F64]:
     word = step["step"]
     if word == "FunctionTransformer":
         return {}

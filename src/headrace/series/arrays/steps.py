@@ -220,7 +220,7 @@ class FittedStep:
     fitted: Mapping[str, F64]
 
     @cached_property
-    def linear(self) -> tuple[F64, F64] | None:
+    def linear(self) -> tuple[F64, F64] | None:  # noqa: PLR0911 - one case each
         """The pair (offset, scale) [G, C]; None for a step without a linear part."""
         word = self.step["step"]
         step = self.step

@@ -126,7 +126,7 @@ class WindowRuns:
         return WindowRuns(self.entity[mask], self.first[mask], self.count[mask], self.stride)
 
 
-def find_valid_sequences(
+def find_valid_sequences(  # noqa: PLR0913, PLR0914 - all are settings
     starts: I64,
     ends: I64,
     *,

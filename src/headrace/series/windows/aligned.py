@@ -83,7 +83,7 @@ class AlignedWindows(Windows):
         assert isinstance(coarse, AlignedWindows)
         return replace(coarse, finer=finer)
 
-    def having_all(self) -> AlignedWindows:
+    def having_all(self) -> AlignedWindows:  # noqa: PLR0914 - one computation
         """Return the windows that have a counterpart in every finer run."""
         starts = [np.empty(0, np.int64)]
         owners = [np.empty(0, np.int64)]

@@ -134,7 +134,7 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
     validation="none"), test or predict.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all are settings
         self,
         source: str | Path | JobSettings,
         *,

@@ -292,7 +292,7 @@ class WindowLoader(StreamLoader):
     Raises `SettingsError` for settings that cannot work.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all are settings
         self,
         windows: Windows,
         *,

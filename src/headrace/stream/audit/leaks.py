@@ -219,7 +219,7 @@ class LeakReport:
         return {**asdict(self), "worst": self.worst}
 
 
-def find_leaks(
+def find_leaks(  # noqa: PLR0913 - all are settings
     dataset: Dataset,
     *,
     content: Sequence[str] = (),

@@ -338,7 +338,7 @@ class Dataset(IndexedDataset):
             limit_bytes=options.cache_bytes,
         )
 
-    def map_dataset(
+    def map_dataset(  # noqa: PLR0913 - all are settings
         self,
         split: str | None = None,
         *,

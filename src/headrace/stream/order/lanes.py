@@ -68,7 +68,7 @@ def is_small(rows: int, decoded_bytes: int) -> bool:
     return rows <= SMALL_ROWS and decoded_bytes <= SMALL_BYTES
 
 
-def choose_lanes(
+def choose_lanes(  # noqa: PLR0913 - all are settings
     index: SplitIndex,
     *,
     shuffle: bool,

@@ -345,7 +345,7 @@ class Plan:
             by_kinds.setdefault(kinds, []).extend(needs)
         return {kinds: np.concatenate(needs, axis=1) for kinds, needs in by_kinds.items()}
 
-    def _needs_of(
+    def _needs_of(  # noqa: PLR0914 - one computation
         self, part: EpochPart, rank_rows: RankRows, *, kinds: int, rank: int | None
     ) -> I64:
         """Return the needs of one rank's region in a part, or of all ranks together where they

@@ -67,7 +67,7 @@ _POOLS_OF_MEMORY = 3  # in the loop, waiting for it, and being gathered
 _MANY_TIMES = 8  # blocks per block that may be decoded twice for an earlier first batch
 
 
-def read_share(
+def read_share(  # noqa: PLR0913 - all are settings
     plan: Plan,
     read_block: ReadBlock,
     options: StreamOptions,
