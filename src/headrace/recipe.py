@@ -50,6 +50,18 @@ BUILT_IN = {
 }
 
 
+class SplitContents(NamedTuple):
+    """What the units of a split are compared by.
+
+    columns: the compared ones. first_rows: of each unit, int64 [units]. digests: of each unit,
+    uint64 [units].
+    """
+
+    columns: tuple[str, ...]
+    first_rows: I64
+    digests: U64
+
+
 class JobSettings(Protocol):
     """The settings of one recipe, which know their source and can be executed: what
     `headrace.prepare` takes.
@@ -165,14 +177,9 @@ class Recipe:
         """
         return {}
 
-    def contents(
-        self, dataset: IndexedDataset, split: str, workers: int
-    ) -> tuple[tuple[str, ...], I64, U64]:
+    def contents(self, dataset: IndexedDataset, split: str, workers: int) -> SplitContents:
         """Return what units of several rows or parts of one are compared by; asked only if
         `content_unit` is set.
-
-        The compared names, the first row of each unit, int64 [units], and its digest, uint64
-        [units].
         """
         raise NotImplementedError(f"recipe {self.name!r} has no contents")
 

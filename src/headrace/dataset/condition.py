@@ -203,7 +203,8 @@ def _term(name: str, comparison: str, value: Any) -> Term:
             value=value,
             remedy=f'use the expression pc.field("{name}").is_null() or .is_valid()',
         )
-    return name, "==" if comparison == "=" else comparison, tuple(values) if takes_list else value
+    operator = "==" if comparison == "=" else comparison
+    return name, operator, tuple(values) if takes_list else value
 
 
 def _expression(term: Term, schema: pa.Schema) -> pc.Expression:

@@ -572,9 +572,9 @@ def _columns_worth_a_dictionary(sample: pa.Table, encoding: Encoding) -> list[st
         values = sample[field.name]
         # in half the time of count_distinct
         distinct = len(pc.unique(values)) - bool(values.null_count)
-        if (
-            distinct * (32 if encoding == "fast" else 2 if is_text(field.type) else 4)
-            <= sample.num_rows
-        ):
+        repeats = 2 if is_text(field.type) else 4
+        if encoding == "fast":
+            repeats = 32
+        if distinct * repeats <= sample.num_rows:
             repeating.append(field.name)
     return repeating

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from headrace.errors import setting
-from headrace.recipe import Recipe
+from headrace.recipe import Recipe, SplitContents
 
 if TYPE_CHECKING:
-    from headrace.arrays import I64, U64
     from headrace.cli.init.commented import Section
     from headrace.cli.tables import Detail
     from headrace.dataset.indexed import IndexedDataset
@@ -119,9 +118,7 @@ class HistoriesRecipe(Recipe):
 
         print_histories(console, manifest, run, detail)
 
-    def contents(
-        self, dataset: IndexedDataset, split: str, workers: int
-    ) -> tuple[tuple[str, ...], I64, U64]:
+    def contents(self, dataset: IndexedDataset, split: str, workers: int) -> SplitContents:
         from headrace.histories.verify import contents_of_split
 
         return contents_of_split(dataset, split, workers)

@@ -393,9 +393,8 @@ def _find_value(seen: Look, chosen: str | None, free: Sequence[str]) -> Proposal
         for column_name in numbers:
             if (_numbers(seen, column_name) > np.floor(_numbers(seen, column_name))).any():
                 finer.append(column_name)
-        usable = _called(numbers, _VALUES) or (
-            finer if len(finer) == 1 else numbers if len(numbers) == 1 else []
-        )
+        alone = [names for names in (finer, numbers) if len(names) == 1]
+        usable = _called(numbers, _VALUES) or (alone[0] if alone else [])
         if not usable:
             raise SettingsError(
                 "no column is the latency for certain",

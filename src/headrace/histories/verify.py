@@ -54,6 +54,7 @@ from headrace.histories.spill import (
     partition_of,
 )
 from headrace.histories.write import ROWS, SPLITS
+from headrace.recipe import SplitContents
 from headrace.settings import Duplicates
 from headrace.storage.places import place_of
 
@@ -526,12 +527,9 @@ def _codes_rule(decoded: Decoded) -> Rule:
     return Rule(np.isin(np.arange(len(decoded.n)), rows), message)
 
 
-def contents_of_split(
-    dataset: IndexedDataset, split: str, workers: int
-) -> tuple[tuple[str, ...], I64, U64]:
+def contents_of_split(dataset: IndexedDataset, split: str, workers: int) -> SplitContents:
     """Digest the history of each entity of a split, as `duplicates` compares them.
 
-    Returns the compared columns, the first row of each entity, int64, and its digest, uint64.
     Raises `CorruptShard` for a damaged row.
     """
     settings = _settings_of(dataset.root)
@@ -562,11 +560,11 @@ def contents_of_split(
     columns = ["part", "n_measurements", "measurements"]
     blocks = map_blocks(dataset, split, workers, columns, read_block)
     if not blocks:
-        return settings.compared(), np.empty(0, np.int64), np.empty(0, np.uint64)
+        return SplitContents(settings.compared(), np.empty(0, np.int64), np.empty(0, np.uint64))
     sums, counts, part = (np.concatenate(column) for column in zip(*blocks, strict=True))
     first = np.flatnonzero(part == 0)
     digest = digests(np.add.reduceat(sums, first), np.add.reduceat(counts, first))
-    return settings.compared(), first, digest
+    return SplitContents(settings.compared(), first, digest)
 
 
 def _mask(words: pa.Array | pa.ChunkedArray) -> Bools:

@@ -136,8 +136,10 @@ def _repeats(
         (split, split): (rows, rows / max(1, report.rows[split]))
         for split, rows in repeats.repeated.items()
     }
-    bad = any(item.fraction > max_share for item in shared)
-    return lines, "warning" if bad else "plain" if shared or again else "good", pairs
+    tone: Tone = "plain" if shared or again else "good"
+    if any(item.fraction > max_share for item in shared):
+        tone = "warning"
+    return lines, tone, pairs
 
 
 def _matrix(

@@ -254,10 +254,11 @@ def marked(
 def parts_of(value: Any) -> Iterator[Any]:
     """Yield a value and all values inside it."""
     yield value
-    for inner in (
-        value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
-    ):
-        yield from parts_of(inner)
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list):
+        for inner in value:
+            yield from parts_of(inner)
 
 
 def without_marks(text: str) -> tuple[str, list[Mark]]:
@@ -316,10 +317,7 @@ class Skeleton(NamedTuple):
         slots.
         """
         try:
-            filled = [
-                part if isinstance(part, str) else texts[part] if part >= 0 else jsons[-1 - part]
-                for part in self.parts
-            ]
+            filled = [_part_of(part, texts, jsons) for part in self.parts]
         except IndexError:
             return None
         starts = [*accumulate(map(len, filled), initial=0)]
@@ -471,3 +469,12 @@ class Specials:
         if isinstance(value, list | tuple):
             return [self._hidden(inner) for inner in value]
         return value
+
+
+def _part_of(part: str | int, texts: Sequence[str], jsons: Sequence[str]) -> str:
+    """Return a part of a skeleton: a text of its own, or a slot: 0, 1, … of texts, -1, -2, … of
+    jsons.
+    """
+    if isinstance(part, str):
+        return part
+    return texts[part] if part >= 0 else jsons[-1 - part]

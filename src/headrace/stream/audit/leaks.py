@@ -346,7 +346,9 @@ def _digest_units(
         unit = recipe.content_unit
         for split in splits:
             contents = recipe.contents(dataset, split.name, split.workers)
-            compared, first_row[split.name], digests[split.name] = contents
+            compared = contents.columns
+            first_row[split.name] = contents.first_rows
+            digests[split.name] = contents.digests
     else:
         unit = "sequence" if packed else "row"
         digest = sequence_digests if packed else row_digests
