@@ -163,7 +163,7 @@ def find_run(path: str | Path, run: str | None = None) -> tuple[Path, Manifest]:
     raise InputError(
         "holds no finished run",
         path=root,
-        remedy=f"prepare it first, e.g. with `headrace split SOURCE --out {root}`",
+        remedy="prepare it first, with `headrace run` or `headrace.prepare`",
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from headrace.checks import nearest
 from headrace.errors import InputError, SettingsError, setting, setting_name
 from headrace.folds.settings import GroupKFold, Rolling
 from headrace.formats.common_schema import common_schema, with_content
@@ -323,6 +324,7 @@ def _survey(
                 f" {shorten_list(schema.names)}{advice_on_header}",
                 path=path,
                 value=name,
+                remedy=nearest(name, schema.names, "") or None,
             )
     if settings.lineage == "columns":
         for name in ("source_shard", "source_row"):
