@@ -24,6 +24,7 @@ READERS = (
     "on_the_fly",
 )  # of what a capability prepares; their options are not its settings
 # What is advised to be set where data is prepared, by readers of data that was prepared otherwise.
+OF_DATASETS = {"layout"}  # a key of each dataset of a blend
 FOR_PREPARING = {"format", "packed_storage", "null_values", "types"}
 RUN = set(inspect.signature(headrace.prepare).parameters)
 OPEN = set(inspect.signature(headrace.open).parameters)
@@ -88,7 +89,7 @@ def flags_of(command: Any) -> set[str]:
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_recipe_names_settings_of_its_own(recipe: str) -> None:
-    others = set().union(*map(settings_of, RECIPES)) - settings_of(recipe) - RUN
+    others = set().union(*map(settings_of, RECIPES)) - settings_of(recipe) - RUN - OF_DATASETS
     inner = {
         SOURCE / folder_of(each)
         for each in RECIPES

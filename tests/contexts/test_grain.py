@@ -147,12 +147,15 @@ def test_what_is_read_ahead_is_bounded_in_bytes_of_batches(out):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"hosts": 3}, "3 hosts cannot share alike; give a multiple of 3"),
-        ({"host": 2, "hosts": 2}, "host is 2 of 2; hosts are counted from 0"),
+        (
+            {"hosts": 3},
+            "global_batch_size is 8: 3 hosts cannot share it alike; give a multiple of 3",
+        ),
+        ({"host": 2, "hosts": 2}, "host is 2: there are 2 hosts; count them from 0"),
         ({"hosts": 0}, "hosts is 0; expected an integer of 1 or more"),
         ({"host": -1}, "host is -1; expected an integer of 0 or more"),
         ({"global_batch_size": 0}, "global_batch_size is 0; expected"),
-        ({"batch_size": 4}, "the dataset has batches of 4, and this makes batches of contexts"),
+        ({"batch_size": 4}, "batch_size is 4: the dataset has batches already"),
     ],
 )
 def test_elastic_says_what_cannot_be_shared_out(out, settings, message):

@@ -19,6 +19,7 @@ from headrace.formats.registry import file_type_of_name
 from headrace.formats.shard import Dialect, Shard
 from headrace.formats.text_columns import typed
 from laws import examples
+from raised import raised
 
 INTEGERS = [
     "0",
@@ -324,17 +325,17 @@ def test_a_damaged_block_is_left_to_the_path_that_names_the_row(damage):
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "column", "value", "told"),
     [
-        ("7, 1", "row 3: b is ' 1', declared int64"),
-        ("7,x", "row 3: b is 'x', declared int64"),
-        ("7", "row 3 has 1 fields, the header 2: '7'"),
+        ("7, 1", "b", " 1", "row 3, column 'b' is ' 1': it is declared int64"),
+        ("7,x", "b", "x", "row 3, column 'b' is 'x': it is declared int64"),
+        ("7", None, None, "row 3: it has 1 fields, the header 2: '7'"),
     ],
 )
-def test_a_stream_tells_the_row_the_column_and_the_value(tmp_path, line, told):
+def test_a_stream_tells_the_row_the_column_and_the_value(tmp_path, line, column, value, told):
     (tmp_path / "part-0.csv").write_text("a,b\n1,2\n3,4\n" + line + "\n5,6\n")
 
-    with pytest.raises(HeadraceError) as error:
+    with raised(HeadraceError, column=column, value=value) as error:
         types = {"a": "float64", "b": "int64"}
         for _ in headrace.open(tmp_path, types=types, cache_dir=tmp_path / "index").stream(
             batch_size=2

@@ -220,7 +220,7 @@ def test_histories_of_nothing_are_an_error(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.csv").touch()
 
-    with raised(InputError, remedy="give the column names by a signature file"):
+    with raised(InputError, remedy="give the files that have rows"):
         headrace.prepare(
             headrace.Histories(source=tmp_path / "in", format="arrow"), tmp_path / "out"
         )

@@ -217,7 +217,7 @@ def test_a_byte_order_mark_is_no_part_of_the_first_row(tmp_path: Path, ending: s
 def test_what_is_no_object_a_line_is_an_error(tmp_path: Path, text: str) -> None:
     path = written(tmp_path, text)
 
-    with raised(InputError, row="near row 2", remedy="correct the file"):
+    with raised(InputError, path=path, remedy="correct the file"):
         survey(path, path.name)
 
 

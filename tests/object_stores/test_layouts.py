@@ -32,7 +32,7 @@ def test_patterns_and_prefixes_into_a_table_are_refused(s3: str, tmp_path: Path)
     (tmp_path / "lake" / "table" / "year=2024" / "a.csv").write_text("id\n1\n")
     upload(tmp_path / "lake", f"{s3}/lake")
     for given in ("lake/*/*.parquet", "lake/table/*.parquet", "lake/**/*.parquet", "lake/table/year=2024", "lake/table/year=2024/*.csv"):  # fmt: skip
-        with pytest.raises(InputError, match="is a Delta table"):
+        with pytest.raises(InputError, match="Delta table"):
             list_files([f"{s3}/{given}"])
     assert 1 == len(list_files([f"{s3}/lake/table/part-00000.parquet"]).names)
 

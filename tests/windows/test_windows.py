@@ -217,7 +217,7 @@ def test_names_of_entities_come_on_demand(run):
         ({"history": "all"}, "history is 'all'; it should be 'within' or 'preceding'"),
         ({"targets": None}, "targets is None; it should be 'all', 'any' or 'none'"),
         ({"is_autoregressive": "yes"}, "is_autoregressive is 'yes'; it should be a valid boolean"),
-        ({"input_lenght": 9}, "'input_lenght' is not a setting; did you mean 'input_length'"),
+        ({"input_lenght": 9}, "input_lenght is not a setting; did you mean 'input_length'"),
     ],
 )
 def test_options_that_cannot_work_are_said(run, options, message):

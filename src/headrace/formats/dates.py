@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.arrays import I64, Bools
-from headrace.errors import InputError
+from headrace.errors import InputError, setting_name
 from headrace.formats.text_columns import MEANS_MISSING
 from headrace.formats.type_words import DATE_WORDS
 from headrace.formats.types import is_text
@@ -256,7 +256,7 @@ def _spaced(text: pl.Series) -> pl.Series:
     return text.str.replace("[Tt]", " ").str.replace(",", ".", literal=True)
 
 
-def date_word(word: str, setting: str, *others: str) -> str:
+def date_word(word: str, name: str, *others: str) -> str:
     """Validate a date format: a word or a strptime pattern.
 
     Raises `ValueError` naming the setting.
@@ -266,24 +266,27 @@ def date_word(word: str, setting: str, *others: str) -> str:
     if "%" not in word:
         known = ", ".join((*others, *DATE_WORDS))
         raise ValueError(
-            f"{setting} is {word!r}; give {known} or a strptime pattern such as %d/%m/%Y"
+            f"{setting_name(name)} is {word!r}; give {known} or a strptime pattern such as %d/%m/%Y"
         )
     import polars as pl
 
     try:
         _by_pattern(pl.Series(["2025-01-05"]), word)
     except InputError as error:
-        raise ValueError(f"{setting}: {error}") from None
+        raise ValueError(f"{setting_name(name)}: {error.marked}") from None
     directives = _directives(word)
     unknown = sorted(directives - set("aAbBcCdDeFfgGhHIjklmMnpPrRsStTuUvVwWxXyYzZ+"))
     if unknown:
-        raise ValueError(f"{setting} is {word!r}, and %{unknown[0]} is not a directive; correct it")
+        raise ValueError(
+            f"{setting_name(name)} is {word!r}, and %{unknown[0]} is not a directive; correct it"
+        )
     dated = directives & set("sDFcvx+") or (
         directives & set("YyG") and directives & set("mbBhjUWV")
     )
     if not dated and word != "%Y":
         raise ValueError(
-            f"{setting} is {word!r}, which has no year or no month; give a pattern of dates"
+            f"{setting_name(name)} is {word!r}, which has no year or no month;"
+            " give a pattern of dates"
         )
     return word
 

@@ -122,7 +122,7 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path, chats: Path, benchma
         packed(tokens, tmp_path / "out", exclude=tmp_path / "empty")
     for name in ("a", "b"):
         write_jsonl(tmp_path / name / "test.jsonl", [{"question": ITEM}])
-    with pytest.raises(SettingsError, match=r"two benchmarks are called test\.jsonl"):
+    with raised(SettingsError, path=tmp_path / "b/test.jsonl", remedy="rename one of them"):
         packed(
             tokens, tmp_path / "out", exclude=[tmp_path / "a/test.jsonl", tmp_path / "b/test.jsonl"]
         )
