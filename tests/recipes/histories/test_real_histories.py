@@ -137,7 +137,7 @@ def test_the_day_first_files_of_ripe_are_an_error_unless_their_form_is_declared(
     rows = ripe_rows()
     assert sum(len(rows[name]) for name in DAY_FIRST) == dropped.manifest.dropped["unreadable_time"]
     assert dropped.manifest.metadata["first_dropped"]["unreadable_time"].startswith(
-        "11119.csv.gz: row 1: epoch"
+        "11119.csv.gz: row 1, column 'epoch'"
     )
     assert sum(dropped.manifest.metadata["entities"].values()) == 40
 

@@ -50,7 +50,7 @@ def test_the_same_bytes_for_any_workers_batches_and_hash_seed(
     source: Path, made, tmp_path: Path
 ) -> None:
     script = (
-        "import sys, json; sys.path.insert(0, sys.argv[1])\n"
+        "import sys, json; sys.path[:0] = sys.argv[1].split(':')\n"
         "from series_sources import run_of; from test_pipelines_saved import MIXED; from pathlib import Path\n"
         "print(run_of(Path(sys.argv[2]), Path(sys.argv[3]), workers=3, batch_size=1, preprocessing_configs=MIXED).run)"
     )
@@ -58,7 +58,7 @@ def test_the_same_bytes_for_any_workers_batches_and_hash_seed(
         sys.executable,
         "-c",
         script,
-        str(Path(__file__).parent),
+        f"{Path(__file__).parent}:{Path(__file__).parents[2]}",
         str(source),
         str(tmp_path / "out"),
     ]

@@ -201,9 +201,9 @@ def test_series_in_another_unit_stay_and_verify_looks_at_the_source(tmp_path: Pa
     assert 5 == run.manifest.metadata["entities"]["passed"]
     checks = checks_of(tmp_path / "out")
     assert checks["same values"].detail.startswith("1 of 5 entities have the values")
-    assert ("law", None) == (checks["no series twice"].kind, checks["no series twice"].problem)
+    assert ("law", None) == (checks["no series twice"].category, checks["no series twice"].problem)
     shutil.rmtree(source)
-    assert "unchecked" == checks_of(tmp_path / "out")["no series twice"].kind
+    assert "unchecked" == checks_of(tmp_path / "out")["no series twice"].category
 
 
 @pytest.mark.slow

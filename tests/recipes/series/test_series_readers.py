@@ -280,7 +280,7 @@ def test_netcdf_is_what_its_own_library_reads(tmp_path: Path) -> None:
     )
     with raised(headrace.InputError, remedy='reader="xarray"'):
         run(tmp_path, tmp_path / "third", **asked)
-    with pytest.raises(headrace.InputError, match="has no variable 'flo'; it has"):
+    with pytest.raises(headrace.InputError, match="column 'flo': no such variable; there are"):
         run(path, tmp_path / "third", reader="xarray", **{**asked, "target": "flo"})
     with pytest.raises(headrace.InputError, match="no column tells 'station'; name one as entity"):
         run(path, tmp_path / "third", reader="xarray", **{**asked, "entity": "file_name"})

@@ -202,14 +202,14 @@ def test_an_unknown_entity_is_an_error_and_not_unscaled(tmp_path: Path) -> None:
 BAD_FILES = {
     "cut": "complete Parquet file",
     "empty": "has no rows",
-    "columns": "has no column 'flow'",
-    "text": "row 2: rain is 'wet'",
-    "infinite": "row 3: rain is inf, which is not a finite number",
-    "dates": "row 2: date is '2001-13-01', which is not a time",
+    "columns": "column 'flow': not in the file",
+    "text": "row 2, column 'rain' is 'wet'",
+    "infinite": "row 3, column 'rain' is inf: not a finite number",
+    "dates": "row 2, column 'date' is '2001-13-01'",
     "no_rows": "has no rows",
     "twice": "1 time comes twice, first 2001-01-05",
     "between": "1 time is between steps of 1d, first 2001-01-05T07:00:00",
-    "never": "flow is never observed",
+    "never": "column 'flow': never observed",
     "wrong_name": "the name says csv",
 }
 
