@@ -91,8 +91,8 @@ def _parse(text: str) -> dict[str, Any]:
     for pair in arguments.split(","):
         if pair.strip():
             name, _, argument = pair.partition("=")
-            whole = re.fullmatch(r"\d{1,9}", argument.strip())
-            values[name.strip()] = int(argument) if whole else argument.strip()
+            is_number = re.fullmatch(r"\d{1,9}", argument.strip())
+            values[name.strip()] = int(argument) if is_number else argument.strip()
     return values
 
 
