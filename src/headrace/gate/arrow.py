@@ -1,0 +1,327 @@
+"""Read Arrow IPC files and streams, and validate what memory safety depends on.
+
+Arrow verifies the metadata of a file as it reads it. It does not check that the lengths and offsets
+of arrays stay inside their buffers, nor how much a compressed buffer grows. Here a record batch is
+validated when it is first touched – once per process and file, until the file changes – so that a
+store of 10 GB is not read to open it. Values of fixed width are never read for it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.errors import CorruptShard
+from headrace.gate.flatbuffer import Table, root_table
+from headrace.gate.growth import decoded_bytes
+from headrace.gate.mapped import Identity, map_file
+
+RESTORE = "restore it or prepare the run again"
+# A record batch may have so many rows, and bytes once it is decompressed, or more if that is at
+# most so many times its bytes in the file.
+_BATCH_ROWS = 1 << 24
+_BATCH_BYTES = 256 << 20
+_MOST_GROWTH = 200
+_FILE_MAGIC = b"ARROW1"
+_TAIL_BYTES = 10  # the footer's length and the magic behind it
+_CONTINUES = b"\xff\xff\xff\xff"
+_BLOCKS = np.dtype([("offset", "<i8"), ("metadata", "<i4"), ("", "<i4"), ("body", "<i8")])
+_BUFFERS = np.dtype([("offset", "<i8"), ("length", "<i8")])
+_SCHEMA = 1  # kinds of messages
+_DICTIONARY = 2
+_MOST_KNOWN = 1 << 17  # validated batches to remember
+# (identity of the file, offset of the batch) → bits of its validated columns
+_known: dict[tuple[Identity, int], int] = {}
+
+
+class Message(NamedTuple):
+    """What the metadata of a message says.
+
+    offset, length: its bytes in the file. body: where its buffers begin, in the message.
+    kind: 1 for a schema, 2 for a dictionary, 3 for a record batch.
+    """
+
+    offset: int
+    length: int
+    body: int
+    kind: int
+    rows: int
+    compressed: bool
+    buffers: npt.NDArray[np.void]
+
+
+class ArrowFile:
+    """An Arrow file or stream, whose record batches are validated when they are first touched.
+
+    Methods raise `CorruptShard` for damage, and what the source raises if it cannot be read.
+
+    source: its bytes. identity: of the mapped file; None: of bytes that are validated each time.
+    remedy: for errors.
+    """
+
+    def __init__(
+        self,
+        source: pa.Buffer | pa.NativeFile,
+        path: str | Path,
+        identity: Identity | None = None,
+        remedy: str = RESTORE,
+    ) -> None:
+        self.path = path
+        self._data = source if isinstance(source, pa.Buffer) else None
+        self._source = source if self._data is None else pa.BufferReader(source)
+        self._identity = identity
+        self._remedy = remedy
+        self._dictionaries_checked = False
+        with self._told():
+            self._size: int = self._source.size()
+            self.is_file = self._source.read_at(len(_FILE_MAGIC), 0) == _FILE_MAGIC
+            self._source.seek(0)
+            if self.is_file:
+                footer = self._footer()
+                self._dictionaries = footer.structs(2, _BLOCKS)
+                self._blocks = footer.structs(3, _BLOCKS)
+                self._reader = pa.ipc.open_file(self._source)
+            else:
+                self._reader = pa.ipc.open_stream(self._source)
+            self.schema: pa.Schema = self._reader.schema
+
+    @property
+    def batch_count(self) -> int:
+        """Number of record batches of a file; a stream does not say it."""
+        return len(self._blocks)
+
+    def messages(self) -> Iterator[Message]:
+        """List the record batches of a file, or the dictionaries and record batches of a stream, in
+        order. No values are read.
+        """
+        if self.is_file:
+            for number in range(self.batch_count):
+                with self._told(number):
+                    listed = self._block(self._blocks[number])
+                yield listed
+            return
+        offset = 0
+        while True:
+            with self._told():
+                message = self._message(offset)
+            if message is None:
+                return
+            if message.kind != _SCHEMA:
+                yield message
+            offset += message.length
+
+    def batch(self, number: int, columns: Sequence[int] | None = None) -> pa.RecordBatch:
+        """Read a record batch of a file; views of it where it is mapped and not compressed.
+
+        columns: their positions; None: all.
+        """
+        with self._told(number):
+            if not 0 <= number < self.batch_count:
+                raise pa.ArrowInvalid(f"it has {self.batch_count} record batches")
+            message = self._block(self._blocks[number])
+            self._check_dictionaries()
+            self._check_growth(message)
+            if message.compressed:
+                record = self._decompressed(message, number, columns)
+            else:
+                record = self._reader.get_batch(number)
+            return self._checked(record, message.offset, columns)
+
+    def batch_at(
+        self, offset: int, length: int, columns: Sequence[int] | None = None
+    ) -> pa.RecordBatch:
+        """Read the record batch of a stream whose message has this range of bytes."""
+        with self._told():
+            message = self._message(offset)
+            if message is None or message.length != length:
+                raise pa.ArrowInvalid(f"no record batch has the {length} bytes from {offset}")
+            self._check_growth(message)
+            data = pa.ipc.read_message(self._bytes(offset, length))
+            record = pa.ipc.read_record_batch(data, self.schema)
+            return self._checked(record, offset, columns)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Read all record batches, one after the other."""
+        if self.is_file:
+            for number in range(self.batch_count):
+                yield self.batch(number)
+            return
+        messages = list(self.messages())
+        with self._told():
+            for message in messages:
+                self._check_growth(message)
+            self._source.seek(0)
+            reader = pa.ipc.open_stream(self._source)
+        for message in messages:
+            if message.kind != _DICTIONARY:
+                with self._told():
+                    record = self._checked(reader.read_next_batch(), message.offset, None)
+                yield record
+
+    def table(self) -> pa.Table:
+        """Read all rows."""
+        return pa.Table.from_batches(list(self.batches()), self.schema)
+
+    def _decompressed(
+        self, message: Message, number: int, columns: Sequence[int] | None
+    ) -> pa.RecordBatch:
+        """Decompress some columns, others are missing or left alone; fetch the batch of an object
+        at once.
+        """
+        if self._data is None and not len(self._dictionaries):
+            data = pa.ipc.read_message(self._bytes(message.offset, message.length))
+            return pa.ipc.read_record_batch(data, self.schema)
+        if columns is None:
+            return self._reader.get_batch(number)
+        options = pa.ipc.IpcReadOptions(included_fields=sorted(columns))
+        return pa.ipc.open_file(self._source, options=options).get_batch(number)
+
+    def _checked(
+        self, record: pa.RecordBatch, offset: int, columns: Sequence[int] | None
+    ) -> pa.RecordBatch:
+        """Choose columns of a record batch, and validate those that have not been before."""
+        if columns is None:
+            columns = range(len(self.schema))
+        if record.num_columns == len(self.schema):
+            places = list(columns)
+        else:
+            read = sorted(columns)
+            places = [read.index(column) for column in columns]
+        known = 0
+        if self._identity is not None:
+            known = _known.get((self._identity, offset), 0)
+        new = 0
+        for column, place in zip(columns, places, strict=True):
+            if not known >> column & 1:
+                values = record.column(place)
+                values.validate(full=not pa.types.is_primitive(values.type))
+                self._refuse_growth(decoded_bytes(values), values.nbytes)
+            new |= 1 << column
+        if self._identity is not None and new & ~known:
+            if len(_known) >= _MOST_KNOWN:
+                _known.clear()
+            _known[self._identity, offset] = known | new
+        return record.select(places)
+
+    def _check_dictionaries(self) -> None:
+        if not self._dictionaries_checked:
+            for block in self._dictionaries:
+                self._check_growth(self._block(block))
+            self._dictionaries_checked = True
+
+    def _check_growth(self, message: Message) -> None:
+        """Refuse a batch of more rows or bytes than its part of the file can plausibly hold."""
+        if message.rows < 0 or message.rows > max(_BATCH_ROWS, _MOST_GROWTH * message.length):
+            raise pa.ArrowInvalid(f"a record batch cannot have {message.rows} rows")
+        if (message.buffers["offset"] < 0).any() or (message.buffers["length"] < 0).any():
+            raise pa.ArrowInvalid("a buffer begins or ends outside the file")
+        if not message.compressed:
+            # in parts, as int64 would wrap around
+            self._refuse_growth(sum(message.buffers["length"].tolist()), message.length)
+            return
+        body = self._bytes(message.offset, message.length)[message.body :]
+        total = 0
+        for offset, length in message.buffers.tolist():
+            if offset + length > len(body):
+                raise pa.ArrowInvalid("a buffer ends outside the file")
+            if length >= 8:
+                (size,) = struct.unpack_from("<q", body, offset)
+                total += length if size == -1 else size  # -1: it is not compressed
+                if size < -1:
+                    raise pa.ArrowInvalid(f"a buffer cannot have {size} bytes")
+        self._refuse_growth(total, message.length)
+
+    def _refuse_growth(self, grown: int, length: int) -> None:
+        if grown > max(_BATCH_BYTES, _MOST_GROWTH * length):
+            raise pa.ArrowInvalid(
+                f"a record batch of {length:,} bytes holds {grown:,}, as only a bomb does; write"
+                " smaller batches if it is none"
+            )
+
+    def _footer(self) -> Table:
+        (length,) = struct.unpack_from("<i", self._bytes(self._size - _TAIL_BYTES, 4))
+        return root_table(self._bytes(self._size - _TAIL_BYTES - length, length).to_pybytes())
+
+    def _block(self, block: np.void) -> Message:
+        """Read the metadata of a batch that the footer lists; gaps between messages are allowed."""
+        message = self._message(int(block["offset"]))
+        if message is None or message.length != int(block["metadata"]) + int(block["body"]):
+            raise pa.ArrowInvalid("its footer and its record batches differ")
+        return message
+
+    def _message(self, offset: int) -> Message | None:
+        """Read the metadata of a message; None at the end of a stream."""
+        if offset + 4 > self._size:
+            return None
+        prefix = self._bytes(offset, min(8, self._size - offset)).to_pybytes()
+        start = 8 if prefix[:4] == _CONTINUES else 4  # 4 in files of before 2019
+        if len(prefix) < start:
+            return None
+        (length,) = struct.unpack_from("<i", prefix, start - 4)
+        if not length:
+            return None
+        table = root_table(self._bytes(offset + start, length).to_pybytes())
+        body_bytes = table.number(3, "<q")
+        end = start + length + body_bytes
+        if body_bytes < 0 or offset + end > self._size:
+            raise pa.ArrowInvalid("a message ends outside the file")
+        kind = table.number(1, "<B")
+        header = table.table(2)
+        if kind == _SCHEMA:
+            return Message(offset, end, start + length, kind, 0, False, np.empty(0, _BUFFERS))
+        if kind == _DICTIONARY:
+            header = header.table(1)
+        return Message(
+            offset,
+            end,
+            start + length,
+            kind,
+            rows=header.number(0, "<q"),
+            compressed=header.has(3),
+            buffers=header.structs(2, _BUFFERS),
+        )
+
+    def _bytes(self, offset: int, length: int) -> pa.Buffer:
+        if offset < 0 or length < 0 or offset + length > self._size:
+            raise pa.ArrowInvalid(f"it names {length} bytes at {offset} and has {self._size}")
+        if self._data is not None:
+            return self._data.slice(offset, length)
+        self._source.seek(offset)
+        return self._source.read_buffer(length)
+
+    @contextmanager
+    def _told(self, batch: int | None = None) -> Iterator[None]:
+        """Raise `CorruptShard` for damage."""
+        try:
+            yield
+        except (FileNotFoundError, PermissionError, pa.ArrowNotImplementedError):
+            raise
+        except (OSError, pa.ArrowException, StopIteration, struct.error) as error:
+            raise CorruptShard(
+                f"cannot be read ({error})",
+                path=self.path,
+                row=None if batch is None else f"record batch {batch}",
+                remedy=self._remedy,
+            ) from error
+
+
+def open_arrow(path: str | Path, remedy: str = RESTORE) -> ArrowFile:
+    """Map an Arrow file or stream on a local disk.
+
+    Raises `CorruptShard`, also if it is missing.
+    """
+    try:
+        mapped = map_file(path)
+    except FileNotFoundError as error:
+        raise CorruptShard("is missing", path=path, remedy=remedy) from error
+    except OSError as error:
+        reason = error.strerror or error
+        raise CorruptShard(f"cannot be read ({reason})", path=path, remedy=remedy) from error
+    return ArrowFile(mapped.buffer, path, mapped.identity, remedy)
