@@ -11,8 +11,8 @@ from headrace.errors import InputError, setting
 from headrace.formats.dates import moment
 from headrace.formats.shard import Shard
 from headrace.report.words import percentage, pluralise
-from headrace.split import reasons
 from headrace.split.features import Counts, Scans
+from headrace.split.reasons import Reason
 from headrace.split.settings import TemporalSplit
 
 # A split of fewer rows measures nothing. One below the fraction gets a warning unless it is large
@@ -97,9 +97,9 @@ def small_splits(settings: TemporalSplit, counts: Counts, scans: Scans) -> Itera
 def _why_few_test(settings: TemporalSplit, counts: Counts, scans: Scans) -> str:
     dropped = counts.dropped
     date = settings.split_date
-    trained = dropped[reasons.TRAIN_ENTITY_LATE]
-    validated = dropped[reasons.VAL_ENTITY_LATE]
-    repeated = dropped[reasons.CONTENT_BEFORE_CUTOFF]
+    trained = dropped[Reason.TRAIN_ENTITY_LATE]
+    validated = dropped[Reason.VAL_ENTITY_LATE]
+    repeated = dropped[Reason.CONTENT_BEFORE_CUTOFF]
     late = counts.rows["test"] + trained + validated + repeated
     remedy = f"give an earlier {setting('split_date')}"
     if late > 2 * counts.rows["test"]:
@@ -119,7 +119,7 @@ def _why_few_test(settings: TemporalSplit, counts: Counts, scans: Scans) -> str:
         last_us = scans.known("last_us")
         if last_us:
             why += f", and the last date is {moment(max(last_us))}"
-    copies = dropped[reasons.DUPLICATE]
+    copies = dropped[Reason.DUPLICATE]
     if copies:
         why += (
             f"; of all splits, {pluralise(copies, 'row')} with the content of an earlier one are"

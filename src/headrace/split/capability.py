@@ -44,9 +44,9 @@ class TemporalSplitRecipe(Recipe):
 
     @cached_property
     def reasons(self) -> Mapping[str, str]:
-        from headrace.split.reasons import SENTENCES
+        from headrace.split.reasons import sentences
 
-        return SENTENCES
+        return sentences()
 
     def settings(self) -> Any:
         from headrace.split.settings import TemporalSplit

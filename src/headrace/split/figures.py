@@ -19,7 +19,7 @@ from headrace.report.bins import counted, edges_for
 from headrace.report.figure import Chart, Figure, Tone
 from headrace.report.run_facts import RunFacts
 from headrace.report.words import listed, many_entities, moment, percentage, pluralise, verb
-from headrace.split import reasons
+from headrace.split.reasons import Reason
 
 _TIMELINE = "Is the split clean in time?"
 _SHARED = "Do splits share content?"
@@ -38,9 +38,9 @@ _SMALL_DRIFT = 0.05
 _MOST_QUANTILES = 4
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 _BEHIND = {  # why rows from the cutoff on are in no split
-    reasons.TRAIN_ENTITY_LATE: "belong to entities that train",
-    reasons.VAL_ENTITY_LATE: "belong to entities that validate",
-    reasons.CONTENT_BEFORE_CUTOFF: "have the content of train or val rows",
+    Reason.TRAIN_ENTITY_LATE: "belong to entities that train",
+    Reason.VAL_ENTITY_LATE: "belong to entities that validate",
+    Reason.CONTENT_BEFORE_CUTOFF: "have the content of train or val rows",
 }
 
 
@@ -127,7 +127,7 @@ def _why_empty(data: RunFacts) -> str:
         return "no row is from the cutoff on; choose an earlier cutoff"
     causes = [f"{count:,} {_BEHIND[reason]}" for reason, count in late_rows.items() if count]
     cure = "val_in_test: keep"
-    if late_rows[reasons.TRAIN_ENTITY_LATE]:
+    if late_rows[Reason.TRAIN_ENTITY_LATE]:
         cure = "a smaller train_ratio"
     rows = pluralise(sum(late_rows.values()), "row")
     return f"of {rows} from the cutoff on, {listed(causes)}; choose an earlier cutoff, or {cure}"

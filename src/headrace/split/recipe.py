@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from headrace.checks import nearest
 from headrace.errors import InputError, SettingsError, setting, setting_name
-from headrace.folds.settings import GroupKFold, Rolling
+from headrace.folds.settings import Rolling
 from headrace.formats.common_schema import common_schema, with_content
 from headrace.formats.partitions import partition_types
 from headrace.formats.registry import FileType
@@ -29,13 +29,11 @@ from headrace.run.tally import ShardRecord, tally
 from headrace.split import advice
 from headrace.split.allocate import EntitySet, Hashes, allocate, hash_null_entity
 from headrace.split.cutoff import DateBins, total
-from headrace.split.features import Counts, Feature, Scans, duplicates, exclude, folds, known_at
-from headrace.split.features.labels import Labels
-from headrace.split.features.one_cut import OneCutInTime
+from headrace.split.features import Counts, Feature, Scans, features_of
 from headrace.split.rules import (
-    OF_ALL_SPLITS,
     SPLITS,
     Clock,
+    DropRule,
     OneCut,
     Output,
     SplitPlan,
@@ -85,26 +83,11 @@ def execute(
     """Run the split in the run directory."""
     source = _survey(settings, context, files)
     output = _output(settings, source)
-    features = _features(output, source)
+    features = features_of(output, source.shards)
     scans = _scan(settings, context, source, features)
     plan = _plan(output, scans, features)
     parts = _write(context, plan, source)
     return _finish(plan, source, scans, parts, features)
-
-
-def _features(output: Output, source: SurveyedSource) -> list[Feature]:
-    """Return the parts of the split, in the order of their rules."""
-    settings = output.settings
-    features: list[Feature] = [
-        Labels(settings),
-        exclude.Exclusion(settings),
-        known_at.KnownAt(settings),
-    ]
-    if settings.folds is None:
-        features.insert(0, OneCutInTime(settings))
-    else:
-        features.append(folds.Folds(settings))
-    return [*features, duplicates.Duplicates(output, source.shards)]
 
 
 def _scan(
@@ -139,9 +122,11 @@ def _plan(output: Output, scans: Scans, features: Sequence[Feature]) -> SplitPla
         advice.check_units(settings, scans)
         cutoff_us = cutoff_on(settings, clock)
     allocation = allocate(_entities_before(settings, scans), settings.train_ratio)
-    rules = list(OF_ALL_SPLITS)
+    rules: list[DropRule] = []
+    filled: list[str] = []
     for feature in features:
         rules += feature.rules
+        filled += feature.filled
     plan = SplitPlan(
         output=output,
         schema=output.source,
@@ -161,7 +146,7 @@ def _plan(output: Output, scans: Scans, features: Sequence[Feature]) -> SplitPla
         )
     if summary is not None:
         context.on_event(Note("info", summary))
-    return replace(plan, schema=output_schema(plan))
+    return replace(plan, schema=output_schema(plan, filled))
 
 
 def _bins(scans: Scans, clock: Clock, cutoff_us: int) -> DateBins:
@@ -252,7 +237,7 @@ def _finish(
 
 def _counts(plan: SplitPlan, parts: Sequence[Receipt], splits: Sequence[str]) -> Counts:
     rows = dict.fromkeys(splits, 0)
-    dropped = {rule.reason: 0 for rule in plan.rules}
+    dropped = {rule.reason.value: 0 for rule in plan.rules}
     for part in parts:
         for split in rows:
             rows[split] += part.rows_by_split[split]
@@ -313,7 +298,7 @@ def _survey(
     types = partition_types(name for _, name in files)
     shards = context.map([partial(survey, path, name, signature, types) for path, name in files])
     schema = common_schema(shards, settings.schema_drift, widen_by=setting("schema_drift", "widen"))
-    for role, name in _named_columns(settings):
+    for role, name in settings.named_columns():
         if name not in schema.names:
             advice_on_header = hint(
                 schema.names, f"name its columns in a file, {setting('signature')}"
@@ -338,33 +323,6 @@ def _survey(
     return SurveyedSource(
         shards, number_shards([name for _, name in files], settings.shard_numbers), schema
     )
-
-
-def _named_columns(settings: TemporalSplit) -> Iterable[tuple[str, str]]:
-    """Yield the role and the name of each column that the settings name."""
-    if isinstance(settings.folds, GroupKFold):
-        stratify = settings.folds.stratify
-    else:
-        stratify = None
-    single: Mapping[str, str | None] = {
-        "time": settings.time,
-        "entity": settings.entity,
-        "stratify": stratify,
-        "label": settings.label,
-    }
-    for role, name in single.items():
-        if name is not None:
-            yield role, name
-    for name in settings.types:
-        yield "types", name
-    lists = {
-        "targets": settings.targets or (),
-        "content": settings.content,
-        "known_at": settings.known_at,
-    }
-    for role, names in lists.items():
-        for name in names:
-            yield role, name
 
 
 def number_shards(names: Sequence[str], how: Literal["keep", "dense"]) -> list[int]:

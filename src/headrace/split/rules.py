@@ -18,13 +18,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.arrays import I64, U8, Bools
-from headrace.formats.dates import INSTANTS, MISSING
+from headrace.formats.dates import INSTANTS
 from headrace.formats.registry import FileType
-from headrace.split import reasons
-from headrace.split.allocate import TRAIN, VAL, Allocation, Hashes, allocate
+from headrace.split.allocate import Allocation, Hashes, allocate
 from headrace.split.content import Content, Repeats
 from headrace.split.cutoff import DateBins, in_utc
-from headrace.split.scan import INSTANT, MISSING_LABEL, NULL_ENTITY, UNREADABLE_TIME, Scanned
+from headrace.split.reasons import Reason
+from headrace.split.scan import NOTHING_FOUND, Scanned
 from headrace.split.settings import TemporalSplit
 
 SPLITS = ("train", "val", "test")
@@ -36,13 +36,18 @@ Codes = npt.NDArray[np.uint16]
 
 @dataclass(frozen=True)
 class DropRule:
-    """A reason to drop a row.
+    """When a reason to drop a row applies.
 
-    reason: one of `headrace.split.reasons`. applies: masks the rows [N]; None for no row.
+    applies: masks the rows [N]; None for no row.
     """
 
-    reason: str
+    reason: Reason
     applies: Callable[[ScannedRows], Bools | None]
+
+    @classmethod
+    def found(cls, reason: Reason) -> Self:
+        """Return the rule of a reason that a scanner finds."""
+        return cls(reason, lambda rows: rows.found(reason))
 
 
 class Placement:
@@ -135,7 +140,7 @@ class SplitPlan:
     @cached_property
     def codes(self) -> Mapping[str, int]:
         """The numbers that `classify` returns for splits and reasons to drop."""
-        dropped = [rule.reason for rule in self.rules]
+        dropped = [rule.reason.value for rule in self.rules]
         return {name: code for code, name in enumerate((*self.names, *dropped))}
 
 
@@ -148,23 +153,25 @@ class ScannedRows:
         self.time_us = scanned.time_us
 
     @cached_property
-    def has_flags(self) -> bool:
-        """Whether the scan gave any row a flag; most shards have none."""
-        return bool(self.scanned.flags.any())
+    def has_findings(self) -> bool:
+        """Whether the scan found a reason for any row; for most shards it finds none."""
+        return bool((self.scanned.found != NOTHING_FOUND).any())
 
-    def has(self, flag: int) -> Bools | None:
-        """Mask the rows that the scan gave this flag; None for no row."""
-        if not self.has_flags:
+    def found(self, reason: Reason) -> Bools | None:
+        """Mask the rows for which the scan found this reason, and none before it; None for no
+        row.
+        """
+        if not self.has_findings:
             return None
-        flagged: Bools = (self.scanned.flags & np.uint8(flag)) != 0
-        return flagged
+        found: Bools = self.scanned.found == np.uint8(reason.number)
+        return found
 
     @cached_property
     def instant(self) -> Bools:
         """Which times are on the UTC clock, and not on the wall clock of the time zone."""
         if self.plan.clock == "mixed":
-            instant: Bools = (self.scanned.flags & INSTANT) != 0
-            return instant
+            assert self.scanned.instant is not None
+            return self.scanned.instant
         return np.full(len(self.time_us), self.plan.clock == "utc")
 
     @cached_property
@@ -192,47 +199,6 @@ class ScannedRows:
     def placed(self) -> Codes:
         """The code of each row by its time and entity alone."""
         return self.plan.placement.codes(self)
-
-    def close(self, reason: str) -> Bools:
-        """Mask the rows that are too close before the cutoff."""
-        reach_us = self.plan.settings.reaches_us()[reason]
-        return self.before & (self.time_us >= self.cutoff_us - reach_us)
-
-    def late(self, side: int) -> Bools:
-        """Mask the rows from the cutoff on whose entity is on this side."""
-        late: Bools = self.side == side
-        late &= ~self.before
-        return late
-
-    def lacks_entity(self) -> Bools | None:
-        """Mask the rows without an entity, unless they form one or time alone decides."""
-        settings = self.plan.settings
-        if settings.entity is None or settings.null_entity == "own":
-            return None
-        lacks: Bools = self.scanned.entity == NULL_ENTITY
-        return lacks
-
-
-OF_ALL_SPLITS = (
-    DropRule(reasons.UNREADABLE_TIME, lambda rows: rows.has(UNREADABLE_TIME)),
-    DropRule(reasons.NULL_TIME, lambda rows: rows.time_us == MISSING),
-    DropRule(reasons.NULL_ENTITY, ScannedRows.lacks_entity),
-)
-OF_REACHES = (
-    DropRule(reasons.GAP, lambda rows: rows.close(reasons.GAP)),
-    DropRule(reasons.LABEL_PAST, lambda rows: rows.close(reasons.LABEL_PAST)),
-)
-OF_ONE_CUT = (
-    DropRule(
-        reasons.TRAIN_ENTITY_LATE,
-        lambda rows: None if rows.plan.settings.entity is None else rows.late(TRAIN),
-    ),
-    DropRule(
-        reasons.VAL_ENTITY_LATE,
-        lambda rows: rows.late(VAL) if rows.plan.settings.val_in_test == "drop" else None,
-    ),
-)
-OF_LABELS = DropRule(reasons.MISSING_LABEL, lambda rows: rows.has(MISSING_LABEL))
 
 
 def classify(scanned: Scanned, plan: SplitPlan) -> Codes:
@@ -320,5 +286,5 @@ def key_micros(scanned: Scanned, plan: SplitPlan) -> I64:
     """
     if plan.clock != "mixed":
         return scanned.time_us
-    wall = (scanned.flags & INSTANT) == 0
-    return in_utc(scanned.time_us, wall, plan.settings.time_zone)
+    assert scanned.instant is not None
+    return in_utc(scanned.time_us, ~scanned.instant, plan.settings.time_zone)

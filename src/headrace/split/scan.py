@@ -3,7 +3,8 @@
 Pass 1.
 
 Writes two Arrow files per shard, so that pass 2 parses no time again. Per row: the index of the
-entity, microseconds, flags and, if needed, a digest of its content. Per distinct entity: its hash
+entity, microseconds, the first reason to drop it that was found and, if needed, a digest of its
+content. Per distinct entity: its hash
 and the first cut that it is seen before. Memory is O(chunk + entities of the shard).
 """
 
@@ -40,14 +41,11 @@ from headrace.formats.text_columns import MEANS_MISSING, as_text, nulled
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles, read_arrow
 from headrace.split.allocate import Hashes, hash_entities, in_order
 from headrace.split.cutoff import cutoffs
+from headrace.split.reasons import Reason
 from headrace.split.settings import TemporalSplit
 
 NULL_ENTITY = -1
-UNREADABLE_TIME = 1
-MISSING_LABEL = 2
-INSTANT = 4
-HOLDS_ITEM = 8
-KNOWN_LATE = 16
+NOTHING_FOUND = 255  # more than the number of any reason
 _MIXED = frozenset({"iso", "iso_zoned"})  # forms that time_format="iso" allows together
 _MISSING_TEXTS = text_array(sorted(MEANS_MISSING))
 _TEXTS_AT_ONCE = 1 << 20
@@ -57,22 +55,25 @@ _TEXTS_AT_ONCE = 1 << 20
 class Scanned:
     """The scan of one shard.
 
-    entity int32 [N], time_us int64 [N], flags uint8 [N]; hashes: [entities].
+    entity int32 [N], time_us int64 [N]; hashes: [entities].
 
-    shard: its number. sizes int32 [N]: bytes of every row in the file, or None if rows cannot be
-    copied as bytes. content uint64 [N]: digests of the compared columns, or None if pass 1 does not
-    compute them. alike uint64 [N]: one number for rows that have the same content or are joined
-    through near ones; None if near rows are not searched.
+    shard: its number. found uint8 [N]: the number of the first reason to drop the row that was
+    found, or NOTHING_FOUND. sizes int32 [N]: bytes of every row in the file, or None if rows cannot
+    be copied as bytes. content uint64 [N]: digests of the compared columns, or None if pass 1 does
+    not compute them. alike uint64 [N]: one number for rows that have the same content or are joined
+    through near ones; None if near rows are not searched. instant [N]: which times are on the UTC
+    clock; None if all times of the source are on one clock.
     """
 
     shard: int
     entity: npt.NDArray[np.int32]
     time_us: I64
-    flags: U8
+    found: U8
     sizes: npt.NDArray[np.int32] | None
     content: U64 | None
     hashes: Hashes
     alike: U64 | None = None
+    instant: Bools | None = None
 
     @property
     def compared(self) -> U64 | None:
@@ -85,13 +86,14 @@ class Scanned:
 class Scanner:
     """What a feature of the split reads of one shard in pass 1; this base reads nothing.
 
-    columns: those that it reads.
+    columns: those that it reads. reason: why rows that it finds are dropped, if it finds any.
     """
 
     columns: Sequence[str] = ()
+    reason: Reason | None = None
 
-    def scan(self, chunk: Chunk, table: pa.Table, times: Dates) -> U8 | None:  # noqa: ARG002 - for subclasses
-        """Look at a chunk of rows; return flags for them, None for none."""
+    def scan(self, chunk: Chunk, table: pa.Table, times: Dates) -> Bools | None:  # noqa: ARG002 - for subclasses
+        """Look at a chunk of rows; mask those that its reason applies to, None for none."""
         return None
 
     def row_values(self) -> dict[str, pa.Array]:
@@ -152,11 +154,12 @@ def read_scan(run: Path, number: int, *, alike: bool = False) -> Scanned:
         shard=number,
         entity=columns["entity"],
         time_us=columns["time_us"],
-        flags=columns["flags"],
+        found=columns["found"],
         sizes=columns.get("size"),
         content=columns.get("content"),
         hashes=read_entities(run, number)[0],
         alike=read_arrow(run / alike_file(number))["alike"].to_numpy() if alike else None,
+        instant=columns["instant"].view(np.bool_) if "instant" in columns else None,
     )
 
 
@@ -203,7 +206,11 @@ class _ShardScan:
         self.names: list[pa.Array] = []  # distinct entities of every chunk, as text or integers
         self.codes: list[I64] = [np.empty(0, np.int64)]
         self.time_us: list[I64] = [np.empty(0, np.int64)]
-        self.flags: list[U8] = [np.empty(0, np.uint8)]
+        self.found: list[U8] = [np.empty(0, np.uint8)]
+        # else all rows of the source are on one clock
+        self.instant: list[Bools] | None = None
+        if settings.time_format == "iso":
+            self.instant = [np.empty(0, np.bool_)]
         self.sizes: list[npt.NDArray[np.int32]] | None = []
         self.forms: set[str] = set()
         self.units: set[str] = set()
@@ -220,13 +227,11 @@ class _ShardScan:
         with located(self.shard.path, chunk.first_row):
             times = self._times(table, chunk.first_row)
             codes = self._entities(table, chunk)
-            flags = np.where(times.unreadable, UNREADABLE_TIME, 0).astype(np.uint8)
-            if self.settings.time_format == "iso":  # else all rows of the source are on one clock
-                flags |= np.where(times.instant, INSTANT, 0).astype(np.uint8)
+            found = _numbered(times.unreadable, Reason.UNREADABLE_TIME)
             for scanner in self.scanners:
-                more_flags = scanner.scan(chunk, table, times)
-                if more_flags is not None:
-                    flags |= more_flags
+                mask = scanner.scan(chunk, table, times)
+                if mask is not None and scanner.reason is not None:
+                    np.minimum(found, _numbered(mask, scanner.reason), out=found)
         sizes = chunk.sizes()
         if sizes is None:
             self.sizes = None
@@ -234,7 +239,9 @@ class _ShardScan:
             self.sizes.append(sizes)
         self.codes.append(codes)
         self.time_us.append(times.micros)
-        self.flags.append(flags)
+        self.found.append(found)
+        if self.instant is not None:
+            self.instant.append(times.instant)
 
     def _times(self, table: pa.Table, first_row: int) -> Dates:
         name = self.settings.time
@@ -355,8 +362,10 @@ class _ShardScan:
         columns: dict[str, Any] = {
             "entity": entity,
             "time_us": np.concatenate(self.time_us),
-            "flags": np.concatenate(self.flags),
+            "found": np.concatenate(self.found),
         }
+        if self.instant is not None:
+            columns["instant"] = np.concatenate(self.instant).view(np.uint8)
         if self.sizes:
             columns["size"] = np.concatenate(self.sizes)
         for scanner in self.scanners:
@@ -391,7 +400,7 @@ class _ShardScan:
         if not self.cutoffs:  # no cut: every row is seen by each fold
             return absent.view(np.uint8)
         if self.forms == _MIXED:
-            instant = (self.all_rows["flags"].to_numpy() & INSTANT) != 0
+            instant = self.all_rows["instant"].to_numpy() != 0
         else:
             instant = np.bool_(not self.forms.isdisjoint(INSTANTS))
         ends_utc = np.array([cutoff.instant_us for cutoff in self.cutoffs]) - self.reach_us
@@ -425,6 +434,11 @@ class _ShardScan:
             "padded": self.first_padded,
             "null_entity_before": self.null_entity_before,
         }
+
+
+def _numbered(mask: Bools, reason: Reason) -> U8:
+    """Return the number of the reason where it applies."""
+    return np.where(mask, np.uint8(reason.number), np.uint8(NOTHING_FOUND))
 
 
 def count_missing_like(texts: pa.Array, indices: npt.NDArray[Any]) -> Counter[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 from zoneinfo import ZoneInfo
@@ -17,7 +17,7 @@ from headrace.near import LEAST_NEAR
 from headrace.run.settings import RecipeSettings
 from headrace.settings import Duplicates, Names, known_duration
 from headrace.split.cutoff import Cutoff, cutoffs
-from headrace.split.reasons import GAP, LABEL_PAST
+from headrace.split.reasons import Reason
 from headrace.storage.settings import LocalPath, Places
 from headrace.stream.audit.exclude import Exclude, ExcludeWords, exclusion_identity
 
@@ -460,6 +460,31 @@ class TemporalSplit(RecipeSettings):
             return None
         return self.targets[self.main_task_index]
 
+    def named_columns(self) -> Iterator[tuple[str, str]]:
+        """Yield the role and the name of each column that the settings name."""
+        stratify = None
+        if isinstance(self.folds, GroupKFold):
+            stratify = self.folds.stratify
+        single = {
+            "time": self.time,
+            "entity": self.entity,
+            "stratify": stratify,
+            "label": self.label,
+        }
+        for role, name in single.items():
+            if name is not None:
+                yield role, name
+        for name in self.types:
+            yield "types", name
+        lists = {
+            "targets": self.targets or (),
+            "content": self.content,
+            "known_at": self.known_at,
+        }
+        for role, names in lists.items():
+            for name in names:
+                yield role, name
+
     @property
     def splits(self) -> tuple[str, ...]:
         """The splits of such a run; without an entity there is no val."""
@@ -467,15 +492,15 @@ class TemporalSplit(RecipeSettings):
             return ("train", "test")
         return ("train", "val", "test")
 
-    def reaches_us(self) -> dict[str, int]:
+    def reaches_us(self) -> dict[Reason, int]:
         """Return how far before the cutoff a row must be, in microseconds, by the reason to drop it
         otherwise.
         """
-        reaches = {}
+        reaches: dict[Reason, int] = {}
         if self.gap is not None:
-            reaches[GAP] = duration_us("gap", self.gap)
+            reaches[Reason.GAP] = duration_us("gap", self.gap)
         if self.label_horizon is not None:
-            reaches[LABEL_PAST] = duration_us("label_horizon", self.label_horizon)
+            reaches[Reason.LABEL_PAST] = duration_us("label_horizon", self.label_horizon)
         return reaches
 
     def cutoff(self) -> Cutoff:

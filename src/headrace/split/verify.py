@@ -40,7 +40,7 @@ from headrace.split.allocate import EntitySet, Hashes, hash_entities, hash_null_
 from headrace.split.cutoff import DateBins, cutoffs, in_utc
 from headrace.split.features.cells import FoldCells, fold_cells
 from headrace.split.features.known_at import LateValue, known_late, times_in_utc
-from headrace.split.reasons import GAP, LABEL_PAST
+from headrace.split.reasons import Reason
 from headrace.split.settings import TemporalSplit
 from headrace.stream.audit.near import SplitBlocks, near_duplicates
 
@@ -303,10 +303,12 @@ def _split_checks(output: _SplitOutput) -> list[Check]:
     date = settings.split_date
     rules = {
         _SIDE: f"its date is missing or on the wrong side of {date}",
-        GAP: f"it lies within {settings.gap} before {date}, which is the gap",
-        LABEL_PAST: f"its label ends {settings.label_horizon} later, not before {date}",
+        Reason.GAP: f"it lies within {settings.gap} before {date}, which is the gap",
+        Reason.LABEL_PAST: f"its label ends {settings.label_horizon} later, not before {date}",
     }
-    reaches = {_SIDE: 0, **settings.reaches_us()}
+    reaches: dict[str, int] = {_SIDE: 0}
+    for reason, reach_us in settings.reaches_us().items():
+        reaches[reason] = reach_us
 
     def broken(split: str, dates: Dates) -> Iterator[_Broken]:
         cutoff_us = np.where(dates.instant, cutoff.instant_us, cutoff.wall_us)
@@ -325,8 +327,11 @@ def _split_checks(output: _SplitOutput) -> list[Check]:
     earlier = " or ".join(settings.splits[:-1])
     details = {
         _SIDE: ("dates", f"{output.rows():,} rows are on their side of {date}"),
-        GAP: ("gap before the cutoff", f"no row of {earlier} is within {settings.gap} of {date}"),
-        LABEL_PAST: (
+        Reason.GAP: (
+            "gap before the cutoff",
+            f"no row of {earlier} is within {settings.gap} of {date}",
+        ),
+        Reason.LABEL_PAST: (
             LABELS_END,
             f"no label of {earlier} reaches {date} in {settings.label_horizon}",
         ),
@@ -392,11 +397,11 @@ def _fold_checks(output: _SplitOutput) -> list[Check]:
     checks = [Check("dates", detail, output.problem(_SIDE))]
     earlier = " or ".join(settings.splits[:-1])
     details = {
-        GAP: (
+        Reason.GAP: (
             "gap before the cutoff",
             f"no row of {earlier} of a fold is within {settings.gap} of its cut",
         ),
-        LABEL_PAST: (
+        Reason.LABEL_PAST: (
             LABELS_END,
             f"no label of {earlier} of a fold reaches its cut in {settings.label_horizon}",
         ),

@@ -9,7 +9,7 @@ depend on scheduling.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
@@ -139,7 +139,7 @@ def split_shard(
     return {
         "rows_in": row,
         "rows_by_split": {name: counted[name] for name in plan.names},
-        "dropped_by_reason": {rule.reason: counted[rule.reason] for rule in plan.rules},
+        "dropped_by_reason": {rule.reason.value: counted[rule.reason] for rule in plan.rules},
         "dates": {
             name: plan.bins.counts(keys.compress(codes == plan.codes[name])).tolist()
             for name in dated
@@ -284,26 +284,26 @@ def _replaced(table: pa.Table, name: str, values: pa.ChunkedArray) -> pa.Table:
     return table.set_column(table.column_names.index(name), pa.field(name, values.type), values)
 
 
-def output_schema(plan: SplitPlan) -> pa.Schema:
-    """Return the output's columns, types and nullability, by deriving an empty table."""
+def output_schema(plan: SplitPlan, filled: Collection[str]) -> pa.Schema:
+    """Return the output's columns, types and nullability, by deriving an empty table.
+
+    filled: columns without nulls, as rows that lack them are dropped, or stop the run.
+    """
     settings = plan.settings
     source = plan.output.source
-    # Rows without time, label or known time are dropped, or stop the run.
-    never_null: set[str | None] = {settings.time, settings.label, *settings.known_at}
-    if settings.null_entity != "own":
-        never_null.add(settings.entity)
+    never_null = set(filled)
     if settings.lineage == "columns":
         never_null |= {"source_shard", "source_row"}
     source_fields = {source_field.name: source_field for source_field in source}
     fields = []
     for derived in derive(source.empty_table(), plan, "", "", 0).schema:
         before = source_fields.get(derived.name)
-        filled = before is not None and before.type == derived.type and not before.nullable
+        was_filled = before is not None and before.type == derived.type and not before.nullable
         data_type = derived.type
         # text files keep the text; readers convert it
         if derived.name in plan.output.types and is_text(data_type):
             data_type = plan.output.types[derived.name]
-        nullable = not filled and derived.name not in never_null
+        nullable = not was_filled and derived.name not in never_null
         fields.append(pa.field(derived.name, data_type, nullable=nullable))
     return pa.schema(fields)
 

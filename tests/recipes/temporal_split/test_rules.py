@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.formats.registry import FileType
+from headrace.formats.shard import Shard
+from headrace.recipe import find_recipe
 from headrace.split.allocate import Allocation, Hashes
 from headrace.split.content import Repeats
 from headrace.split.cutoff import DateBins
-from headrace.split.features import duplicates, exclude, folds, known_at
-from headrace.split.reasons import SENTENCES
-from headrace.split.rules import (
-    OF_ALL_SPLITS,
-    OF_LABELS,
-    OF_ONE_CUT,
-    OF_REACHES,
-    OneCut,
-    Output,
-    SplitPlan,
-    classify,
-)
-from headrace.split.scan import HOLDS_ITEM, KNOWN_LATE, MISSING_LABEL, UNREADABLE_TIME, Scanned
+from headrace.split.features import features_of
+from headrace.split.reasons import Reason, sentences
+from headrace.split.rules import OneCut, Output, SplitPlan, classify
+from headrace.split.scan import NOTHING_FOUND, Scanned
 from headrace.split.settings import TemporalSplit
 from laws import examples
 
@@ -32,23 +29,17 @@ CUT = dt.datetime(2025, 1, 1, tzinfo=dt.UTC)
 HOUR_US = 3_600_000_000
 CUT_US = int(CUT.timestamp()) * 1_000_000
 ENTITIES, KNOWN = 8, 6  # the last two are not known before the cutoff
-RULES = (
-    *OF_ALL_SPLITS,
-    *OF_REACHES,
-    *OF_ONE_CUT,
-    OF_LABELS,
-    exclude.RULE,
-    known_at.RULE,
-    folds.RULE,
-    duplicates.CONTENT_BEFORE_CUTOFF,
-    duplicates.DUPLICATE,
-)
+SOURCE = pa.schema([(name, pa.string()) for name in ("id", "time", "known", "text")])
+SHARD = Shard(
+    path=Path("part.csv"), name="part.csv", size=1, mtime_ns=0, file_type=FileType.named("csv"), schema=SOURCE
+)  # fmt: skip
+FOUND = (Reason.UNREADABLE_TIME, Reason.MISSING_LABEL, Reason.IN_BENCHMARK, Reason.KNOWN_LATE)
 
 rows = st.lists(
     st.tuples(
         st.integers(-1, ENTITIES - 1),
         st.none() | st.integers(-30, 30),
-        st.integers(0, 31).map(lambda flags: flags & ~4),
+        st.frozensets(st.sampled_from(FOUND)),
         st.integers(0, 5),
     ),
     max_size=60,
@@ -70,19 +61,26 @@ def of(config: dict[str, Any]) -> TemporalSplit:
         config = {**config, "val_in_test": "keep", "null_entity": "error"}
         if config["duplicates"] == "group":
             config["duplicates"] = "drop"
-    return TemporalSplit(source="raw", time="time", split_date="2025-01-01", **config)
+    return TemporalSplit(
+        source="raw",
+        time="time",
+        split_date="2025-01-01",
+        known_at=["known"],
+        known_late="drop",
+        **config,
+    )
 
 
 def reason(
     split: TemporalSplit,
     sides: list[int],
-    row: tuple[int, int | None, int, int],
+    row: tuple[int, int | None, frozenset[Reason], int],
     number: int,
     first: dict[int, int],
 ) -> str:
     """The rules, in words."""
-    entity, hour, flags, content = row
-    if flags & UNREADABLE_TIME:
+    entity, hour, found, content = row
+    if Reason.UNREADABLE_TIME in found:
         return "unreadable_time"
     if hour is None:
         return "null_time"
@@ -101,11 +99,11 @@ def reason(
         return "train_entity_after_cutoff"
     if split.val_in_test == "drop" and not early and side == 1:
         return "val_entity_after_cutoff"
-    if flags & MISSING_LABEL:
+    if Reason.MISSING_LABEL in found:
         return "missing_label"
-    if flags & HOLDS_ITEM:
+    if Reason.IN_BENCHMARK in found:
         return "in_benchmark"
-    if flags & KNOWN_LATE:
+    if Reason.KNOWN_LATE in found:
         return "known_late"
     place = "test"
     if early:
@@ -130,10 +128,12 @@ def test_a_row_has_the_first_reason_that_applies(
     high = np.arange(ENTITIES + 1, dtype=np.uint64) << np.uint64(40)
     known = np.array([*range(KNOWN), *([ENTITIES] if own_side < 2 else [])])
     hashes = Hashes(high, high)
+    output = Output(
+        settings=split, source=SOURCE, file_type=FileType.named("csv"), parquet_compression="", separator=",",
+    )  # fmt: skip
+    rules = [rule for feature in features_of(output, [SHARD]) for rule in feature.rules]
     plan = SplitPlan(
-        output=Output(
-            settings=split, source=None, file_type=None, parquet_compression="", separator="",  # type: ignore[arg-type]
-        ),
+        output=output,
         schema=None,
         placement=OneCut(
             split,
@@ -141,16 +141,7 @@ def test_a_row_has_the_first_reason_that_applies(
                 hashes.take(known), np.array([*sides[:KNOWN], *([own_side] if own_side < 2 else [])], np.uint8), 1
             ),
         ),
-        rules=(
-            *OF_ALL_SPLITS,
-            *(rule for rule in OF_REACHES if rule.reason in split.reaches_us()),
-            *OF_ONE_CUT,
-            OF_LABELS,
-            exclude.RULE,
-            known_at.RULE,
-            duplicates.CONTENT_BEFORE_CUTOFF,
-            duplicates.DUPLICATE,
-        ),
+        rules=rules,
         null_entity=hashes.take(np.array([ENTITIES])),
         clock="utc",
         bins=DateBins.over(0, 1, 0),
@@ -167,7 +158,10 @@ def test_a_row_has_the_first_reason_that_applies(
         time_us=np.array(
             [missing if row[1] is None else CUT_US + row[1] * HOUR_US for row in table], np.int64
         ),
-        flags=np.array([row[2] for row in table], np.uint8),
+        found=np.array(
+            [min([reason.number for reason in row[2]], default=NOTHING_FOUND) for row in table],
+            np.uint8,
+        ),
         sizes=None,
         content=np.array([row[3] for row in table], np.uint64),
         hashes=hashes.take(np.arange(0 if split.entity is None else ENTITIES)),
@@ -182,15 +176,40 @@ def test_a_row_has_the_first_reason_that_applies(
 
 
 def test_each_reason_has_one_word_and_one_sentence() -> None:
-    words = [rule.reason for rule in RULES]
+    words = list(sentences())
 
-    assert {*words, "forgotten"} == SENTENCES.keys()
-    assert len(words) == len(set(words))
-    assert len(SENTENCES) == len(set(SENTENCES.values()))
+    assert len(Reason) == len(words) == len(set(sentences().values()))
     assert all(word.isidentifier() for word in words)
+    assert len(Reason) < NOTHING_FOUND
+
+
+def test_the_rules_of_a_split_are_in_the_order_of_the_reasons() -> None:
+    folds = {"split_date": "2025-01-01", "folds": "rolling:n=2,step=30d", "duplicates": "drop"}
+    one_cut = {"split_date": "2025-01-01", "gap": "1d", "label_horizon": "1d"}
+    ruled = set()
+    for config in (one_cut, folds):
+        split = TemporalSplit(
+            source="raw", time="time", entity="id", known_at=["known"], known_late="drop", **config
+        )
+        output = Output(
+            settings=split,
+            source=SOURCE,
+            file_type=FileType.named("csv"),
+            parquet_compression="",
+            separator=",",
+        )
+        reasons = [rule.reason for feature in features_of(output, [SHARD]) for rule in feature.rules]
+        assert sorted(reasons, key=lambda reason: reason.number) == reasons
+        ruled.update(reasons)
+    assert {*Reason} - {Reason.FORGOTTEN} == ruled
+
+
+def test_the_page_on_formats_has_the_reasons_in_their_order() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "format.md").read_text()
+    order = page.partition("in this order: ")[2].partition(".")[0]
+
+    assert [reason for reason in Reason if reason.feature] == re.findall(r"`(\w+)`", order)
 
 
 def test_reports_take_the_sentences_of_the_rules() -> None:
-    from headrace.recipe import find_recipe
-
-    assert find_recipe("temporal_split").reasons == SENTENCES
+    assert sentences() == find_recipe("temporal_split").reasons

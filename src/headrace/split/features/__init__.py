@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.formats.shard import Shard
+from headrace.recipe import load
 from headrace.run.context import RunContext
 from headrace.run.receipts import Receipt
-from headrace.split.rules import DropRule, SplitPlan
+from headrace.split.reasons import Reason
+from headrace.split.rules import DropRule, Output, SplitPlan
 from headrace.split.scan import Scanner
+from headrace.split.settings import TemporalSplit
 
 
 @dataclass(frozen=True)
@@ -43,10 +46,19 @@ class Feature:
 
     The methods are called in this order; each does nothing unless a feature overrides it.
 
-    rules: reasons to drop rows. A rule of a later feature yields to those before it.
+    rules: when its reasons to drop a row apply. filled: columns that no row lacks afterwards.
     """
 
     rules: Sequence[DropRule] = ()
+    filled: Sequence[str] = ()
+
+    @classmethod
+    def is_part(cls, settings: TemporalSplit) -> bool:
+        """Return whether a split with these settings has this part."""
+        return True
+
+    def __init__(self, output: Output, shards: Sequence[Shard]) -> None:
+        self.settings = output.settings
 
     def scanner(self, shard: Shard) -> Scanner | None:
         """Return what looks at a shard in pass 1."""
@@ -59,3 +71,14 @@ class Feature:
     def metadata(self, plan: SplitPlan, scans: Scans, counts: Counts) -> dict[str, Any]:
         """Check the rows that were written, and return facts for the manifest. Emits warnings."""
         return {}
+
+
+def features_of(output: Output, shards: Sequence[Shard]) -> list[Feature]:
+    """Return the parts of a split, in the order of their first reasons."""
+    references = dict.fromkeys(reason.feature for reason in Reason)
+    features: list[Feature] = []
+    for reference in filter(None, references):
+        feature_class: type[Feature] = load(f"{__name__}.{reference}")
+        if feature_class.is_part(output.settings):
+            features.append(feature_class(output, shards))
+    return features

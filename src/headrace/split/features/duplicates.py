@@ -29,9 +29,9 @@ from headrace.formats.dates import Dates
 from headrace.formats.shard import Chunk, Shard
 from headrace.near.repeats import count_kept
 from headrace.run.context import RunContext
-from headrace.split import reasons
 from headrace.split.content import Content, Repeats, row_numbers
 from headrace.split.features import Counts, Feature, Scans
+from headrace.split.reasons import Reason
 from headrace.split.rules import (
     SPLITS,
     TEST_CODE,
@@ -67,8 +67,8 @@ def _repeated(rows: ScannedRows, duplicates: str) -> Bools | None:
     return repeats.repeated(compared, rows.scanned.shard)
 
 
-CONTENT_BEFORE_CUTOFF = DropRule(reasons.CONTENT_BEFORE_CUTOFF, _content_before_cutoff)
-DUPLICATE = DropRule(reasons.DUPLICATE, lambda rows: _repeated(rows, "drop"))
+CONTENT_BEFORE_CUTOFF = DropRule(Reason.CONTENT_BEFORE_CUTOFF, _content_before_cutoff)
+DUPLICATE = DropRule(Reason.DUPLICATE, lambda rows: _repeated(rows, "drop"))
 
 # Computes values from a shard's scan, the code of each row, and the indices of the kept rows with
 # content.
@@ -97,7 +97,7 @@ class Duplicates(Feature):
     """Rows with the same content, or near ones: counted, dropped, or in one split together."""
 
     def __init__(self, output: Output, shards: Sequence[Shard]) -> None:
-        self.settings = output.settings
+        super().__init__(output, shards)
         self.output = output
         self.content = choose_content(output, shards)
         if self.settings.folds is None:

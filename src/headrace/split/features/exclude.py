@@ -3,40 +3,39 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 
-from headrace.arrays import U8
+from headrace.arrays import Bools
 from headrace.formats.dates import Dates
 from headrace.formats.shard import Chunk, Shard
 from headrace.split.features import Counts, Feature, Scans
-from headrace.split.rules import DropRule, SplitPlan
-from headrace.split.scan import HOLDS_ITEM, Scanner
-from headrace.split.settings import TemporalSplit
-from headrace.stream.audit.exclude import IN_BENCHMARK, read_excluded
+from headrace.split.reasons import Reason
+from headrace.split.rules import DropRule, Output, SplitPlan
+from headrace.split.scan import Scanner
+from headrace.stream.audit.exclude import read_excluded
 
 if TYPE_CHECKING:
     from headrace.stream.audit.overlap import Benchmarks
 
-RULE = DropRule(IN_BENCHMARK, lambda rows: rows.has(HOLDS_ITEM))
-
 
 class BenchmarkScanner(Scanner):
-    """Flag the rows of a shard that overlap a benchmark."""
+    """Find the rows of a shard that overlap a benchmark."""
+
+    reason = Reason.IN_BENCHMARK
 
     def __init__(self, benchmarks: Benchmarks, shard: Shard) -> None:
         self.benchmarks = benchmarks
         self.columns = shard.schema.names  # an item may be in any column
         self.counts: Counter[str] = Counter()  # rows by benchmark
 
-    def scan(self, chunk: Chunk, table: pa.Table, times: Dates) -> U8:
-        """Flag rows, and count them by benchmark."""
+    def scan(self, chunk: Chunk, table: pa.Table, times: Dates) -> Bools:
+        """Mask such rows, and count them by benchmark."""
         from headrace.stream.audit.overlap import texts_of  # loads more libraries
 
-        hits = self.benchmarks.mask(texts_of(table), len(table), self.counts)
-        return np.where(hits, HOLDS_ITEM, 0).astype(np.uint8)
+        return self.benchmarks.mask(texts_of(table), len(table), self.counts)
 
     def result(self) -> dict[str, Any]:
         """Return the rows by benchmark."""
@@ -46,10 +45,11 @@ class BenchmarkScanner(Scanner):
 class Exclusion(Feature):
     """Benchmarks whose items no row may hold."""
 
-    rules = (RULE,)
+    rules = (DropRule.found(Reason.IN_BENCHMARK),)
 
-    def __init__(self, settings: TemporalSplit) -> None:
-        self.benchmarks = read_excluded(settings.exclude, settings.exclude_ngram)
+    def __init__(self, output: Output, shards: Sequence[Shard]) -> None:
+        super().__init__(output, shards)
+        self.benchmarks = read_excluded(self.settings.exclude, self.settings.exclude_ngram)
 
     def scanner(self, shard: Shard) -> Scanner | None:
         """Look for items, if there are benchmarks."""

@@ -17,18 +17,16 @@ from headrace.folds.settings import GroupKFold, Rolling
 from headrace.formats.dates import MISSING, Dates, moment
 from headrace.formats.shard import Chunk, Shard
 from headrace.run.context import TaskFiles, read_arrow
-from headrace.split import columns, reasons
+from headrace.split import columns
 from headrace.split.allocate import UNSEEN, Allocation, EntitySet, Hashes, allocate
 from headrace.split.cutoff import cutoffs
 from headrace.split.features import Counts, Feature, Scans
 from headrace.split.features.cells import FoldCells, deal, deal_stratified, fold_cells
+from headrace.split.reasons import Reason
 from headrace.split.rules import Codes, DropRule, Placement, ScannedRows, SplitPlan
 from headrace.split.scan import (
-    HOLDS_ITEM,
-    KNOWN_LATE,
-    MISSING_LABEL,
+    NOTHING_FOUND,
     NULL_ENTITY,
-    UNREADABLE_TIME,
     Scanner,
     column_of,
     encode,
@@ -38,8 +36,6 @@ from headrace.split.scan import (
 from headrace.split.settings import TemporalSplit
 
 MAX_STRATA = 100
-
-RULE = DropRule(reasons.IN_NO_FOLD, lambda rows: rows.placed == len(rows.plan.names))
 
 
 @dataclass(frozen=True)
@@ -197,9 +193,8 @@ class StrataScanner(Scanner):
     def finish(self, files: TaskFiles, number: int, rows: pa.Table) -> None:
         """Write the rows that count, by entity and class; columns: entity, class, rows."""
         entity = rows["entity"].to_numpy()
-        flags = rows["flags"].to_numpy()
         counted = (rows["time_us"].to_numpy() != MISSING) & (entity != NULL_ENTITY)
-        counted &= (flags & (UNREADABLE_TIME | MISSING_LABEL | HOLDS_ITEM | KNOWN_LATE)) == 0
+        counted &= rows["found"].to_numpy() == NOTHING_FOUND
         texts = pa.array([""], pa.string())
         codes = np.zeros(len(entity), np.int64)
         if self.stratify is not None:
@@ -226,10 +221,12 @@ class StrataScanner(Scanner):
 class Folds(Feature):
     """Folds that roll in time, or folds of entities."""
 
-    rules = (RULE,)
+    rules = (DropRule(Reason.IN_NO_FOLD, lambda rows: rows.placed == len(rows.plan.names)),)
 
-    def __init__(self, settings: TemporalSplit) -> None:
-        self.settings = settings
+    @classmethod
+    def is_part(cls, settings: TemporalSplit) -> bool:
+        """Return whether there are folds."""
+        return settings.folds is not None
 
     def scanner(self, shard: Shard) -> Scanner | None:
         """Count rows by entity and class for folds of entities."""

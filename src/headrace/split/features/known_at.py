@@ -9,6 +9,7 @@ What is missing or unreadable was not known before.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
 
@@ -16,20 +17,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.arrays import I64, U8, Bools
+from headrace.arrays import I64, Bools
 from headrace.errors import InputError, setting
 from headrace.formats.dates import DAY_US, MISSING, Dates, has_clock, parse_dates
 from headrace.formats.shard import Chunk, Shard
 from headrace.formats.text_columns import nulled
 from headrace.formats.types import is_text
-from headrace.split import reasons
 from headrace.split.cutoff import in_utc
 from headrace.split.features import Feature
-from headrace.split.rules import DropRule
-from headrace.split.scan import KNOWN_LATE, Scanner, check_forms, column_of, to_python
+from headrace.split.reasons import Reason
+from headrace.split.rules import DropRule, Output
+from headrace.split.scan import Scanner, check_forms, column_of, to_python
 from headrace.split.settings import TemporalSplit
 
-RULE = DropRule(reasons.KNOWN_LATE, lambda rows: rows.has(KNOWN_LATE))
 _ISO_DATE = r"^[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}$"
 _COMPACT_DATE = r"^[0-9]{8}(\.0*)?$"
 _COUNTS_DAYS = ("yyyymmdd", "epoch_days", "excel_days")
@@ -122,14 +122,16 @@ def _describe(row: int, name: str, value: pa.Scalar, unknown: bool) -> LateValue
 
 
 class KnownAtScanner(Scanner):
-    """Flag, or refuse, the rows of a shard with values that were not known before their time."""
+    """Find, or refuse, the rows of a shard with values that were not known before their time."""
+
+    reason = Reason.KNOWN_LATE
 
     def __init__(self, settings: TemporalSplit, shard: Shard) -> None:
         self.settings = settings
         self.shard = shard
         self.columns = settings.known_at
 
-    def scan(self, chunk: Chunk, table: pa.Table, times: Dates) -> U8:
+    def scan(self, chunk: Chunk, table: pa.Table, times: Dates) -> Bools:
         """Compare the columns with the times of the rows."""
         time_us = times_in_utc(times, self.settings.time_zone)
         late, first = known_late(table, time_us, self.settings, self.shard.path)
@@ -145,16 +147,17 @@ class KnownAtScanner(Scanner):
                     f"{setting('known_late', 'drop')}"
                 ),
             )
-        return np.where(late, KNOWN_LATE, 0).astype(np.uint8)
+        return late
 
 
 class KnownAt(Feature):
     """Columns that hold the instant from which a joined value was known."""
 
-    def __init__(self, settings: TemporalSplit) -> None:
-        self.settings = settings
-        if settings.known_at and settings.known_late == "drop":
-            self.rules = (RULE,)
+    def __init__(self, output: Output, shards: Sequence[Shard]) -> None:
+        super().__init__(output, shards)
+        self.filled = self.settings.known_at
+        if self.settings.known_at and self.settings.known_late == "drop":
+            self.rules = (DropRule.found(Reason.KNOWN_LATE),)
 
     def scanner(self, shard: Shard) -> Scanner | None:
         """Look at the columns, if there are any."""

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.arrays import U8
+from headrace.arrays import Bools
 from headrace.errors import InputError, setting
 from headrace.formats.dates import Dates
 from headrace.formats.shard import Chunk, Shard
 from headrace.split import columns
 from headrace.split.features import Counts, Feature, Scans
-from headrace.split.rules import OF_LABELS, SplitPlan
+from headrace.split.reasons import Reason
+from headrace.split.rules import DropRule, Output, SplitPlan
 from headrace.split.scan import (
-    MISSING_LABEL,
     NULL_ENTITY,
     Scanner,
     column_of,
@@ -31,7 +31,9 @@ MAX_CLASSES = 100_000
 
 
 class LabelScanner(Scanner):
-    """Collect the distinct labels of a shard, and flag rows without one."""
+    """Collect the distinct labels of a shard, and find rows without one."""
+
+    reason = Reason.MISSING_LABEL
 
     def __init__(self, settings: TemporalSplit, label: str) -> None:
         self.settings = settings
@@ -42,8 +44,8 @@ class LabelScanner(Scanner):
         self.classes: set[str] = set()
         self.missing_like: Counter[str] = Counter()
 
-    def scan(self, chunk: Chunk, table: pa.Table, times: Dates) -> U8:
-        """Flag the rows whose label is missing."""
+    def scan(self, chunk: Chunk, table: pa.Table, times: Dates) -> Bools:
+        """Mask the rows whose label is missing."""
         settings = self.settings
         if settings.label == settings.main_target:
             values = columns.main_target(
@@ -62,7 +64,8 @@ class LabelScanner(Scanner):
                 column=self.label,
                 remedy=f"leave {setting('label')} out, as this is not a label column",
             )
-        return np.where(pc.is_null(texts).to_numpy(), MISSING_LABEL, 0).astype(np.uint8)
+        missing: Bools = pc.is_null(texts).to_numpy()
+        return missing
 
     def result(self) -> dict[str, Any]:
         """Return the classes, and the rows whose label other tools read as missing."""
@@ -75,10 +78,12 @@ class LabelScanner(Scanner):
 class Labels(Feature):
     """Classes 0..k-1 of a label column, by one map for all shards."""
 
-    rules = (OF_LABELS,)
+    rules = (DropRule.found(Reason.MISSING_LABEL),)
 
-    def __init__(self, settings: TemporalSplit) -> None:
-        self.settings = settings
+    def __init__(self, output: Output, shards: Sequence[Shard]) -> None:
+        super().__init__(output, shards)
+        if self.settings.label is not None:
+            self.filled = (self.settings.label,)
 
     def scanner(self, shard: Shard) -> Scanner | None:
         """Collect labels, if there is a label column."""

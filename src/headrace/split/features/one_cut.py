@@ -2,24 +2,63 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
+from headrace.arrays import Bools
 from headrace.errors import InputError, setting
+from headrace.formats.shard import Shard
 from headrace.report.words import pluralise
 from headrace.run.events import Note
 from headrace.split import advice
+from headrace.split.allocate import TRAIN, VAL
 from headrace.split.features import Counts, Feature, Scans
-from headrace.split.rules import OF_ONE_CUT, OF_REACHES, SplitPlan
+from headrace.split.reasons import Reason
+from headrace.split.rules import DropRule, Output, ScannedRows, SplitPlan
 from headrace.split.settings import TemporalSplit
+
+
+def _close(rows: ScannedRows, reach_us: int) -> Bools:
+    """Mask the rows that are too close before the cutoff."""
+    return rows.before & (rows.time_us >= rows.cutoff_us - reach_us)
+
+
+def _late(rows: ScannedRows, side: int) -> Bools:
+    """Mask the rows from the cutoff on whose entity is on this side."""
+    late: Bools = rows.side == side
+    late &= ~rows.before
+    return late
+
+
+def _train_entity_late(rows: ScannedRows) -> Bools | None:
+    if rows.plan.settings.entity is None:
+        return None
+    return _late(rows, TRAIN)
+
+
+def _val_entity_late(rows: ScannedRows) -> Bools | None:
+    if rows.plan.settings.val_in_test == "keep":
+        return None
+    return _late(rows, VAL)
 
 
 class OneCutInTime(Feature):
     """The rows from the split date on test, and the others train or validate."""
 
-    def __init__(self, settings: TemporalSplit) -> None:
-        self.settings = settings
-        reaches = settings.reaches_us()
-        self.rules = (*(rule for rule in OF_REACHES if rule.reason in reaches), *OF_ONE_CUT)
+    @classmethod
+    def is_part(cls, settings: TemporalSplit) -> bool:
+        """Return whether there are no folds."""
+        return settings.folds is None
+
+    def __init__(self, output: Output, shards: Sequence[Shard]) -> None:
+        super().__init__(output, shards)
+        rules = []
+        for reason, reach_us in self.settings.reaches_us().items():
+            rules.append(DropRule(reason, partial(_close, reach_us=reach_us)))
+        rules.append(DropRule(Reason.TRAIN_ENTITY_LATE, _train_entity_late))
+        rules.append(DropRule(Reason.VAL_ENTITY_LATE, _val_entity_late))
+        self.rules = rules
 
     def metadata(self, plan: SplitPlan, scans: Scans, counts: Counts) -> dict[str, Any]:
         """Check the splits, and record the number of entities."""
