@@ -24,7 +24,7 @@ from headrace.split.allocate import Allocation, Hashes, allocate
 from headrace.split.content import Content, Repeats
 from headrace.split.cutoff import DateBins, in_utc
 from headrace.split.reasons import Reason
-from headrace.split.scan import NOTHING_FOUND, Scanned
+from headrace.split.scan import NO_REASON, Scanned
 from headrace.split.settings import TemporalSplit
 
 SPLITS = ("train", "val", "test")
@@ -45,9 +45,9 @@ class DropRule:
     applies: Callable[[ScannedRows], Bools | None]
 
     @classmethod
-    def found(cls, reason: Reason) -> Self:
+    def of_scan(cls, reason: Reason) -> Self:
         """Return the rule of a reason that a scanner finds."""
-        return cls(reason, lambda rows: rows.found(reason))
+        return cls(reason, lambda rows: rows.has(reason))
 
 
 class Placement:
@@ -153,18 +153,18 @@ class ScannedRows:
         self.time_us = scanned.time_us
 
     @cached_property
-    def has_findings(self) -> bool:
+    def has_reasons(self) -> bool:
         """Whether the scan found a reason for any row; for most shards it finds none."""
-        return bool((self.scanned.found != NOTHING_FOUND).any())
+        return bool((self.scanned.reasons != NO_REASON).any())
 
-    def found(self, reason: Reason) -> Bools | None:
+    def has(self, reason: Reason) -> Bools | None:
         """Mask the rows for which the scan found this reason, and none before it; None for no
         row.
         """
-        if not self.has_findings:
+        if not self.has_reasons:
             return None
-        found: Bools = self.scanned.found == np.uint8(reason.number)
-        return found
+        has_reason: Bools = self.scanned.reasons == np.uint8(reason.number)
+        return has_reason
 
     @cached_property
     def instant(self) -> Bools:

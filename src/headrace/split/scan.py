@@ -45,7 +45,7 @@ from headrace.split.reasons import Reason
 from headrace.split.settings import TemporalSplit
 
 NULL_ENTITY = -1
-NOTHING_FOUND = 255  # more than the number of any reason
+NO_REASON = 255  # more than the number of any reason
 _MIXED = frozenset({"iso", "iso_zoned"})  # forms that time_format="iso" allows together
 _MISSING_TEXTS = text_array(sorted(MEANS_MISSING))
 _TEXTS_AT_ONCE = 1 << 20
@@ -57,8 +57,8 @@ class Scanned:
 
     entity int32 [N], time_us int64 [N]; hashes: [entities].
 
-    shard: its number. found uint8 [N]: the number of the first reason to drop the row that was
-    found, or NOTHING_FOUND. sizes int32 [N]: bytes of every row in the file, or None if rows cannot
+    shard: its number. reasons uint8 [N]: the number of the first reason to drop the row that
+    scanners find, or NO_REASON. sizes int32 [N]: bytes of every row in the file, or None if rows cannot
     be copied as bytes. content uint64 [N]: digests of the compared columns, or None if pass 1 does
     not compute them. alike uint64 [N]: one number for rows that have the same content or are joined
     through near ones; None if near rows are not searched. instant [N]: which times are on the UTC
@@ -68,7 +68,7 @@ class Scanned:
     shard: int
     entity: npt.NDArray[np.int32]
     time_us: I64
-    found: U8
+    reasons: U8
     sizes: npt.NDArray[np.int32] | None
     content: U64 | None
     hashes: Hashes
@@ -154,7 +154,7 @@ def read_scan(run: Path, number: int, *, alike: bool = False) -> Scanned:
         shard=number,
         entity=columns["entity"],
         time_us=columns["time_us"],
-        found=columns["found"],
+        reasons=columns["reasons"],
         sizes=columns.get("size"),
         content=columns.get("content"),
         hashes=read_entities(run, number)[0],
@@ -206,7 +206,7 @@ class _ShardScan:
         self.names: list[pa.Array] = []  # distinct entities of every chunk, as text or integers
         self.codes: list[I64] = [np.empty(0, np.int64)]
         self.time_us: list[I64] = [np.empty(0, np.int64)]
-        self.found: list[U8] = [np.empty(0, np.uint8)]
+        self.reasons: list[U8] = [np.empty(0, np.uint8)]
         # else all rows of the source are on one clock
         self.instant: list[Bools] | None = None
         if settings.time_format == "iso":
@@ -227,11 +227,11 @@ class _ShardScan:
         with located(self.shard.path, chunk.first_row):
             times = self._times(table, chunk.first_row)
             codes = self._entities(table, chunk)
-            found = _numbered(times.unreadable, Reason.UNREADABLE_TIME)
+            reasons = _numbered(times.unreadable, Reason.UNREADABLE_TIME)
             for scanner in self.scanners:
                 mask = scanner.scan(chunk, table, times)
                 if mask is not None and scanner.reason is not None:
-                    np.minimum(found, _numbered(mask, scanner.reason), out=found)
+                    np.minimum(reasons, _numbered(mask, scanner.reason), out=reasons)
         sizes = chunk.sizes()
         if sizes is None:
             self.sizes = None
@@ -239,7 +239,7 @@ class _ShardScan:
             self.sizes.append(sizes)
         self.codes.append(codes)
         self.time_us.append(times.micros)
-        self.found.append(found)
+        self.reasons.append(reasons)
         if self.instant is not None:
             self.instant.append(times.instant)
 
@@ -362,7 +362,7 @@ class _ShardScan:
         columns: dict[str, Any] = {
             "entity": entity,
             "time_us": np.concatenate(self.time_us),
-            "found": np.concatenate(self.found),
+            "reasons": np.concatenate(self.reasons),
         }
         if self.instant is not None:
             columns["instant"] = np.concatenate(self.instant).view(np.uint8)
@@ -438,7 +438,7 @@ class _ShardScan:
 
 def _numbered(mask: Bools, reason: Reason) -> U8:
     """Return the number of the reason where it applies."""
-    return np.where(mask, np.uint8(reason.number), np.uint8(NOTHING_FOUND))
+    return np.where(mask, np.uint8(reason.number), np.uint8(NO_REASON))
 
 
 def count_missing_like(texts: pa.Array, indices: npt.NDArray[Any]) -> Counter[str]:

@@ -21,7 +21,7 @@ from headrace.split.cutoff import DateBins
 from headrace.split.features import features_of
 from headrace.split.reasons import Reason, sentences
 from headrace.split.rules import OneCut, Output, SplitPlan, classify
-from headrace.split.scan import NOTHING_FOUND, Scanned
+from headrace.split.scan import NO_REASON, Scanned
 from headrace.split.settings import TemporalSplit
 from laws import examples
 
@@ -158,8 +158,8 @@ def test_a_row_has_the_first_reason_that_applies(
         time_us=np.array(
             [missing if row[1] is None else CUT_US + row[1] * HOUR_US for row in table], np.int64
         ),
-        found=np.array(
-            [min([reason.number for reason in row[2]], default=NOTHING_FOUND) for row in table],
+        reasons=np.array(
+            [min([reason.number for reason in row[2]], default=NO_REASON) for row in table],
             np.uint8,
         ),
         sizes=None,
@@ -180,7 +180,7 @@ def test_each_reason_has_one_word_and_one_sentence() -> None:
 
     assert len(Reason) == len(words) == len(set(sentences().values()))
     assert all(word.isidentifier() for word in words)
-    assert len(Reason) < NOTHING_FOUND
+    assert len(Reason) < NO_REASON
 
 
 def test_the_rules_of_a_split_are_in_the_order_of_the_reasons() -> None:

@@ -45,7 +45,7 @@ class BenchmarkScanner(Scanner):
 class Exclusion(Feature):
     """Benchmarks whose items no row may hold."""
 
-    rules = (DropRule.found(Reason.IN_BENCHMARK),)
+    rules = (DropRule.of_scan(Reason.IN_BENCHMARK),)
 
     def __init__(self, output: Output, shards: Sequence[Shard]) -> None:
         super().__init__(output, shards)

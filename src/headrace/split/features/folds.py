@@ -25,7 +25,7 @@ from headrace.split.features.cells import FoldCells, deal, deal_stratified, fold
 from headrace.split.reasons import Reason
 from headrace.split.rules import Codes, DropRule, Placement, ScannedRows, SplitPlan
 from headrace.split.scan import (
-    NOTHING_FOUND,
+    NO_REASON,
     NULL_ENTITY,
     Scanner,
     column_of,
@@ -194,7 +194,7 @@ class StrataScanner(Scanner):
         """Write the rows that count, by entity and class; columns: entity, class, rows."""
         entity = rows["entity"].to_numpy()
         counted = (rows["time_us"].to_numpy() != MISSING) & (entity != NULL_ENTITY)
-        counted &= rows["found"].to_numpy() == NOTHING_FOUND
+        counted &= rows["reasons"].to_numpy() == NO_REASON
         texts = pa.array([""], pa.string())
         codes = np.zeros(len(entity), np.int64)
         if self.stratify is not None:

@@ -26,7 +26,7 @@ class Keys(Feature):
     """The time and the entity, which place a row. Every scan reads both."""
 
     rules = (
-        DropRule.found(Reason.UNREADABLE_TIME),
+        DropRule.of_scan(Reason.UNREADABLE_TIME),
         DropRule(Reason.NULL_TIME, lambda rows: rows.time_us == MISSING),
         DropRule(Reason.NULL_ENTITY, _lacks_entity),
     )

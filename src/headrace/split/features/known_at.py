@@ -157,7 +157,7 @@ class KnownAt(Feature):
         super().__init__(output, shards)
         self.filled = self.settings.known_at
         if self.settings.known_at and self.settings.known_late == "drop":
-            self.rules = (DropRule.found(Reason.KNOWN_LATE),)
+            self.rules = (DropRule.of_scan(Reason.KNOWN_LATE),)
 
     def scanner(self, shard: Shard) -> Scanner | None:
         """Look at the columns, if there are any."""

@@ -78,7 +78,7 @@ class LabelScanner(Scanner):
 class Labels(Feature):
     """Classes 0..k-1 of a label column, by one map for all shards."""
 
-    rules = (DropRule.found(Reason.MISSING_LABEL),)
+    rules = (DropRule.of_scan(Reason.MISSING_LABEL),)
 
     def __init__(self, output: Output, shards: Sequence[Shard]) -> None:
         super().__init__(output, shards)
