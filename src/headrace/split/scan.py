@@ -58,11 +58,11 @@ class Scanned:
     entity int32 [N], time_us int64 [N]; hashes: [entities].
 
     shard: its number. reasons uint8 [N]: the number of the first reason to drop the row that
-    scanners find, or NO_REASON. sizes int32 [N]: bytes of every row in the file, or None if rows cannot
-    be copied as bytes. content uint64 [N]: digests of the compared columns, or None if pass 1 does
-    not compute them. alike uint64 [N]: one number for rows that have the same content or are joined
-    through near ones; None if near rows are not searched. instant [N]: which times are on the UTC
-    clock; None if all times of the source are on one clock.
+    scanners find, or NO_REASON. sizes int32 [N]: bytes of every row in the file, or None if rows
+    cannot be copied as bytes. content uint64 [N]: digests of the compared columns, or None if pass
+    1 does not compute them. alike uint64 [N]: one number for rows that have the same content or are
+    joined through near ones; None if near rows are not searched. instant [N]: which times are on
+    the UTC clock; None if all times of the source are on one clock.
     """
 
     shard: int
