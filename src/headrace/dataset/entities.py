@@ -37,11 +37,13 @@ from headrace.arrays import I64, U64
 from headrace.bins.rows import TRACES
 from headrace.dataset.index import text_array
 from headrace.dataset.indexed import IndexedDataset
-from headrace.dataset.stored_index import list_values, mapped_file, sealed, stream_of
+from headrace.dataset.stored_index import list_values, sealed, stream_of
 from headrace.digest import canonical_json, derive_key, sha256_hex
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import CorruptShard, InputError, SettingsError, setting_name
 from headrace.formats.text_columns import as_text
+from headrace.gate.arrow import ArrowFile
+from headrace.gate.mapped import map_bytes
 from headrace.keyed_hash import hash_texts
 from headrace.recipe import recipe_of_run
 from headrace.storage.local import alone, beside, created, make_directory, replace
@@ -272,20 +274,20 @@ def _path(dataset: IndexedDataset, column: str, cache_dir: Path) -> Path:
 
 def map_entities(path: Path, column: str) -> EntityIndex:
     """Map the index in a file. Raises `CorruptShard` if it is missing or not as it was written."""
-    mapped, _ = mapped_file(path)
     splits: dict[str, list[_Part]] = {}
     try:
-        with pa.ipc.open_stream(stream_of(pa.py_buffer(mapped))) as reader:
-            if (reader.schema.metadata or {}).get(_VERSION_KEY) != b"%d" % _VERSION:
-                raise ValueError("another version of headrace made it")
-            for batch in reader:
-                fields = {name: list_values(batch[name], 0) for name in (*_COLUMNS, "rows")}
-                splits.setdefault(batch["split"][0].as_py(), []).append(_Part(**fields))
-    except (OSError, pa.ArrowException, KeyError, TypeError, ValueError, StopIteration) as error:
+        mapped = map_bytes(path)
+        file = ArrowFile(stream_of(mapped.buffer), path, mapped.identity, "delete it")
+        if (file.schema.metadata or {}).get(_VERSION_KEY) != b"%d" % _VERSION:
+            raise ValueError("another version of headrace made it")
+        for batch in file.batches():
+            fields = {name: list_values(batch[name], 0) for name in (*_COLUMNS, "rows")}
+            splits.setdefault(batch["split"][0].as_py(), []).append(_Part(**fields))
+    except (OSError, LookupError, AttributeError, TypeError, ValueError) as error:
         raise CorruptShard(
             f"cannot be read as an index of entities ({error})", path=path, remedy="delete it"
         ) from error
-    return EntityIndex(column, splits, path=path, size=len(mapped))
+    return EntityIndex(column, splits, path=path, size=len(mapped.data))
 
 
 def _parts_of(high: U64, parts: int) -> I64:

@@ -11,9 +11,6 @@ from __future__ import annotations
 
 import io
 import json
-import mmap
-import os
-import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,6 +34,8 @@ from headrace.dataset.index import (
 from headrace.dataset.sound import LARGEST
 from headrace.digest import canonical_json
 from headrace.errors import CorruptShard
+from headrace.gate.arrow import ArrowFile
+from headrace.gate.mapped import Identity, map_bytes
 
 # Increment when this layout, `SplitIndex.identity` or the result of a file scan changes, so that
 # older files are rebuilt.
@@ -61,6 +60,7 @@ _STORED = pa.schema(
         ),
     ]
 )
+_REMEDY = "delete it"
 _DIGEST_BYTES = 16
 
 
@@ -168,56 +168,38 @@ def stream_of(data: pa.Buffer) -> pa.Buffer:
     return stream
 
 
-def mapped_file(path: Path) -> tuple[mmap.mmap, tuple[int, int]]:
-    """Map a file; also return its device and inode.
-
-    Raises `CorruptShard` if it cannot be mapped.
-    """
-    try:
-        # Opening a pipe would block.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            file_stat = os.fstat(descriptor)
-            if not stat.S_ISREG(file_stat.st_mode):
-                raise ValueError("it is not a regular file")
-            mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
-        finally:
-            os.close(descriptor)
-        return mapped, (file_stat.st_dev, file_stat.st_ino)
-    except (OSError, ValueError) as error:
-        raise CorruptShard(
-            f"cannot be read as an index ({error})", path=path, remedy="delete it"
-        ) from error
-
-
 def map_index(path: Path) -> StoredIndex:
     """Map the index in a file.
 
     Raises `CorruptShard` if it is missing, damaged or not such an index.
     """
-    mapped, inode = mapped_file(path)
-    return parse_stored(mapped, path, inode)
+    try:
+        mapped = map_bytes(path)
+    except OSError as error:
+        raise CorruptShard(
+            f"cannot be read as an index ({error.strerror})", path=path, remedy=_REMEDY
+        ) from error
+    return parse_stored(mapped.data, path, mapped.identity)
 
 
-def parse_stored(source: Any, path: Path, inode: tuple[int, int] | None = None) -> StoredIndex:
+def parse_stored(source: Any, path: Path, identity: Identity | None = None) -> StoredIndex:
     """Parse the index in the bytes of such a file.
 
     Raises `CorruptShard` if anything is not as it was written.
 
-    source: bytes, or an object with a buffer of them; path: named in errors. inode: device and
-    inode of the file that they are mapped from; None: they are a copy.
+    source: bytes, or an object with a buffer of them; path: named in errors. identity: of the file
+    that they are mapped from; None: they are a copy.
     """
     data = pa.py_buffer(source)
     try:
         digest = data[-_DIGEST_BYTES:].to_pybytes()
-        with pa.ipc.open_stream(stream_of(data)) as reader:
-            metadata = reader.schema.metadata or {}
-            if metadata.get(_VERSION_KEY) != b"%d" % VERSION:
-                raise ValueError("another version of headrace made it")
-            if not reader.schema.equals(_STORED):
-                raise ValueError("its columns are not those of an index")
-            batch = reader.read_next_batch()
-        batch.validate(full=True)
+        file = ArrowFile(stream_of(data), path, identity, _REMEDY)
+        metadata = file.schema.metadata or {}
+        if metadata.get(_VERSION_KEY) != b"%d" % VERSION:
+            raise ValueError("another version of headrace made it")
+        if not file.schema.equals(_STORED):
+            raise ValueError("its columns are not those of an index")
+        batch = next(file.batches())
         schema, null_values = columns_of(metadata)
         partitioned = tuple(map(str, json.loads(metadata.get(_PARTITIONED_KEY, b"[]"))))
         if not set(partitioned) <= set(schema.names):
@@ -227,18 +209,19 @@ def parse_stored(source: Any, path: Path, inode: tuple[int, int] | None = None) 
             fields = {name: list_values(batch[name], row) for name in _STORED.names[2:]}
             fields["stamps"] = fields["stamps"].reshape(-1, 2)
             _check(fields)
-            if inode is None:
+            if identity is None:
                 mapped = None
             else:
+                inode = (identity.device, identity.inode)
                 mapped = MappedSplit(path, digest.hex(), inode, name, fields)
             splits[name] = SplitIndex(
                 split=name, schema=schema, partitioned=partitioned, mapped=mapped, **fields
             )
             # Stored in the file, because computing it takes a second for a million blocks.
-            identity = str(batch["identity"][row])
-            if len(bytes.fromhex(identity)) != 32:
+            of_split = str(batch["identity"][row])
+            if len(bytes.fromhex(of_split)) != 32:
                 raise ValueError("an identity is not a digest")
-            vars(splits[name])["identity"] = identity
+            vars(splits[name])["identity"] = of_split
         if len(splits) != batch.num_rows:
             raise ValueError("a split is in it twice")
         files = metadata[_FILES_KEY].decode()
@@ -253,7 +236,7 @@ def parse_stored(source: Any, path: Path, inode: tuple[int, int] | None = None) 
         StopIteration,
     ) as error:
         raise CorruptShard(
-            f"cannot be read as an index ({error})", path=path, remedy="delete it"
+            f"cannot be read as an index ({error})", path=path, remedy=_REMEDY
         ) from error
 
 

@@ -21,9 +21,9 @@ import pyarrow as pa
 from headrace.errors import CorruptShard
 from headrace.gate.flatbuffer import Table, root_table
 from headrace.gate.growth import decoded_bytes
-from headrace.gate.mapped import Identity, map_file
+from headrace.gate.mapped import Identity, map_bytes
 
-RESTORE = "restore it or prepare the run again"
+RESTORE = "restore the file or prepare the run again"
 # A record batch may have so many rows, and bytes once it is decompressed, or more if that is at
 # most so many times its bytes in the file.
 _BATCH_ROWS = 1 << 24
@@ -55,6 +55,11 @@ class Message(NamedTuple):
     rows: int
     compressed: bool
     buffers: npt.NDArray[np.void]
+
+    @property
+    def is_dictionary(self) -> bool:
+        """Whether it holds values of a dictionary, not rows."""
+        return self.kind == _DICTIONARY
 
 
 class ArrowFile:
@@ -160,7 +165,7 @@ class ArrowFile:
             self._source.seek(0)
             reader = pa.ipc.open_stream(self._source)
         for message in messages:
-            if message.kind != _DICTIONARY:
+            if not message.is_dictionary:
                 with self._told():
                     record = self._checked(reader.read_next_batch(), message.offset, None)
                 yield record
@@ -301,7 +306,7 @@ class ArrowFile:
         """Raise `CorruptShard` for damage."""
         try:
             yield
-        except (FileNotFoundError, PermissionError, pa.ArrowNotImplementedError):
+        except (FileNotFoundError, PermissionError):
             raise
         except (OSError, pa.ArrowException, StopIteration, struct.error) as error:
             raise CorruptShard(
@@ -318,7 +323,7 @@ def open_arrow(path: str | Path, remedy: str = RESTORE) -> ArrowFile:
     Raises `CorruptShard`, also if it is missing.
     """
     try:
-        mapped = map_file(path)
+        mapped = map_bytes(path)
     except FileNotFoundError as error:
         raise CorruptShard("is missing", path=path, remedy=remedy) from error
     except OSError as error:

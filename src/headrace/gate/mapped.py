@@ -52,7 +52,7 @@ _in_use: WeakValueDictionary[tuple[str, Identity], U8] = WeakValueDictionary()
 _lock = threading.Lock()
 
 
-def map_file(path: str | Path) -> Mapped:
+def map_bytes(path: str | Path) -> Mapped:
     """Map a regular file; one that is mapped already, and unchanged, is shared.
 
     Raises `OSError`.

@@ -26,6 +26,8 @@ from headrace.arrays import I64, U32, U64
 from headrace.digest import derive_key
 from headrace.errors import CorruptShard, InputError, setting_name
 from headrace.formats.write import HashingFile
+from headrace.gate.arrow import RESTORE, open_arrow
+from headrace.gate.mapped import map_bytes
 from headrace.histories.codec.addresses import Addresses, from_numbers, from_words, to_numbers
 from headrace.keyed_hash import hash_texts
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
@@ -117,11 +119,9 @@ def merge_texts(
     """
     batches: list[pa.Array] = []
     for shard in range(shards):
-        reader = pa.ipc.open_file(pa.memory_map(str(files.run / texts_file(role, shard))))
-        for number in range(reader.num_record_batches):
-            texts = reader.get_batch(number)["text"]
-            if len(texts):
-                batches.append(texts)
+        for batch in open_arrow(files.run / texts_file(role, shard)).batches():
+            if len(batch):
+                batches.append(batch["text"])
     at_once = max(1, memory_limit // _TEXT_BYTES)
     parts = -(-sum(map(len, batches)) // at_once) or 1
     parts_paths = []
@@ -222,7 +222,7 @@ class Codes:
         path = self.run / _codes_file(self.role)
         data = np.zeros(0, np.uint8)
         if path.stat().st_size:
-            data = np.memmap(path, np.uint8, "r").view(np.ndarray)
+            data = map_bytes(path).data
         count = len(data) // 12
         return data[: 8 * count].view("<u8"), data[8 * count :].view("<u4")
 
@@ -256,12 +256,10 @@ class Dictionary:
     texts: pa.ChunkedArray
 
     def __init__(self, path: Path) -> None:
-        try:
-            self.texts = pa.ipc.open_file(pa.memory_map(str(path))).read_all()["text"]
-        except (OSError, pa.ArrowException, KeyError) as error:
-            raise CorruptShard(
-                f"cannot be read ({error})", path=path, remedy="restore it or prepare the run again"
-            ) from error
+        file = open_arrow(path)
+        if not file.schema.equals(SCHEMA):
+            raise CorruptShard("is not a dictionary of texts", path=path, remedy=RESTORE)
+        self.texts = file.table()["text"]
 
     def __len__(self) -> int:
         return len(self.texts)

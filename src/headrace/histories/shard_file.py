@@ -21,6 +21,7 @@ from headrace.arrays import I64, U8, offsets_from_lengths
 from headrace.digest import digest_file
 from headrace.errors import CorruptShard, MissingExtra
 from headrace.formats.write import HashingFile, Written
+from headrace.gate.arrow import open_arrow
 from headrace.histories.codec.rows import Encoded
 from headrace.storage.local import failed, storing
 
@@ -220,25 +221,31 @@ class _ArrowFile:
 
 
 def _read_arrow(path: Path, limit: ReadLimit) -> Iterator[Blobs]:
-    try:
-        with pa.memory_map(str(path)) as source:
-            reader = pa.ipc.open_file(source)
-            for number in range(reader.num_record_batches):
-                blobs = reader.get_batch(number).column("measurements")
-                blobs.validate(full=True)
-                _, offsets, values = blobs.buffers()
-                ends = np.frombuffer(offsets, np.int64)[
-                    blobs.offset : blobs.offset + len(blobs) + 1
-                ]
-                data = np.frombuffer(values or b"", np.uint8)
-                for first, last in limit.cut(np.diff(ends)):
-                    yield Blobs(data[ends[first] : ends[last]], np.diff(ends[first : last + 1]))
-    except FileNotFoundError as error:
-        raise CorruptShard(
-            "is missing", path=path, remedy="restore it or prepare the run again"
-        ) from error
-    except (OSError, pa.ArrowException, KeyError) as error:
-        raise unreadable(path, error) from error
+    for blobs in mapped_blobs(path):
+        _, offsets, values = blobs.buffers()
+        # a batch without rows may lack its one offset
+        ends = np.zeros(1, np.int64)
+        if len(blobs):
+            ends = np.frombuffer(offsets, np.int64)[blobs.offset : blobs.offset + len(blobs) + 1]
+        data = np.frombuffer(values or b"", np.uint8)
+        for first, last in limit.cut(np.diff(ends)):
+            yield Blobs(data[ends[first] : ends[last]], np.diff(ends[first : last + 1]))
+
+
+def mapped_blobs(path: Path) -> Iterator[pa.LargeBinaryArray]:
+    """Yield the blobs of each record batch of an Arrow shard, views of the mapped file.
+
+    Raises `CorruptShard`.
+    """
+    file = open_arrow(path)
+    if not file.is_file or not file.schema.equals(ROW_SCHEMA):
+        raise unreadable(path, ValueError("its columns are not those of rows"))
+    place = ROW_SCHEMA.get_field_index("measurements")
+    for number in range(file.batch_count):
+        blobs = file.batch(number, [place]).column(0)
+        if blobs.null_count:
+            raise unreadable(path, ValueError("a row has no measurements"))
+        yield blobs
 
 
 def open_array_record(path: Path, *, max_parallelism: int) -> Any:

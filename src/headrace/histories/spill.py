@@ -17,7 +17,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import BinaryIO, Literal
 
@@ -30,6 +29,7 @@ from headrace.arrays import I64, U16, U64, Bools, offsets_from_lengths
 from headrace.digest import derive_key
 from headrace.draws import GAMMA, mix
 from headrace.errors import CorruptShard
+from headrace.gate.mapped import map_bytes
 from headrace.histories import ID_KINDS, IdKind
 from headrace.histories.codec.addresses import (
     NO_ADDRESSES,
@@ -333,13 +333,8 @@ def find_parts(paths: Sequence[Path], partition: int, dtype: np.dtype[np.void]) 
     entries = [np.zeros((0, 11), np.int64)]
     for path in paths:
         try:
-            # Mapped, because only the partition's numbers are read. numpy.memmap takes ten times as
-            # long, and every partition opens the file of every shard.
-            with (
-                path.open("rb", buffering=0) as file,
-                mmap(file.fileno(), 0, access=ACCESS_READ) as mapped,
-            ):
-                entries.append(_read_directory(np.frombuffer(mapped, "<i8"), path, partition))
+            # Mapped, because only the partition's numbers are read.
+            entries.append(_read_directory(map_bytes(path).data.view("<i8"), path, partition))
         except ValueError:
             raise _ends_early(path) from None
     rows = np.concatenate(entries)

@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 
 from headrace.arrays import I32, I64, U64, Bools, Ints
 from headrace.formats.write import HashingFile, Written
+from headrace.gate.arrow import open_arrow
 from headrace.histories.codec.addresses import render
 from headrace.histories.codec.rows import (
     HEADER_BYTES,
@@ -452,18 +453,17 @@ def write_rows(files: TaskFiles, shards: Sequence[tuple[str, int]], format_: str
         for path, split, partition in sorted(
             (shard_name(split, partition, format_), split, partition) for split, partition in shards
         ):
-            with pa.memory_map(str(files.run / facts_file(split, partition))) as source:
-                metadata = pa.ipc.open_file(source).read_all()
-                n = metadata["n_measurements"].to_numpy()
-                columns = {name: metadata[name] for name in FACTS_SCHEMA.names} | {
-                    "split": pa.repeat(split, len(n)),
-                    "shard": pa.repeat(path, len(n)),
-                    "position": pa.array(np.arange(len(n))),
-                    "measurements_before": pa.array(before.get(split, 0) + np.cumsum(n) - n),
-                }
-                arrays = [columns[name] for name in ROWS_SCHEMA.names]
-                table = pa.Table.from_arrays(arrays, schema=ROWS_SCHEMA)
-                writer.write_table(table, row_group_size=max(1, len(n)))
+            metadata = open_arrow(files.run / facts_file(split, partition)).table()
+            n = metadata["n_measurements"].to_numpy()
+            columns = {name: metadata[name] for name in FACTS_SCHEMA.names} | {
+                "split": pa.repeat(split, len(n)),
+                "shard": pa.repeat(path, len(n)),
+                "position": pa.array(np.arange(len(n))),
+                "measurements_before": pa.array(before.get(split, 0) + np.cumsum(n) - n),
+            }
+            arrays = [columns[name] for name in ROWS_SCHEMA.names]
+            table = pa.Table.from_arrays(arrays, schema=ROWS_SCHEMA)
+            writer.write_table(table, row_group_size=max(1, len(n)))
             before[split] = before.get(split, 0) + int(n.sum())
             rows += len(n)
         writer.close()

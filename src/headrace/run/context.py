@@ -17,6 +17,7 @@ from headrace.engine.engine import Engine
 from headrace.engine.local import LocalEngine
 from headrace.errors import InputError, StoreError
 from headrace.formats.write import HashingFile, Written
+from headrace.gate.arrow import open_arrow
 from headrace.run.events import Note, OnEvent, StageBegan, Step, TaskDone
 from headrace.run.identity import SourceState
 from headrace.run.in_store import publish_found, publish_task
@@ -126,9 +127,11 @@ class TaskFiles:
 
 
 def read_arrow(path: Path) -> pa.Table:
-    """Map a table that `TaskFiles.write_arrow` made, each column as one chunk."""
-    with pa.memory_map(str(path)) as source:
-        return pa.ipc.open_file(source).read_all().combine_chunks()
+    """Map a table that `TaskFiles.write_arrow` made, each column as one chunk.
+
+    Raises `CorruptShard`.
+    """
+    return open_arrow(path).table().combine_chunks()
 
 
 @dataclass(frozen=True)

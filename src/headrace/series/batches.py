@@ -29,6 +29,7 @@ import pyarrow as pa
 from headrace.arrays import F32, F64
 from headrace.digest import canonical_json
 from headrace.errors import InputError
+from headrace.gate.mapped import map_bytes
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
 from headrace.series.arrays.statistics import add, tally
 from headrace.series.clean import (
@@ -267,9 +268,7 @@ class BatchSpool:
 
     def _map(self, suffix: Literal["values", "filled"], dtype: np.dtype[Any]) -> Any:
         path = self.run / _name(self.number, suffix)
-        if path.stat().st_size == 0:
-            return np.empty((0, self.columns), dtype)
-        rows = np.memmap(path, dtype, mode="r").reshape(-1, self.columns)
+        rows = map_bytes(path).data.view(dtype).reshape(-1, self.columns)
         if not self.left_out:
             return rows
         return np.concatenate([rows[:0], *(entity.of_batch(rows) for entity in self.retained())])

@@ -431,11 +431,6 @@ class LocalPlace:
 
         return pa.OSFile(str(self.path))
 
-    def arrow_map(self) -> pa.NativeFile:
-        import pyarrow as pa
-
-        return pa.memory_map(str(self.path))
-
     def checksum(self) -> str:
         return checksum_file(self.path)
 

@@ -311,9 +311,6 @@ class ObjectPlace:
 
         return pa.PythonFile(self.open(self.stat()), mode="r")
 
-    def arrow_map(self) -> pa.NativeFile:
-        return self.arrow_stream()
-
     def checksum(self) -> str:
         digest = xxhash.xxh3_128()
         for chunk in self._pieces(self.stat()):

@@ -136,9 +136,6 @@ class Place(Protocol):
     def arrow_stream(self) -> pa.NativeFile:
         """Open the bytes for Arrow, read as they are asked for."""
 
-    def arrow_map(self) -> pa.NativeFile:
-        """Map the bytes for Arrow without a copy where that is possible; else `arrow_stream`."""
-
     def checksum(self) -> str:
         """Compute XXH3-128 of the bytes, read whole; O(1) of memory."""
 

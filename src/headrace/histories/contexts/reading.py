@@ -27,7 +27,7 @@ from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import CorruptShard, InputError, setting_name
 from headrace.histories.codec.rows import RowColumns, damaged, decode_blobs, decode_rows
 from headrace.histories.contexts.vocabulary import result_sizes
-from headrace.histories.shard_file import open_array_record, unreadable
+from headrace.histories.shard_file import mapped_blobs, open_array_record, unreadable
 
 ROWS = "rows.parquet"
 _COLUMNS = ["split", "shard", "position", "n_measurements"]
@@ -246,18 +246,13 @@ def _open_records(path: Path) -> _ReadRows:
 
 
 def _open_mapped(path: Path) -> _ReadRows:
-    columns = []
-    try:
-        reader = pa.ipc.open_file(pa.memory_map(str(path)))
-        for number in range(reader.num_record_batches):
-            columns.append(reader.get_batch(number).column("measurements"))
-    except (OSError, pa.ArrowException, KeyError) as error:
-        raise unreadable(path, error) from error
+    columns = list(mapped_blobs(path))
     offsets = offsets_from_lengths([len(column) for column in columns])
 
     def read(positions: list[int]) -> RowBytes:
-        if positions and max(positions) >= offsets[-1]:
-            raise unreadable(path, IndexError(f"it has no row {max(positions) + 1}"))
+        outside = [position for position in positions if not 0 <= position < offsets[-1]]
+        if outside:
+            raise unreadable(path, IndexError(f"it has no row {outside[0] + 1}"))
         batches = np.searchsorted(offsets, positions, side="right") - 1
         blobs = []
         for position, batch in zip(positions, batches.tolist(), strict=True):

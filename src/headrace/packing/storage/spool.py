@@ -31,6 +31,7 @@ from headrace.bins.rows import PackedRows, as_type, shift_left
 from headrace.digest import canonical_json
 from headrace.errors import CorruptShard, InputError
 from headrace.formats.write import HashingFile
+from headrace.gate.mapped import map_bytes
 from headrace.run.context import TaskFiles
 
 VERSION = "headrace-spool-1"
@@ -187,10 +188,7 @@ class SequenceSpool:
                     path=path,
                     remedy="write the spool again",
                 )
-            mapped: npt.NDArray[Any] = np.empty(0, dtype)
-            if count:
-                mapped = np.memmap(path, dtype, mode="r", shape=(count,))
-            arrays.append(mapped.view(np.ndarray))
+            arrays.append(map_bytes(path).data.view(dtype))
         spool = cls(*arrays)
         if int(spool.offsets[0]) != 0 or int(spool.offsets[-1]) != tokens:
             raise CorruptShard(

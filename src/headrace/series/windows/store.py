@@ -26,6 +26,7 @@ from headrace.dataset.manifest import Manifest
 from headrace.dataset.open import find_run
 from headrace.dataset.sound import damaged
 from headrace.errors import InputError, SettingsError, setting, setting_name
+from headrace.gate.arrow import open_arrow
 from headrace.series.arrays.axis import Frequency, times_at
 
 ENTITIES = "entities.parquet"
@@ -321,12 +322,12 @@ def map_store(path: Path) -> tuple[F32, Mapping[str, Any]]:
 
     Raises `CorruptShard`.
     """
+    file = open_arrow(path)
+    batches = list(file.messages())
+    if not file.is_file or len(batches) != 1:
+        raise damaged(path, f"has {len(batches)} record batches, not one")
+    batch = file.batch(0)
     try:
-        with pa.memory_map(str(path)) as source:
-            reader = pa.ipc.open_file(source)
-            if reader.num_record_batches != 1:
-                raise damaged(path, f"has {reader.num_record_batches} record batches, not one")
-            batch = reader.get_batch(0)
         values = batch.column("values")
         metadata = json.loads((batch.schema.metadata or {}).get(METADATA, b"{}"))
         matrix: F32 = (

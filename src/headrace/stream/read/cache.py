@@ -33,7 +33,9 @@ import pyarrow as pa
 
 from headrace.dataset.indexed import ReadBlock
 from headrace.digest import canonical_json, sha256_hex
-from headrace.errors import StoreError
+from headrace.errors import CorruptShard, StoreError
+from headrace.gate.arrow import ArrowFile
+from headrace.gate.mapped import map_bytes
 from headrace.storage.cache_room import Room, mark_used, use
 from headrace.storage.local import make_directory, storing, temporary_for
 
@@ -223,18 +225,16 @@ def map_file(path: str | Path, contents: Literal["check", "trust"]) -> pa.Table:
     unlinked.
     """
     try:
-        source = pa.memory_map(str(path))
-        size = source.size() - _TRAILER.size
+        mapped = map_bytes(path)
+        size = len(mapped.data) - _TRAILER.size
         if size < 0:
-            raise TornFile(f"{path}: has only {source.size()} bytes")
-        source.seek(size)
-        magic, length, checksum = _TRAILER.unpack(source.read(_TRAILER.size))
-        source.seek(0)
-        data = source.read_buffer(size)
+            raise TornFile(f"{path}: has only {len(mapped.data)} bytes")
+        magic, length, checksum = _TRAILER.unpack(mapped.data[size:].tobytes())
+        data = mapped.buffer[:size]
         if (magic, length) != (_MAGIC, size):
             raise TornFile(f"{path}: was cut or written by another version")
         if contents == "check" and zlib.crc32(data) != checksum:
             raise TornFile(f"{path}: its bytes are not those that were written")
-        return pa.ipc.open_file(data).read_all()
-    except pa.ArrowException as error:
-        raise TornFile(f"{path}: {error}") from error
+        return ArrowFile(data, path, mapped.identity).table()
+    except CorruptShard as error:
+        raise TornFile(str(error)) from error
