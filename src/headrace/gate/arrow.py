@@ -21,7 +21,7 @@ import pyarrow as pa
 from headrace.errors import CorruptShard
 from headrace.gate.flatbuffer import Table, root_table
 from headrace.gate.growth import decoded_bytes
-from headrace.gate.mapped import Identity, map_bytes
+from headrace.gate.mapped import Identity, Mapped, map_bytes
 
 RESTORE = "restore the file or prepare the run again"
 # A record batch may have so many rows, and bytes once it is decompressed, or more if that is at
@@ -322,11 +322,16 @@ def open_arrow(path: str | Path, remedy: str = RESTORE) -> ArrowFile:
 
     Raises `CorruptShard`, also if it is missing.
     """
+    mapped = mapped_file(path, remedy)
+    return ArrowFile(mapped.buffer, path, mapped.identity, remedy)
+
+
+def mapped_file(path: str | Path, remedy: str = RESTORE) -> Mapped:
+    """Map a file that must be there. Raises `CorruptShard`."""
     try:
-        mapped = map_bytes(path)
+        return map_bytes(path)
     except FileNotFoundError as error:
         raise CorruptShard("is missing", path=path, remedy=remedy) from error
     except OSError as error:
         reason = error.strerror or error
         raise CorruptShard(f"cannot be read ({reason})", path=path, remedy=remedy) from error
-    return ArrowFile(mapped.buffer, path, mapped.identity, remedy)

@@ -2,17 +2,17 @@
 
 A page of a mapped file that no longer exists ends the process (SIGBUS) when it is touched, and no
 code can catch that. So whoever makes a batch of mapped bytes calls `check_mapped` first, which
-compares the sizes of the files in use with those they had when they were mapped, a microsecond
-each. A file that is cut between that and the touch still ends the process. A file that is replaced
-or deleted does no harm, because the mapping keeps its bytes.
+compares the sizes of the files in use with those they had when they were mapped, which takes a
+microsecond for each. A file that is cut between that and the touch still ends the process. A file
+that is replaced or deleted does no harm, because the mapping keeps its bytes.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import threading
-from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 from weakref import WeakValueDictionary
@@ -24,6 +24,7 @@ from headrace.arrays import U8
 from headrace.errors import CorruptShard
 
 _REMEDY = "restore it; give other programs a copy to write to"
+_MOST_AT_ONCE = 256
 
 
 class Identity(NamedTuple):
@@ -36,20 +37,27 @@ class Identity(NamedTuple):
 
 
 class Mapped(NamedTuple):
-    """data: the bytes of a file, uint8 [size], read-only."""
+    """data: the bytes of a file, uint8 [size], read-only. path: its name when it was mapped."""
 
     data: U8
     identity: Identity
+    path: str
 
     @property
     def buffer(self) -> pa.Buffer:
-        """The bytes for Arrow. All that is made of them keeps the file mapped, and in use."""
+        """The bytes for Arrow. All that is made of them keeps the file mapped."""
         return pa.py_buffer(self.data)
 
+    def check(self) -> None:
+        """Check that the file was not cut since it was mapped. Raises `CorruptShard`."""
+        _check(self.path, self.identity)
 
-# Weak: an array that nobody needs any more is unmapped.
+
+# Weak: the array that nobody needs any more is unmapped.
 _in_use: WeakValueDictionary[tuple[str, Identity], U8] = WeakValueDictionary()
 _lock = threading.Lock()
+# how many files were checked, over all calls
+_turn = 0
 
 
 def map_bytes(path: str | Path) -> Mapped:
@@ -60,45 +68,51 @@ def map_bytes(path: str | Path) -> Mapped:
     name = os.fspath(path)
     status = os.stat(name)
     if not stat.S_ISREG(status.st_mode):  # to open a pipe would block
-        raise OSError(None, "is not a regular file", name)
+        raise OSError(errno.EINVAL, "is not a regular file", name)
+    identity = _identity(status)
     with _lock:
-        known = _in_use.get((name, _identity(status)))
+        known = _in_use.get((name, identity))
     if known is not None:
-        return Mapped(known, _identity(status))
-    if not status.st_size:  # an empty range cannot be mapped
-        return Mapped(np.empty(0, np.uint8), _identity(status))
+        return Mapped(known, identity, name)
+    if not identity.size:  # an empty range cannot be mapped
+        return Mapped(np.empty(0, np.uint8), identity, name)
     with pa.memory_map(name) as source:  # once closed, it costs no file descriptor
         identity = _identity(os.fstat(source.fileno()))
         data: U8 = np.frombuffer(source.read_buffer(identity.size), np.uint8)
     if len(data) != identity.size:
-        raise OSError(None, "was cut while it was opened", name)
+        raise OSError(errno.EIO, "was cut while it was opened", name)
     with _lock:
-        return Mapped(_in_use.setdefault((name, identity), data), identity)
+        return Mapped(_in_use.setdefault((name, identity), data), identity, name)
 
 
-def check_mapped(paths: Iterable[str] | None = None) -> None:
-    """Check that no mapped file was cut. Raises `CorruptShard`.
+def check_mapped() -> None:
+    """Check that no file that is mapped in this process was cut; of very many, some in turn.
 
-    paths: of those about to be read; None: all that are in use.
+    Raises `CorruptShard`.
     """
+    global _turn
     with _lock:
         files = list(_in_use)
-    if paths is not None:
-        wanted = set(paths)
-        files = [file for file in files if file[0] in wanted]
+        if len(files) > _MOST_AT_ONCE:
+            first = _turn % len(files)
+            files = (files + files)[first : first + _MOST_AT_ONCE]
+            _turn += _MOST_AT_ONCE
     for name, identity in files:
-        try:
-            status = os.stat(name)
-        except OSError:
-            continue  # deleted
-        same = (status.st_dev, status.st_ino) == identity[:2]
-        if same and status.st_size < identity.size:
-            raise CorruptShard(
-                f"was cut while it was in use: {status.st_size:,} of {identity.size:,} bytes are"
-                " left",
-                path=name,
-                remedy=_REMEDY,
-            )
+        _check(name, identity)
+
+
+def _check(name: str, identity: Identity) -> None:
+    try:
+        status = os.stat(name)
+    except OSError:
+        return  # it was deleted, and its bytes stay
+    same = (status.st_dev, status.st_ino) == identity[:2]
+    if same and status.st_size < identity.size:
+        raise CorruptShard(
+            f"was cut while it was in use: {status.st_size:,} of {identity.size:,} bytes are left",
+            path=name,
+            remedy=_REMEDY,
+        )
 
 
 def _identity(status: os.stat_result) -> Identity:

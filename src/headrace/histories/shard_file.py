@@ -21,7 +21,8 @@ from headrace.arrays import I64, U8, offsets_from_lengths
 from headrace.digest import digest_file
 from headrace.errors import CorruptShard, MissingExtra
 from headrace.formats.write import HashingFile, Written
-from headrace.gate.arrow import open_arrow
+from headrace.gate.arrow import ArrowFile, mapped_file
+from headrace.gate.mapped import Mapped
 from headrace.histories.codec.rows import Encoded
 from headrace.storage.local import failed, storing
 
@@ -232,12 +233,15 @@ def _read_arrow(path: Path, limit: ReadLimit) -> Iterator[Blobs]:
             yield Blobs(data[ends[first] : ends[last]], np.diff(ends[first : last + 1]))
 
 
-def mapped_blobs(path: Path) -> Iterator[pa.LargeBinaryArray]:
+def mapped_blobs(path: Path, mapped: Mapped | None = None) -> Iterator[pa.LargeBinaryArray]:
     """Yield the blobs of each record batch of an Arrow shard, views of the mapped file.
 
     Raises `CorruptShard`.
+
+    mapped: the file, if it is mapped already.
     """
-    file = open_arrow(path)
+    mapped = mapped or mapped_file(path)
+    file = ArrowFile(mapped.buffer, path, mapped.identity)
     if not file.is_file or not file.schema.equals(ROW_SCHEMA):
         raise unreadable(path, ValueError("its columns are not those of rows"))
     place = ROW_SCHEMA.get_field_index("measurements")

@@ -195,7 +195,7 @@ def _grid(
     intervals: list[dict[str, Any]] = []
     for number, row in zip(numbers, entities.iter_rows(named=True), strict=True):
         if row["shard"] not in stores:
-            stores[row["shard"]] = map_store(root / row["shard"])[0]
+            stores[row["shard"]] = map_store(root / row["shard"]).rows
         first = row["first_row"]
         targets = stores[row["shard"]][first : first + row["rows"], 0]
         axis = Axis(settings.step, row["first_time"], row["rows"], row["anchor"])

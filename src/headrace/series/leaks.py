@@ -140,7 +140,7 @@ class _Proof:
     chosen: Sequence[str]
 
     def _matrix(self, shard: str) -> F32:
-        return map_store(self.run.root / shard)[0]
+        return map_store(self.run.root / shard).rows
 
     def refit(self, refit: _Refit) -> Check:
         """Fit all pipelines again, and return the check for the target among the features, which

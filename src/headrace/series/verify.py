@@ -228,7 +228,7 @@ def _check_rows(run: FinishedRun, settings: Series, workers: int) -> Check:
 def _check_shard(
     run: FinishedRun, settings: Series, shard: Path, entities: list[Entity]
 ) -> _ShardRows:
-    matrix, metadata = map_store(shard)
+    matrix, metadata, _ = map_store(shard)
     if metadata.get("columns") != settings.stored_columns:
         names = ", ".join(settings.stored_columns)
         return _ShardRows(problem=f"{shard}: does not name the columns {names}")
@@ -452,7 +452,7 @@ def _check_copies(run: FinishedRun, settings: Series, workers: int) -> list[Chec
 
 
 def _digests(path: Path, columns: int, entities: list[Entity]) -> list[str]:
-    matrix = map_store(path)[0][:, :columns]
+    matrix = map_store(path).rows[:, :columns]
     return [values_digest(entity.of_batch(matrix)) for entity in entities]
 
 
@@ -568,7 +568,7 @@ def _check_scaling(run: FinishedRun, settings: Series) -> Check:  # noqa: PLR091
     seen = set()
     for entity_name, again in clean_again(settings, files, sample):
         shard, entity = entities[entity_name]
-        rows = entity.of_batch(map_store(run.root / shard)[0])
+        rows = entity.of_batch(map_store(run.root / shard).rows)
         offsets = np.array([0, len(again.values)], np.int64)
         scaled = fitted.transform(columns, again.values, offsets, [entity_name])
         filled = np.asarray(again.filled[:, unmasked:], np.float32)

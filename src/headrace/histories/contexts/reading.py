@@ -25,6 +25,8 @@ from headrace.dataset.local_shards import LocalFiles, LocalShards, checked_table
 from headrace.dataset.open import FinishedRun, find_run
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import CorruptShard, InputError, setting_name
+from headrace.gate.arrow import mapped_file
+from headrace.gate.mapped import Mapped
 from headrace.histories.codec.rows import RowColumns, damaged, decode_blobs, decode_rows
 from headrace.histories.contexts.vocabulary import result_sizes
 from headrace.histories.shard_file import mapped_blobs, open_array_record, unreadable
@@ -80,7 +82,7 @@ class HistoryRows:
         return len(self.n)
 
     def __getstate__(self) -> dict[str, Any]:
-        process_only = ("_lock", "_open", "_open_bytes", "_readers")
+        process_only = ("_lock", "_open", "_open_bytes", "_readers", "_mapped")
         return {name: value for name, value in self.__dict__.items() if name not in process_only}
 
     def __setstate__(self, values: dict[str, Any]) -> None:
@@ -92,6 +94,7 @@ class HistoryRows:
 
         Raises `CorruptShard` for bytes that differ from what was published.
         """
+        self._check_files(numbers)
         opened: dict[int, RowColumns] = {}
         missing: list[int] = []
         with self._lock:
@@ -130,6 +133,7 @@ class HistoryRows:
 
         Leaves nothing open.
         """
+        self._check_files(numbers)
         blob_of: dict[int, bytes | memoryview] = {}
         for shard_rows, blobs in self._read(numbers):
             blob_of.update(zip(shard_rows, blobs, strict=True))
@@ -150,10 +154,21 @@ class HistoryRows:
             with self._lock:
                 if shard not in self._readers:
                     name = self._shards[shard]  # a cached copy of an object has another name
-                    open_shard = _open_mapped if name.endswith(".arrow") else _open_records
-                    self._readers[shard] = open_shard(self._local.local_path(name))
+                    path = self._local.local_path(name)
+                    if name.endswith(".arrow"):
+                        self._mapped[shard] = mapped_file(path)
+                        self._readers[shard] = _open_mapped(path, self._mapped[shard])
+                    else:
+                        self._readers[shard] = _open_records(path)
                 read = self._readers[shard]
             yield rows, read(self._position[rows].tolist())
+
+    def _check_files(self, numbers: Sequence[int]) -> None:
+        """Check that the mapped files that hold these rows were not cut. Raises `CorruptShard`."""
+        if self._mapped:
+            for shard in np.unique(self._shard_of_row[list(numbers)]).tolist():
+                if shard in self._mapped:
+                    self._mapped[shard].check()
 
     def _name(self, number: int) -> str:
         return f"{self._shards[self._shard_of_row[number]]}: row {int(self._position[number]) + 1}"
@@ -172,6 +187,7 @@ class HistoryRows:
         self._open: OrderedDict[int, tuple[RowColumns, int]] = OrderedDict()
         self._open_bytes = 0
         self._readers: dict[int, _ReadRows] = {}
+        self._mapped: dict[int, Mapped] = {}
 
 
 def find_histories(path: str | Path, split: str, run: str | None) -> tuple[FinishedRun, str]:
@@ -245,8 +261,8 @@ def _open_records(path: Path) -> _ReadRows:
     return read
 
 
-def _open_mapped(path: Path) -> _ReadRows:
-    columns = list(mapped_blobs(path))
+def _open_mapped(path: Path, mapped: Mapped) -> _ReadRows:
+    columns = list(mapped_blobs(path, mapped))
     offsets = offsets_from_lengths([len(column) for column in columns])
 
     def read(positions: list[int]) -> RowBytes:

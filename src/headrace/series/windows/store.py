@@ -14,7 +14,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +26,8 @@ from headrace.dataset.manifest import Manifest
 from headrace.dataset.open import find_run
 from headrace.dataset.sound import damaged
 from headrace.errors import InputError, SettingsError, setting, setting_name
-from headrace.gate.arrow import open_arrow
+from headrace.gate.arrow import ArrowFile, mapped_file
+from headrace.gate.mapped import Mapped
 from headrace.series.arrays.axis import Frequency, times_at
 
 ENTITIES = "entities.parquet"
@@ -111,15 +112,19 @@ class Matrices:
     index is as fast as torch's `index_select`. The view begins at the matrix with the lowest
     address and spans all of them and any memory between them, but only rows of matrices are ever
     indexed.
+
+    mapped: the files that the matrices are views of, in their order; none for copies.
     """
 
-    def __init__(self, matrices: Sequence[F32]) -> None:
+    def __init__(self, matrices: Sequence[F32], mapped: Sequence[Mapped] = ()) -> None:
         assert all(matrix.flags.c_contiguous and matrix.dtype == np.float32 for matrix in matrices)
         if len(matrices):
             self.columns = matrices[0].shape[1]
         else:
             self.columns = 0
         self.matrices = [matrix for matrix in matrices if matrix.size]
+        # the files of mapped matrices
+        self._mapped = [file for matrix, file in zip(matrices, mapped, strict=False) if matrix.size]
         # the first row of each, and the end
         self.bases = np.cumsum([0, *map(len, self.matrices)], dtype=np.int64)
         addresses = np.array([matrix.ctypes.data for matrix in self.matrices], np.int64)
@@ -132,6 +137,9 @@ class Matrices:
         ) // 4 - self.bases[:-1] * self.columns
         self._views: dict[tuple[int, int], Any] = {}
         self._extent = int((self._offset + self.bases[1:] * self.columns).max(initial=0))
+        begins = self._offset + self.bases[:-1] * self.columns
+        self._by_address = np.argsort(begins)
+        self._begins = begins[self._by_address]
 
     def __reduce__(self) -> Any:
         return (Matrices, (self.matrices,))  # leave out the views, which would be pickled as copies
@@ -149,6 +157,16 @@ class Matrices:
         if len(self.matrices) > 1:
             offsets += self._offset[np.searchsorted(self.bases, starts, side="right") - 1]
         return offsets
+
+    def check(self, offsets: I64) -> None:
+        """Check that no file that holds rows at these offsets was cut. Raises `CorruptShard`."""
+        if len(self._mapped) < 2:
+            touched = range(len(self._mapped))
+        else:
+            at = np.searchsorted(self._begins, offsets, side="right") - 1
+            touched = np.unique(self._by_address[at]).tolist()
+        for number in touched:
+            self._mapped[number].check()
 
     def windows(self, offsets: I64, first: int, end: int, columns: slice | list[int]) -> F32:
         """Copy rows first..end-1 of the windows that begin at each offset: [B, rows, columns].
@@ -182,6 +200,7 @@ class Matrices:
     def copy_rows(self, starts: I64, ends: I64) -> F32:
         """Copy the rows of these ranges end to end: [sum, C]. Each range is within one matrix."""
         out = np.empty((int((ends - starts).sum()), self.columns), np.float32)
+        self.check(self.offsets(starts[starts < ends]))
         at = 0
         numbers = np.searchsorted(self.bases, starts, side="right") - 1
         for begin, end, number in zip(
@@ -237,6 +256,9 @@ class SeriesStore:
     def __setstate__(self, values: dict[str, Any]) -> None:
         self.__dict__.update(values)
         rows = self.entities.static_row
+        if rows.max(initial=-1) >= len(self.static):
+            problem = f"names row {rows.max()} of {len(self.static)} static features"
+            raise damaged(self.root / ENTITIES, problem)
         self.static_of_entity = np.full((len(rows), len(self.static_names)), np.nan, np.float32)
         self.static_of_entity[rows >= 0] = self.static[rows[rows >= 0]]
         self._lock = threading.Lock()
@@ -248,10 +270,12 @@ class SeriesStore:
         with self._lock:
             if self._matrices is None:
                 matrices = []
+                mapped = []
                 names = self.columns.names
                 for shard, rows in zip(self.shards, np.diff(self.bases).tolist(), strict=True):
                     path = self._local.local_path(shard)
-                    matrix, _ = map_store(path)
+                    matrix, _, file = map_store(path)
+                    mapped.append(file)
                     width = matrix.shape[1]
                     dtype = matrix.dtype
                     if dtype != np.float32 or width != len(names):
@@ -261,7 +285,7 @@ class SeriesStore:
                     if len(matrix) != rows:
                         raise damaged(path, f"has {len(matrix)} rows, {ENTITIES} says {rows}")
                     matrices.append(matrix)
-                self._matrices = Matrices(matrices)
+                self._matrices = Matrices(matrices, mapped)
             return self._matrices
 
     def times(self, entity: I64, position: I64) -> I64:
@@ -317,12 +341,18 @@ def open_store(path: str | Path, *, run: str | None, files: LocalFiles) -> Serie
     return SeriesStore(root, manifest, files)
 
 
-def map_store(path: Path) -> tuple[F32, Mapping[str, Any]]:
-    """Map the rows of a store shard, float32 [rows, C], and read its metadata about columns.
+class MappedStore(NamedTuple):
+    """rows: of a store shard, float32 [rows, C]. metadata: about its columns. file: as mapped."""
 
-    Raises `CorruptShard`.
-    """
-    file = open_arrow(path)
+    rows: F32
+    metadata: Mapping[str, Any]
+    file: Mapped
+
+
+def map_store(path: Path) -> MappedStore:
+    """Map a store shard. Raises `CorruptShard`."""
+    mapped = mapped_file(path)
+    file = ArrowFile(mapped.buffer, path, mapped.identity)
     batches = list(file.messages())
     if not file.is_file or len(batches) != 1:
         raise damaged(path, f"has {len(batches)} record batches, not one")
@@ -335,7 +365,7 @@ def map_store(path: Path) -> tuple[F32, Mapping[str, Any]]:
         )
     except (OSError, pa.ArrowException, KeyError, AttributeError, ValueError) as error:
         raise damaged(path, f"cannot be read ({error})") from error
-    return matrix, metadata
+    return MappedStore(matrix, metadata, mapped)
 
 
 def _columns_of(schema: pa.Schema, path: Path) -> Columns:

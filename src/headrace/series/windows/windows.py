@@ -485,6 +485,7 @@ class Windows:
     def gather_values(self, positions: WindowPositions) -> dict[str, Any]:
         """Return the values of each window, and which of them are observed; see `gather`."""
         options, first_target = self.options, self.options.input_length
+        self.matrices.check(positions.offset)
         cut: Callable[[int, int, slice | list[int]], F32] = partial(
             self.matrices.windows, positions.offset
         )

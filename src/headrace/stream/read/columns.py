@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 from headrace.arrays import I64, offsets_from_lengths
 from headrace.dataset.index import int64_array
 from headrace.errors import InputError, setting
+from headrace.gate.mapped import check_mapped
 from headrace.stream.read.buffers import Buffers
 from headrace.stream.read.ragged import Ragged
 
@@ -67,8 +68,9 @@ def gather(
     stored order.
 
     The result is a copy that may be written to, except Arrow arrays. buffers: the source of its
-    memory.
+    memory. Raises `CorruptShard` for a mapped file that was cut.
     """
+    check_mapped()
     if buffers is None:
         memory = Buffers()
     else:
