@@ -149,6 +149,8 @@ def _names_in(
 class DelimitedCode(FormatCode):
     """Reads and writes CSV and TSV."""
 
+    joined_by_bytes = True
+
     def survey(
         self, path: Path, name: str, file_type: FileType, signature: Sequence[str] | None = None
     ) -> Shard:

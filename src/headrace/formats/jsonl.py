@@ -248,6 +248,8 @@ def parse_block(data: bytes, path: Path, schema: pa.Schema, first_row: int = 0) 
 class JsonCode(FormatCode):
     """Reads JSON lines and JSON arrays, and writes lines."""
 
+    joined_by_bytes = True
+
     def survey(
         self, path: Path, name: str, file_type: FileType, signature: Sequence[str] | None = None
     ) -> Shard:

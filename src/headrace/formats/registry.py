@@ -39,7 +39,8 @@ class Format:
     name: its word in settings and indexes. code: module and object that read and write it.
     extensions: endings of names, without a dot; the first is written. content: what the first bytes
     show; "binary" content begins with one of `magic`. separator: of delimited text. written_as: the
-    format that a split writes its rows in, if it is another.
+    format that a split writes its rows in, if it is another. compressions: how a split may compress
+    what it writes; of text, the whole file, and of binary content, what the file says itself.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Format:
     magic: tuple[bytes, ...] = ()
     separator: str | None = None
     written_as: str | None = None
+    compressions: tuple[str, ...] = ("none", "gz", "zst")
 
     def load(self) -> FormatCode:
         """Import the code that reads and writes the format."""
@@ -85,6 +87,10 @@ class Registry:
     def __getitem__(self, name: str) -> Format:
         """Return a format. Raises `KeyError`."""
         return self._formats[name]
+
+    def written(self) -> list[Format]:
+        """Return the formats that a split writes."""
+        return [entry for entry in self if entry.written_as is None]
 
     def listed(self) -> str:
         """List the usual extensions for a message: ".csv, .tsv or .parquet"."""
@@ -139,6 +145,7 @@ FORMATS = Registry(
             extensions=("parquet",),
             content="binary",
             magic=(b"PAR1",),
+            compressions=("none", "snappy", "lz4", "zstd"),
         ),
         Format(
             name="arrow",

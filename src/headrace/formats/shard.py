@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -253,8 +253,29 @@ class Sink(Protocol):
 class FormatCode(ABC):
     """Reads and writes one file format.
 
-    A subclass need not split files into blocks, nor write them.
+    A subclass need not split files into blocks, nor write them. One that writes has files of
+    several blocks, so it lists and reads blocks too: a class without those methods is refused.
+
+    joined_by_bytes: whether a header and the blocks of several files are a file.
     """
+
+    joined_by_bytes: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        """Raise `TypeError` for a class whose files have blocks that it would not read."""
+        super().__init_subclass__()
+        required = {"blocks", "read_block"}
+        missing = {name for name in required if getattr(cls, name) is getattr(FormatCode, name)}
+        if cls.open_sink is not FormatCode.open_sink and missing:
+            raise TypeError(
+                f"{cls.__name__} writes files of several blocks (open_sink); write its"
+                f" {' and '.join(sorted(missing))} too"
+            )
+        if missing and missing != required:
+            raise TypeError(
+                f"{cls.__name__} has {' and '.join(required - missing)} without"
+                f" {' and '.join(missing)}; write both, or neither for files of one block"
+            )
 
     @abstractmethod
     def survey(
@@ -285,7 +306,8 @@ class FormatCode(ABC):
         return [Span(0, sum(chunk.rows for chunk in self.read(shard)), 0, shard.size)]
 
     def read_block(self, block: BlockRead, target: Target) -> pa.Table:
-        """Read one block as the target's columns.
+        """Read one block, as `blocks` or the sink of the file has it, as the target's columns: here
+        the whole file.
 
         Raises `CorruptShard` if the bytes cannot be read.
         """

@@ -17,7 +17,7 @@ from headrace.errors import InputError, SettingsError, setting, setting_name
 from headrace.folds.settings import Rolling
 from headrace.formats.common_schema import common_schema, with_content
 from headrace.formats.partitions import partition_types
-from headrace.formats.registry import FileType
+from headrace.formats.registry import FORMATS, FileType
 from headrace.formats.shard import Shard
 from headrace.formats.source import read_signature, survey
 from headrace.formats.types import hint, shorten_list, type_named
@@ -376,8 +376,8 @@ def _output(settings: TemporalSplit, source: SurveyedSource) -> Output:
     problem = compression_problem(format_name, settings.compression)
     if problem is not None:
         raise SettingsError(problem)
-    if format_name == "parquet":
-        file_type = FileType.named("parquet")
+    if FORMATS[format_name].content == "binary":
+        file_type = FileType.named(format_name)
         codec = settings.compression or "lz4"
     else:
         texts = set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from zoneinfo import ZoneInfo
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
@@ -12,6 +12,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from headrace.checks import duration_us
 from headrace.errors import InputError, setting, setting_name
 from headrace.folds.settings import Folds, GroupKFold, Rolling
+from headrace.formats.registry import FORMATS
 from headrace.formats.type_words import DATE_WORDS, TypeWords
 from headrace.near import LEAST_NEAR
 from headrace.run.settings import RecipeSettings
@@ -23,6 +24,16 @@ from headrace.stream.audit.exclude import Exclude, ExcludeWords, exclusion_ident
 
 # Settings load no data libraries, so that completion and help of the command line are fast. So the
 # methods below import them on use.
+
+if TYPE_CHECKING:
+    OutputFormat = str
+    OutputCompression = str
+else:
+    # the words of the registered formats
+    OutputFormat = Literal[("same", *(entry.name for entry in FORMATS.written()))]
+    OutputCompression = Literal[
+        tuple(dict.fromkeys(word for entry in FORMATS.written() for word in entry.compressions))
+    ]
 
 _COLUMNS: dict[str, Any] = {"panel": "Columns and dates"}
 _JOINED: dict[str, Any] = {"panel": "Joined values"}
@@ -106,12 +117,12 @@ class TemporalSplit(RecipeSettings):
         json_schema_extra=_OUTPUT,
         description="One output shard per source shard, or one file per split.",
     )
-    format: Literal["same", "csv", "tsv", "jsonl", "parquet"] = Field(
+    format: OutputFormat = Field(
         "same",
         json_schema_extra=_OUTPUT,
         description="Format of the output; same: that of the source.",
     )
-    compression: Literal["none", "gz", "zst", "snappy", "lz4", "zstd"] | None = Field(
+    compression: OutputCompression | None = Field(
         None,
         json_schema_extra=_OUTPUT,
         description="Compression of the output. Default: that of the source, and lz4 for Parquet.",
@@ -561,14 +572,10 @@ class TemporalSplit(RecipeSettings):
 
 def compression_problem(output_format: str, compression: str | None) -> str | None:
     """Describe what is wrong with the compression of an output format; None if it fits."""
-    name = output_format
-    allowed: tuple[str, ...] = ("none", "gz", "zst")
-    if output_format == "parquet":
-        name = "Parquet"
-        allowed = ("none", "snappy", "lz4", "zstd")
+    allowed = FORMATS[output_format].compressions
     if compression is None or compression in allowed:
         return None
     return (
-        f"{setting_name('compression')} is {compression!r}, which {name} does not take; choose one"
-        f" of {', '.join(allowed)}"
+        f"{setting_name('compression')} is {compression!r}, which {output_format} does not take;"
+        f" choose one of {', '.join(allowed)}"
     )

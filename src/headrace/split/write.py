@@ -24,12 +24,11 @@ from headrace.errors import InputError
 from headrace.formats import delimited
 from headrace.formats.common_schema import fit
 from headrace.formats.content import tagged
-from headrace.formats.parquet import open_file
-from headrace.formats.registry import FileType, compress_block, index_word
+from headrace.formats.registry import compress_block, index_word
 from headrace.formats.shard import Dialect, Shard, unchanged
-from headrace.formats.source import copied_records, read_chunks
+from headrace.formats.source import copied_records, read_block, read_chunks
 from headrace.formats.text_columns import typed
-from headrace.formats.types import is_text
+from headrace.formats.types import Target, is_text
 from headrace.formats.write import BlockRows, ShardWriter, Written
 from headrace.near.repeats import keep_words
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
@@ -343,11 +342,11 @@ def join_split(
     """Write all parts of a split, in source order, as `target`; a split without rows gets a file
     without rows.
 
-    Text is copied; Parquet gets row groups of full size. first: the shard whose dialect the text
+    Text is copied; other formats get blocks of full size. first: the shard whose dialect the text
     takes.
     """
-    if plan.output.file_type.format.name == "parquet":
-        return _join_parquet(files, plan, split, parts, target)
+    if not plan.output.file_type.format.load().joined_by_bytes:
+        return _join_rows(files, plan, word_of_output(plan.output, first), split, parts, target)
     temporary = files.temporary(target)
     digest = FileDigest()
     size = 0
@@ -388,16 +387,32 @@ def _read_from(path: Path, offset: int) -> Iterator[bytes]:
             yield data
 
 
-def _join_parquet(
-    files: TaskFiles, plan: SplitPlan, split: str, parts: Sequence[Receipt], target: str
+def _join_rows(
+    files: TaskFiles,
+    plan: SplitPlan,
+    word: str,
+    split: str,
+    parts: Sequence[Receipt],
+    target: str,
 ) -> dict[str, Any]:
-    writer = open_writer(files, plan, target, plan.schema, None)
-    with writer:
+    """Read the rows of all parts and write them again. word: of the parts' format."""
+    columns = Target.of(plan.schema)
+    with open_writer(files, plan, target, plan.schema, None) as writer:
         for part in parts:
             for record in records_of(part, split):
-                _append_parquet(
-                    writer, files.run / record.path, _keys_of(files.run, plan, part.number, split)
-                )
+                keys = _keys_of(files.run, plan, part.number, split)
+                for number, block in enumerate(part.extra["blocks"][split]):
+                    table = read_block(
+                        files.run / record.path,
+                        word,
+                        block=number,
+                        offset=block["offset"],
+                        length=block["length"],
+                        target=columns,
+                        names=plan.schema.names,
+                    )
+                    first_row = block["first_row"]
+                    writer.append(table, keys[first_row : first_row + block["rows"]])
         written = writer.finish()
         files.finished(writer.path, target, written)
     return {"rows_in": written.rows, "blocks": [asdict(block) for block in written.blocks]}
@@ -408,15 +423,6 @@ def _keys_of(run: Path, plan: SplitPlan, number: int, split: str) -> I64:
     scanned = read_scan(run, number, alike=plan.near is not None)
     in_split: Bools = classify(scanned, plan) == plan.codes[split]
     return key_micros(scanned, plan)[in_split]
-
-
-def _append_parquet(writer: ShardWriter, path: Path, keys: I64) -> None:
-    row = 0
-    with open_file(path, FileType.named("parquet")) as source:
-        for group in range(source.num_row_groups):
-            table = source.read_row_group(group, use_threads=False)
-            writer.append(table, keys[row : row + table.num_rows])
-            row += table.num_rows
 
 
 def records_of(part: Receipt, split: str) -> list[FileRecord]:
