@@ -25,8 +25,9 @@ from forks import limit_memory
 from hostile_actions import ACTIONS, WHOLE
 
 from headrace.dataset.index import INDEX_SCHEMA, read_index, table_bytes
-from headrace.digest import canonical_json, sha256_hex
+from headrace.digest import sha256_hex
 from headrace.errors import HeadraceError
+from resealed import reseal
 
 GIB = 1 << 30
 SECRET = "outside.csv"
@@ -88,12 +89,7 @@ def copy_of_run(place: Path, name: str = "split csv.gz") -> Path:
 
 
 def sealed(run: Path, change: Callable[[dict[str, Any]], object]) -> Path:
-    path = run / "manifest.json"
-    record = json.loads(path.read_bytes())
-    del record["digest"]
-    change(record)
-    record["digest"] = sha256_hex(canonical_json(record))
-    path.write_text(json.dumps(record, sort_keys=True, indent=1, ensure_ascii=False) + "\n")
+    reseal(run, change)
     return run.parents[1]
 
 

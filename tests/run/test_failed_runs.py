@@ -10,7 +10,7 @@ import pytest
 import headrace
 from headrace.errors import InputError, RunBusy
 from headrace.run.events import Event, StageBegan, Step
-from headrace.run.prepare import only_writer
+from headrace.storage.run_lock import only_writer
 from raised import raised
 from tables import small_source, split
 

@@ -118,7 +118,7 @@ def write_run(
         )
     manifest = Manifest(
         run_id=run_id, recipe="series", libraries={}, source={}, schema=[],
-        splits={}, dropped={}, index_digest=sha256_hex(b""), config_digest=sha256_hex(b""), metadata={"series_files": digests, "pipelines": {}, "parts": {"names": SPLITS, "ranges": [RANGES]}},
+        splits={}, dropped={}, index_digest=sha256_hex(b""), config_digest=sha256_hex(b""), receipts={}, metadata={"series_files": digests, "pipelines": {}, "parts": {"names": SPLITS, "ranges": [RANGES]}},
     )  # fmt: skip
     (run / "manifest.json").write_bytes(manifest.to_json())
     return values

@@ -15,10 +15,17 @@ from headrace.dataset.html import table_html
 from headrace.dataset.sound import damaged, manifest_problem
 from headrace.digest import canonical_json, loads, sha256_hex
 from headrace.errors import InputError
+from headrace.storage.run_lock import LOCK
 
 MANIFEST = "manifest.json"
 INDEX = "index.parquet"
-FORMAT_VERSION = 4
+CONFIG = "config.json"
+SUCCESS = "_SUCCESS"  # an empty file for other tools; headrace does not read it
+REPORT = "report.html"
+# All that may lie in a run without being named by its manifest: the manifest, which its own digest
+# proves; a file that must be empty; a page that may be drawn again at any time; and the lock.
+NOT_VOUCHED = frozenset({MANIFEST, SUCCESS, REPORT, LOCK})
+FORMAT_VERSION = 5
 DIGEST = "digest"
 # the cells (splits of the run) that make up each split of a fold
 FoldLists: TypeAlias = Mapping[str, Sequence[str]]
@@ -36,6 +43,17 @@ class SplitTotals:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StageReceipts:
+    """The receipts of one stage.
+
+    tasks: how many there are. digest: over the SHA-256 of each, in the order of the tasks.
+    """
+
+    tasks: int
+    digest: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Manifest:
     """One finished run.
 
@@ -43,6 +61,7 @@ class Manifest:
 
     libraries: versions by name. source: fingerprint of the files. schema: names and types of the
     columns. index_digest, config_digest: SHA-256 of index.parquet and config.json.
+    receipts: by stage. They name every other file and its SHA-256; see `headrace.dataset.vouched`.
     metadata: what the recipe reports (entities per side, label map, ...);
         JSON, defined by the recipe.
     Two identical runs have identical manifests, so these hold no time: `finished_at` is the time of
@@ -58,6 +77,7 @@ class Manifest:
     dropped: dict[str, int]
     index_digest: str
     config_digest: str
+    receipts: dict[str, StageReceipts]
     metadata: dict[str, Any] = field(default_factory=dict)
     format_version: int = FORMAT_VERSION
 
@@ -125,8 +145,7 @@ def read_manifest(run: Path) -> Manifest | None:
     """Read the manifest of a run directory; None if there is none (the run is not finished).
 
     Raises `CorruptShard` if it cannot be read or is not as written, and `InputError` if a headrace
-    of another format wrote it. A manifest without a digest is trusted: it was written before there
-    was one, or by hand.
+    of another format wrote it.
     """
     path = run / MANIFEST
     try:
@@ -139,14 +158,16 @@ def read_manifest(run: Path) -> Manifest | None:
         raise damaged(path, f"is not a manifest ({error})") from error
     _check_version(path, record)
     try:
-        digest = record.pop(DIGEST, None)
-        if digest is not None and digest != sha256_hex(canonical_json(record)):
+        if record.pop(DIGEST) != sha256_hex(canonical_json(record)):
             raise ValueError("its digest does not fit: it was changed or damaged")
         problem = manifest_problem(record)
         if problem is not None:
             raise ValueError(problem)
         record["splits"] = {
             name: SplitTotals(**totals) for name, totals in record["splits"].items()
+        }
+        record["receipts"] = {
+            stage: StageReceipts(**receipts) for stage, receipts in record["receipts"].items()
         }
         return Manifest(**record)
     except KeyError as error:

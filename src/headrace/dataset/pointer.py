@@ -89,12 +89,12 @@ def check_pointer(out: Path) -> None:
         ) from error
 
 
-def make_own_links(run: Path, manifest: Manifest) -> None:
-    """Make `runs/<run_id>/splits/`, durably."""
-    links = _own_links(manifest)
+def make_own_links(run: Path, directories: Mapping[str, str]) -> None:
+    """Make `runs/<run_id>/splits/`, durably. directories: of the splits, relative to the run."""
+    links = own_links(directories)
     directory = local.make_directory(run / SPLITS)
     with local.storing(directory):
-        for name, path in sorted(manifest.metadata["directories"].items()):
+        for name, path in sorted(directories.items()):
             local.make_directory(run / path)  # a split without rows
             if name in links:
                 local.link_to(directory / name, links[name])
@@ -107,7 +107,7 @@ def point_at(out: Path, run: Path, manifest: Manifest, announce: Announce) -> No
 
     Raises `StoreError`.
     """
-    make_own_links(run, manifest)
+    make_own_links(run, manifest.metadata["directories"])
     announce("links.made", SPLITS)
     pointer = out / SPLITS
     beside = manifest.metadata.get("published", {})
@@ -162,10 +162,8 @@ def pointer_problem(root: Path, run: Path, manifest: Manifest) -> str | None:
         not os.path.lexists(pointer) and (root / POINTER).is_file()
     ):
         return _record_problem(root / POINTER, run, manifest)
-    return (
-        _link_problem(pointer, f"runs/{run.name}/{SPLITS}")
-        or own_links_problem(run, manifest)
-        or _beside_problem(root, run, manifest)
+    return _link_problem(pointer, f"runs/{run.name}/{SPLITS}") or _beside_problem(
+        root, run, manifest
     )
 
 
@@ -209,36 +207,12 @@ def _beside_problem(root: Path, run: Path, manifest: Manifest) -> str | None:
     return None
 
 
-def own_links_problem(run: Path, manifest: Manifest) -> str | None:
-    """Name the first entry of a run's own `splits/` that does not lead where the manifest says, or
-    None.
-    """
-    directory = run / SPLITS
-    links = _own_links(manifest)
-    for name, target in sorted(manifest.metadata["directories"].items()):
-        entry = directory / name
-        if name in links and (not entry.is_symlink() or os.readlink(entry) != links[name]):
-            return f"{entry}: is not a link to {links[name]}; restore it or prepare the run again"
-        if (name not in links and entry.is_symlink()) or not entry.is_dir():
-            return (
-                f"{entry}: does not lead to the directory {target} of the run; restore it or"
-                " prepare the run again"
-            )
-    for entry in sorted(directory.iterdir()):
-        if entry.name not in manifest.metadata["directories"] and not entry.name.startswith(
-            TEMP_PREFIX
-        ):
-            return f"{entry}: is not part of this run; move it away"
-    return None
-
-
-def _own_links(manifest: Manifest) -> dict[str, str]:
+def own_links(directories: Mapping[str, str]) -> dict[str, str]:
     """Return name → target of each link in a run's own `splits/`; a split already inside it needs
     none.
     """
-    directories = manifest.metadata["directories"].items()
     result = {}
-    for name, directory in directories:
+    for name, directory in directories.items():
         if directory != f"{SPLITS}/{name}":
             result[name] = os.path.relpath(directory, SPLITS)
     return result

@@ -34,7 +34,12 @@ def manifest_problem(record: Mapping[str, Any]) -> str | None:
 
     Its splits are still plain dicts.
     """
-    problem = _types_problem(record) or _counts_problem(record) or _paths_problem(record)
+    problem = (
+        _types_problem(record)
+        or _counts_problem(record)
+        or _receipts_problem(record)
+        or _paths_problem(record)
+    )
     if problem is not None:
         return problem
     metadata, splits = record.get("metadata", {}), record["splits"]
@@ -51,7 +56,7 @@ def _types_problem(record: Mapping[str, Any]) -> str | None:
     for name in ("index_digest", "config_digest"):
         if not isinstance(record[name], str) or not re.fullmatch(_SHA256, record[name]):
             return f"{name} is {short_repr(record[name])}, not a digest"
-    for name in ("libraries", "source", "splits", "dropped", "metadata"):
+    for name in ("libraries", "source", "splits", "dropped", "receipts", "metadata"):
         if not isinstance(record.get(name, {}), dict):
             return f"{name} is {short_repr(record[name])}, not an object"
     if not isinstance(record["schema"], list):
@@ -67,6 +72,18 @@ def _counts_problem(record: Mapping[str, Any]) -> str | None:
     for name, count in counts.items():
         if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count < LARGEST:
             return f"{name} is {short_repr(count)}, not a count"
+    return None
+
+
+def _receipts_problem(record: Mapping[str, Any]) -> str | None:
+    for stage, receipts in record["receipts"].items():
+        if "/" in stage or not is_sound_name(stage):
+            return f"receipts has {short_repr(stage)}, which may lead out of the run"
+        tasks, digest = receipts["tasks"], receipts["digest"]
+        if not isinstance(tasks, int) or isinstance(tasks, bool) or not 0 <= tasks < LARGEST:
+            return f"tasks of {stage} is {short_repr(tasks)}, not a count"
+        if not isinstance(digest, str) or not re.fullmatch(_SHA256, digest):
+            return f"digest of {stage} is {short_repr(digest)}, not a digest"
     return None
 
 

@@ -1,16 +1,9 @@
-"""Check a finished run against its manifest, byte for byte and row for row.
-
-Receipts list what was published besides the shards of the index: files without rows, which have no
-block in the index, and second names for other programs, which are hard links and become separate
-files when the run is copied.
-"""
+"""Check a finished run against its manifest, byte for byte and row for row."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,17 +12,15 @@ import pyarrow as pa
 from headrace.checks import check_integer
 from headrace.dataset.certificate import certificate_of, difference, read_certificate
 from headrace.dataset.html import table_html
-from headrace.dataset.indexed import ALIASES
-from headrace.dataset.manifest import DIGEST, MANIFEST
+from headrace.dataset.manifest import MANIFEST
 from headrace.dataset.open import FinishedRun, find_run
-from headrace.dataset.pointer import SPLITS, own_links_problem, pointer_of, pointer_problem
-from headrace.dataset.sound import is_sound_name
-from headrace.digest import canonical_json, sha256_file, sha256_hex
-from headrace.engine.local import default_workers, run_tasks
+from headrace.dataset.pointer import pointer_of, pointer_problem
+from headrace.dataset.receipts import Receipt
+from headrace.dataset.vouched import file_problems, read_vouched, tree_of
+from headrace.engine.local import default_workers
 from headrace.errors import CorruptShard, HeadraceError
 from headrace.recipe import recipe_of_run
-from headrace.storage.local import TEMP_PREFIX
-from headrace.storage.places import path_of, place_of
+from headrace.storage.places import path_of
 
 
 @dataclass(frozen=True)
@@ -108,17 +99,9 @@ def verify(
     try:
         verdict.checks += _files(finished, workers or default_workers())
         if run is None and location != root:
-            problem, detail = (
-                pointer_problem(location, root, manifest),
-                f"{pointer_of(location)} leads to this run",
-            )
-        else:  # only the run's own links
-            there = place_of(root).has_links and (root / SPLITS).is_dir()
-            problem, detail = (
-                (own_links_problem(root, manifest) if there else None),
-                "the run's links lead into it",
-            )
-        verdict.checks.append(Check("splits", detail, problem, "here"))
+            detail = f"{pointer_of(location)} leads to this run"
+            problem = pointer_problem(location, root, manifest)
+            verdict.checks.append(Check("splits", detail, problem, "here"))
         if not verdict.problems:
             verdict.checks += recipe.verify(finished, workers)
     except HeadraceError as error:
@@ -158,90 +141,28 @@ def certify(
 
 
 def _files(run: FinishedRun, workers: int) -> list[Check]:
-    """Check that every file has its published digest, every count adds up, and no other file is
-    among the shards.
+    """Check that every file is the one that the manifest vouches for, that there is no other, and
+    that every count adds up.
     """
-    root, manifest = run.root, run.manifest
-    path = root / MANIFEST
-    # reading checked its fields; this checks every byte if it has a digest
-    data = path.read_bytes()
-    same = data == manifest.to_json() or DIGEST not in json.loads(data)
+    path = run.root / MANIFEST
+    # reading checked its fields; this checks every byte
+    same = path.read_bytes() == run.manifest.to_json()
     problem = None if same else f"{path}: its bytes are not those it was written as"
     checks = [Check("manifest", "is as it was written", problem)]
-
-    path = root / "config.json"
-    same = path.is_file() and sha256_hex(path.read_bytes()) == manifest.config_digest
-    problem = None if same else f"{path}: is not the file the manifest names"
-    checks.append(Check("configuration", "config.json has its digest", problem))
-
-    receipts = {path: read_receipt(path) for path in sorted((root / "receipts").glob("[!.]*.json"))}
-    broken = next((path for path, receipt in receipts.items() if receipt is None), None)
-    problem = None if broken is None else f"{broken}: is not the receipt that was written"
-    checks.append(Check("receipts", f"{len(receipts):,} receipts are whole", problem))
-
     try:
-        table = run.index.table
-    except CorruptShard as error:  # without an index the shards cannot be compared
-        return [*checks, Check("index", "index.parquet", str(error))]
-    checks.append(Check("index", f"{table.num_rows:,} blocks, digest as in the manifest"))
-
-    indexed: dict[str, str] = dict(
-        zip(table["shard"].to_pylist(), table["digest"].to_pylist(), strict=True)
-    )
-    problems = run_tasks(
-        [partial(_file_problem, root / name, {indexed[name]}) for name in sorted(indexed)], workers
-    )
-    detail = f"{len(indexed):,} shards have the bytes that were published"
-    checks.append(Check("digests", detail, next(filter(None, problems), None)))
-
-    complete = [receipt for receipt in receipts.values() if receipt is not None]
-    return [
-        *checks,
-        _beside(run, indexed, complete),
-        _counts(run, complete),
-        _strangers(run, indexed, complete),
-    ]
+        tree = tree_of(run.root)
+        vouched = read_vouched(run, tree, workers)
+    except CorruptShard as error:  # what the files are compared with
+        return [*checks, Check("files", "", str(error))]
+    problems = file_problems(run, tree, vouched, workers)
+    detail = f"{len(vouched.digests):,} files have the published bytes, and there is no other"
+    more = f" (and {len(problems) - 1:,} more)" if len(problems) > 1 else ""
+    checks.append(Check("files", detail, problems[0] + more if problems else None))
+    checks.append(_counts(run, vouched.receipts))
+    return checks
 
 
-def _beside(
-    run: FinishedRun, indexed: Mapping[str, str], receipts: Sequence[Mapping[str, Any]]
-) -> Check:
-    """Check the files in receipts but not in the index, and the files in second directories of
-    splits.
-    """
-    named = {}
-    for record in receipts:
-        for file in record["files"]:
-            named[str(file["path"])] = str(file["digest"])
-    digests = {}
-    for name, digest in named.items():
-        if is_sound_name(name) and not name.startswith("stage/"):
-            digests[name] = digest
-    beside = sorted(set(digests) - set(indexed))
-    digests |= indexed
-    problems = [_file_problem(run.root / name, {digests[name]}) for name in beside]
-    count = len(beside)
-    directories = run.manifest.metadata["directories"]
-    for alias, directory in sorted(directories.items()):
-        twin = directories.get(ALIASES.get(alias, ""))
-        if twin is None or twin == directory:
-            continue
-        files, twins = _files_in(run.root / directory), _files_in(run.root / twin)
-        count += len(files)
-        if len(files) != len(twins):
-            problems.append(
-                f"{run.root / directory}: has {len(files)} files, {run.root / twin} has"
-                f" {len(twins)}; they are the same ones"
-            )
-        same = {(path.stat().st_dev, path.stat().st_ino) for path in twins}
-        known = {digest for name, digest in digests.items() if name.startswith(f"{twin}/")}
-        copies = (path for path in files if (path.stat().st_dev, path.stat().st_ino) not in same)
-        problems += (_file_problem(path, known) for path in copies)
-    detail = f"{count:,} other files and second names have their bytes"
-    return Check("beside the shards", detail, next(filter(None, problems), None))
-
-
-def _counts(run: FinishedRun, receipts: Sequence[Mapping[str, Any]]) -> Check:
+def _counts(run: FinishedRun, receipts: Sequence[Receipt]) -> Check:
     """Check rows read = rows in splits + rows dropped, by the manifest, the index and the receipts
     alike.
     """
@@ -262,72 +183,13 @@ def _counts(run: FinishedRun, receipts: Sequence[Mapping[str, Any]]) -> Check:
                 f"split {split} has {totals.rows:,} rows by the manifest, {rows:,} by the index"
             )
     counting = [
-        receipt for receipt in receipts if receipt["rows_by_split"] or receipt["dropped_by_reason"]
+        receipt for receipt in receipts if receipt.rows_by_split or receipt.dropped_by_reason
     ]
     counted = sum(
-        sum(receipt["rows_by_split"].values()) + sum(receipt["dropped_by_reason"].values())
+        sum(receipt.rows_by_split.values()) + sum(receipt.dropped_by_reason.values())
         for receipt in counting
     )
     if problem is None and counting and counted != read:
         problem = f"the receipts count {counted:,} rows, the manifest {read:,}"
     detail = f"{read:,} rows read = {in_splits:,} in splits + {dropped:,} dropped"
     return Check("rows conserved", detail, problem and f"{run.root}: {problem}")
-
-
-def _strangers(
-    run: FinishedRun, indexed: Mapping[str, str], receipts: Sequence[Mapping[str, Any]]
-) -> Check:
-    """Check that a split's directory holds only the run's files, because other programs list
-    directories.
-
-    A file without rows has no blocks in the index, but a receipt names it.
-    """
-    real_root = place_of(run.root).real()
-    published = {
-        str(file["path"]) for receipt in receipts for file in receipt["files"]
-    } | indexed.keys()
-
-    def is_known(path: Path) -> bool:
-        """Return whether the run has published a file, or for a link its target."""
-        real, root = (path.resolve(), real_root) if path.is_symlink() else (path, run.root)
-        return real.is_relative_to(root) and real.relative_to(root).as_posix() in published
-
-    directories = [
-        run.root / run.manifest.metadata["directories"][split] for split in run.manifest.splits
-    ]
-    strange = sorted(
-        path
-        for directory in directories
-        for path in directory.rglob("*")
-        if path.is_file() and not path.name.startswith(TEMP_PREFIX) and not is_known(path)
-    )
-    problem = f"{strange[0]}: is not part of this run" if strange else None
-    return Check("nothing else", "split directories hold the run's shards only", problem)
-
-
-def _file_problem(path: Path, known: set[str]) -> str | None:
-    if not path.is_file():
-        return f"{path}: is missing"
-    return (
-        None
-        if sha256_file(path) in known
-        else f"{path}: its bytes are not those that were published"
-    )
-
-
-def _files_in(directory: Path) -> list[Path]:
-    return (
-        sorted(path for path in directory.glob("[!.]*") if path.is_file())
-        if directory.is_dir()
-        else []
-    )
-
-
-def read_receipt(path: Path) -> dict[str, Any] | None:
-    """Read the receipt in a file; None if it is not as it was written."""
-    try:
-        record: dict[str, Any] = json.loads(path.read_bytes())
-        intact = record.pop("digest") == sha256_hex(canonical_json(record))
-        return record if intact else None
-    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
-        return None

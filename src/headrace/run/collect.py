@@ -15,10 +15,10 @@ from headrace.dataset.manifest import read_manifest
 from headrace.errors import InputError, RunBusy
 from headrace.run.context import STAGE_DIRECTORY
 from headrace.run.in_store import work_directories
-from headrace.run.prepare import only_writer
 from headrace.storage import local
 from headrace.storage.cache_room import cache_directory
 from headrace.storage.places import path_of, place_of
+from headrace.storage.run_lock import nobody_works_on, remove_run
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,8 @@ def collect(
 ) -> Swept:
     """Remove temporary files and finished runs' stages below a dataset directory.
 
-    Files that a manifest or a receipt names are not touched. incomplete="remove" also deletes runs
+    A process that works on a run is not disturbed, nor is one that begins to. Files that a manifest
+    or a receipt names are not touched. incomplete="remove" also deletes runs
     without a manifest, so their work cannot be resumed. An object store holds no temporary files;
     killed runs leave their files in `work_dir`, where they were made (see `prepare`). Those of
     finished runs are removed, those of unfinished runs only if incomplete="remove".
@@ -53,21 +54,26 @@ def collect(
     removed: list[Path] = []
     busy: list[Path] = []
     size = 0
-    for lock, doomed in leftovers:
+    for run, list_doomed in leftovers:
+        # What is listed before it is known that nobody works on the run belongs to nobody: names
+        # of temporary files are never used again. What a process began or finished since stays.
+        listed = list_doomed()
+        if not listed:
+            continue
         try:
-            with nullcontext() if lock is None else only_writer(lock):
-                for path in doomed():
-                    removed_bytes = _remove(path)
+            with nullcontext() if run is None else nobody_works_on(run):
+                still = set(list_doomed())
+                for path in listed:
+                    removed_bytes = _remove(path) if path in still else None
                     if removed_bytes is not None:
                         removed.append(path)
                         size += removed_bytes
         except RunBusy:
-            busy.append(lock or out)
+            busy.append(run or out)
     return Swept(tuple(removed), size, tuple(busy))
 
 
-# The path to lock, and a function that lists what to remove. It runs under the lock: files may
-# change until then.
+# The run that nobody may be working on, and a function that lists what to remove.
 _Doomed = tuple[Path | None, Callable[[], list[Path]]]
 
 
@@ -80,8 +86,11 @@ def _here(out: Path, incomplete: Literal["keep", "remove"]) -> Iterator[_Doomed]
         )
 
     def doomed(run: Path) -> list[Path]:
+        if run.name.startswith(local.TEMP_PREFIX):  # of a process that was killed removing it
+            return [run]
         if read_manifest(run) is not None:
-            return [*local.strays(run), run / STAGE_DIRECTORY]
+            stage = run / STAGE_DIRECTORY
+            return [*local.strays(run), *([stage] if stage.is_dir() else [])]
         if incomplete == "remove":
             return [run]
         return local.strays(run)
@@ -106,16 +115,23 @@ def _in_store(out: Path, incomplete: Literal["keep", "remove"], base: Path) -> I
     finished = {name for name in runs if read_manifest(out / "runs" / name) is not None}
     for work in works:
         if incomplete == "remove" or any(work.name.startswith(name) for name in finished):
-            yield work, partial(list, [work])
+            yield work, partial(_there, [work])
+    yield None, lambda: _there([out / "runs" / name / STAGE_DIRECTORY for name in sorted(finished)])
     if incomplete == "remove":
         yield None, lambda: [out / "runs" / name for name in sorted(runs - finished)]
+
+
+def _there(directories: list[Path]) -> list[Path]:
+    return [directory for directory in directories if directory.is_dir()]
 
 
 def _remove(path: Path) -> int | None:
     """Remove a file or directory, and return its size in bytes; None if it did not exist."""
     location = place_of(path)
     if not path.is_symlink() and (path.is_dir() or not path.exists()):
-        return location.delete_below()
+        if path.name == STAGE_DIRECTORY:
+            return location.delete_below()
+        return remove_run(path)
     if location.has_links:
         size = path.lstat().st_size
     else:

@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from headrace.dataset.receipts import RECEIPTS
+from headrace.dataset.receipts import STAGE_DIRECTORY as STAGE_DIRECTORY
 from headrace.digest import checksum_file
 from headrace.engine.engine import Engine
 from headrace.engine.local import LocalEngine
@@ -21,7 +23,6 @@ from headrace.gate.arrow import open_arrow
 from headrace.run.events import Note, OnEvent, StageBegan, Step, TaskDone
 from headrace.run.identity import SourceState
 from headrace.run.in_store import publish_found, publish_task
-from headrace.run.receipts import STAGE_DIRECTORY as STAGE_DIRECTORY
 from headrace.run.receipts import FileRecord, Receipt, read_receipt, write_receipt
 from headrace.storage import local
 
@@ -155,7 +156,8 @@ class RunContext:
     """A run being executed.
 
     engine: runs its tasks. store: the run's location if it is in an object store; `run` is then its
-    work directory. sources: the state of the source when the run began.
+    work directory. sources: the state of the source when the run began. stages: those executed so
+    far, with the number of their tasks.
     """
 
     run: Path
@@ -164,6 +166,7 @@ class RunContext:
     engine: Engine = field(default_factory=LocalEngine)
     store: Path | None = None
     sources: SourceState = _NO_SOURCES
+    stages: dict[str, int] = field(default_factory=dict)
 
     def stage(self, name: str, tasks: Sequence[Task], *, durable: bool = True) -> list[Receipt]:
         """Run all tasks that have no valid receipt, and return the receipts of all tasks, in task
@@ -172,12 +175,13 @@ class RunContext:
         durable=False is for intermediate files: they are accepted only if their digest matches, so
         they need no sync.
         """
-        local.make_directory(self.run / "receipts")
+        local.make_directory(self.run / RECEIPTS)
         receipts: dict[int, Receipt] = {}
         for number in range(len(tasks)):
             receipt = read_receipt(self.run, name, number)
             if receipt is not None:
                 receipts[number] = receipt
+        self.stages[name] = len(tasks)
         self.on_event(StageBegan(name, len(tasks), len(receipts)))
         for number, receipt in receipts.items():
             self.on_event(task_done(tasks[number], receipt))

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.dataset.index import index_bytes
-from headrace.dataset.manifest import INDEX, MANIFEST, Manifest, read_manifest
-from headrace.dataset.pointer import make_own_links
+from headrace.dataset.manifest import CONFIG, INDEX, MANIFEST, SUCCESS, Manifest, read_manifest
+from headrace.dataset.pointer import make_own_links, own_links
 from headrace.digest import sha256_hex
 from headrace.engine.choose import engine_named
-from headrace.engine.engine import Engine, EngineName
+from headrace.engine.engine import EngineName
 from headrace.errors import HeadraceError
 from headrace.formats.saved import address_of, view_of
 from headrace.formats.source import describe_empty
@@ -28,8 +28,8 @@ from headrace.run import in_store
 from headrace.run.context import STAGE_DIRECTORY, RunContext
 from headrace.run.events import Note, OnEvent, Step
 from headrace.run.identity import Fingerprint, SourceState, keep_beginning
-from headrace.run.in_store import SUCCESS
 from headrace.run.prepare import Outcome
+from headrace.run.receipts import Others, vouch_for
 from headrace.storage import local
 from headrace.storage.places import place_of
 
@@ -65,22 +65,28 @@ def make(job: Job, engine: EngineName, address: str | None) -> Manifest:
         if job.store is not None:
             in_store.adopt(job.store, job.run)
         with engine_named(engine, address, job.workers) as executor:
-            outcome = _execute(job, executor)
-        manifest = _publish(job, outcome)
+            context = RunContext(
+                job.run,
+                job.workers or executor.default_workers(),
+                job.on_event,
+                executor,
+                job.store,
+                job.state,
+            )
+            outcome = _execute(job, context)
+        manifest = _publish(job, context, outcome)
     if job.store is not None:
         _publish_in_store(job, manifest)
     return manifest
 
 
-def _execute(job: Job, engine: Engine) -> Outcome:
+def _execute(job: Job, context: RunContext) -> Outcome:
     """Execute the recipe over a source that must not change between the first stage and the
     last.
     """
     # fingerprints by content ignore the times: other content is another run
     if job.fingerprint_by == "stat":
         keep_beginning(job.run / STAGE_DIRECTORY, job.state, job.files)
-    workers = job.workers or engine.default_workers()
-    context = RunContext(job.run, workers, job.on_event, engine, job.store, job.state)
     with job.state.unchanged():
         outcome = job.recipe.execute(context, job.files)
     with suppress(HeadraceError):
@@ -100,8 +106,8 @@ def _execute(job: Job, engine: Engine) -> Outcome:
     return outcome
 
 
-def _publish(job: Job, outcome: Outcome) -> Manifest:
-    """Write the index, then the manifest, after which the run is finished."""
+def _publish(job: Job, context: RunContext, outcome: Outcome) -> Manifest:
+    """Write the last receipt, the index, then the manifest, after which the run is finished."""
     run = job.run
     on_event = job.on_event
     empty = outcome.source["empty_shards"]
@@ -117,6 +123,10 @@ def _publish(job: Job, outcome: Outcome) -> Manifest:
         hub = {"hub": addresses}
     for stray in local.strays(run):  # a killed attempt left them, and they are no part of the run
         stray.unlink(missing_ok=True)
+    others = Others(
+        {row.shard for row in outcome.index}, outcome.kept, own_links(outcome.directories)
+    )
+    receipts = vouch_for(run, context.stages, others, context.workers)
     index = index_bytes(outcome.index, outcome.schema, outcome.null_values)
     local.write_new(run / INDEX, index)
     on_event(Step("index.linked", INDEX))
@@ -132,10 +142,11 @@ def _publish(job: Job, outcome: Outcome) -> Manifest:
         splits=dict(outcome.splits),
         dropped=dict(outcome.dropped),
         index_digest=sha256_hex(index),
-        config_digest=sha256_hex((run / "config.json").read_bytes()),
+        config_digest=sha256_hex((run / CONFIG).read_bytes()),
+        receipts=receipts,
         metadata={**outcome.metadata, "directories": dict(outcome.directories)},
     )
-    make_own_links(run, manifest)  # syncs the run's directory
+    make_own_links(run, outcome.directories)  # syncs the run's directory
     place_of(run / MANIFEST).put_new(manifest.to_json())
     on_event(Step("manifest.linked", MANIFEST))
     local.write_new(run / SUCCESS, b"")

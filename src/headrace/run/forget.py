@@ -15,10 +15,9 @@ but anyone with a list of names can test them against it.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, suppress
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
@@ -30,30 +29,29 @@ from headrace.arrays import I64
 from headrace.checks import check_word
 from headrace.dataset.entities import entity_column, find_entities
 from headrace.dataset.index import IndexRow
-from headrace.dataset.manifest import INDEX, MANIFEST
 from headrace.dataset.open import FinishedRun, find_run
 from headrace.dataset.pointer import RUN_ID
 from headrace.dataset.sound import damaged
-from headrace.digest import canonical_json, derive_key, sha256_file, sha256_hex
+from headrace.dataset.vouched import read_vouched, tree_of
+from headrace.digest import canonical_json, derive_key, sha256_hex
 from headrace.errors import SettingsError
 from headrace.keyed_hash import hash_texts
 from headrace.recipe import recipe_of_run
-from headrace.run.context import STAGE_DIRECTORY, RunContext, Task
+from headrace.run import in_store
+from headrace.run.context import RunContext, Task
 from headrace.run.erase import Erased, Erasure, ShardEraser
 from headrace.run.events import OnEvent
-from headrace.run.in_store import SUCCESS
-from headrace.run.prepare import Outcome, only_writer, prepare
-from headrace.run.receipts import FileRecord, Receipt, parse_receipt, write_receipt
+from headrace.run.prepare import Outcome, prepare
+from headrace.run.receipts import FileRecord, Receipt
 from headrace.run.tally import ShardRecord, tally
 from headrace.storage import local
 from headrace.storage.cache_room import cache_directory
 from headrace.storage.places import path_of, place_of
+from headrace.storage.run_lock import RunRemoved, only_writer, remove_run
 
 FORGOTTEN = "forgotten.json"
 REASON = "forgotten"  # in the manifest's counts of dropped rows
 _KEY = derive_key(0, "forgotten entity")
-_OWN = ("config.json", MANIFEST, INDEX, SUCCESS, FORGOTTEN, "report.html")
-_OWN_DIRECTORIES = ("receipts/", f"{STAGE_DIRECTORY}/")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,47 +112,73 @@ def forget(  # noqa: PLR0913 - the arguments are settings
             setting="entities",
             remedy="give texts, as they name entities in their column",
         )
-    root, manifest = find_run(out_path)
-    if root == out_path:
-        raise SettingsError(
-            "is a run, not a dataset directory",
-            path=out,
-            remedy="give the directory that has it in runs/",
-        )
-    run = FinishedRun(root, manifest)
-    erased = _find(run, sorted(set(entities)), entity_column, workers)
-    names = _Without(run, erased).names
-    result = Forgotten(
-        run=root,
-        old=root,
-        other_runs=_other_runs(out_path, root),
-        entities=len(set(entities)),
-        matched=len(names),
-    )
-    if not names:
-        # an earlier call may have been killed before it deleted the old run
-        if old_run == "delete":
-            record = _record(root)
-            if set(_digests(entities)) & set(record.get("entities", ())):
-                _delete(out_path, str(record.get("of")))
-                result = replace(result, other_runs=_other_runs(out_path, root))
-        return result
-    prepared = prepare(
-        _Without(run, erased), out, workers=workers, work_dir=work_dir, on_event=on_event
-    )
-    record = _record(prepared.run)
+    names = sorted(set(entities))
+    while True:
+        root, manifest = find_run(out_path)
+        if root == out_path:
+            raise SettingsError(
+                "is a run, not a dataset directory",
+                path=out,
+                remedy="give the directory that has it in runs/",
+            )
+        with suppress(RunRemoved), _only_erasure(root, out_path, work_dir):
+            # another erasure may have ended since, whose result this one must not undo
+            if find_run(out_path)[0] != root:
+                continue
+            run = FinishedRun(root, manifest)
+            recipe = _Without(run, _find(run, names, entity_column, workers))
+            if not recipe.names:
+                return _nothing_to_erase(out_path, root, names, old_run)
+            prepared = prepare(recipe, out, workers=workers, work_dir=work_dir, on_event=on_event)
+            if old_run == "delete":
+                remove_run(root)
+            record = _record(prepared.run)
+            return Forgotten(
+                run=prepared.run,
+                old=root,
+                other_runs=_other_runs(out_path, prepared.run, root),
+                entities=len(names),
+                matched=len(recipe.names),
+                rows=record["rows"],
+                shards=len(record["shards"]),
+                bytes_before=record["bytes_before"],
+                bytes=record["bytes"],
+                how=prepared.how,
+            )
+
+
+@contextmanager
+def _only_erasure(root: Path, out: Path, work_dir: str | Path | None) -> Iterator[None]:
+    """Hold the lock of the run that entities are erased from.
+
+    In an object store, it is in the local work directory, and keeps only erasures of this machine
+    apart.
+    """
+    if place_of(root).writes == "in place":
+        with only_writer(root, "erases entities from this run"):
+            yield
+        return
+    base = cache_directory(work_dir, "work_dir")
+    directory = in_store.work_directory(base, out, root.name)
+    local.make_directory(directory)
+    with only_writer(directory, "erases entities from this run"):
+        yield
+        remove_run(directory)
+
+
+def _nothing_to_erase(
+    out: Path, root: Path, names: Sequence[str], old_run: Literal["keep", "delete"]
+) -> Forgotten:
+    """Return the result for entities without rows.
+
+    An earlier call may have been killed before it deleted the old run.
+    """
     if old_run == "delete":
-        _delete(out_path, root.name)
-    return replace(
-        result,
-        run=prepared.run,
-        other_runs=_other_runs(out_path, prepared.run, root),
-        rows=record["rows"],
-        shards=len(record["shards"]),
-        bytes_before=record["bytes_before"],
-        bytes=record["bytes"],
-        how=prepared.how,
-    )
+        record = _record(root)
+        if set(_digests(names)) & set(record.get("entities", ())):
+            _delete(out, str(record.get("of")))
+    others = _other_runs(out, root)
+    return Forgotten(run=root, old=root, other_runs=others, entities=len(names), matched=0)
 
 
 def _find(
@@ -204,7 +228,7 @@ def _delete(out: Path, run: str) -> None:
     if not RUN_ID.fullmatch(run) or not path.is_dir():
         return
     with only_writer(path) if place_of(path).writes == "in place" else nullcontext():
-        place_of(path).delete_below()
+        remove_run(path)
 
 
 def _other_runs(out: Path, *known: Path) -> tuple[str, ...]:
@@ -272,12 +296,7 @@ class _Without:
             tasks.append(Task(old.file.path, old.file.bytes, partial(eraser.task, old, count)))
         receipts = context.stage("forget", tasks)
         written = {old.file.path: receipt for (old, _), receipt in zip(work, receipts, strict=True)}
-        _link(context, run, written, shards)
-        beside = _files_beside(run, context.store or context.run, shards)
-        if beside:  # no other receipt of the new run names them
-            write_receipt(
-                context.run, Receipt.of("forget", len(work), "files without rows", beside, {})
-            )
+        kept = _link(context, run, written, shards)
         index, totals = tally(_records(shards, work, written), run.splits)
         erased_rows = sum(receipt.extra["forgotten"] for receipt in receipts)
         outcome = Outcome(
@@ -289,8 +308,9 @@ class _Without:
             directories=manifest.metadata["directories"],
             metadata=self._metadata(context, erasure, touched, written),
             null_values=run.index.null_values,
+            kept=kept,
         )
-        self._write_record(context, work, written)
+        local.write_new(context.run / FORGOTTEN, self._receipt(context.run.name, work, written))
         return outcome
 
     def _metadata(
@@ -318,26 +338,6 @@ class _Without:
         }
         return {**metadata, "forgotten": [*metadata.get("forgotten", ()), step]}
 
-    def _write_record(
-        self,
-        context: RunContext,
-        work: Sequence[tuple[ShardRecord, int]],
-        written: Mapping[str, Receipt],
-    ) -> None:
-        """Write `forgotten.json`.
-
-        It contains a time, so that of an earlier attempt is kept, whether it is local or in the
-        store.
-        """
-        path = context.run / FORGOTTEN
-        if path.exists():
-            return
-        data = self._receipt(context.run.name, work, written)
-        if context.store is not None:
-            with suppress(FileNotFoundError):
-                data = (context.store / FORGOTTEN).read_bytes()
-        local.write_new(path, data)
-
     def _receipt(
         self, name: str, work: Sequence[tuple[ShardRecord, int]], written: Mapping[str, Any]
     ) -> bytes:
@@ -353,7 +353,6 @@ class _Without:
                 }
             )
         record = {
-            "at": datetime.now(UTC).isoformat(timespec="seconds"),
             "run": name,
             "of": self.run.manifest.run_id,
             "entity_column": self.erased.column,
@@ -423,63 +422,36 @@ def _link(
     run: FinishedRun,
     written: Mapping[str, Receipt],
     shards: Mapping[str, ShardRecord],
-) -> None:
-    """Give every other file of the old run a name in the new one.
+) -> list[FileRecord]:
+    """Give every other file that the old run's manifest vouches for a name in the new one; return
+    those that are no shards.
 
     written: of each touched shard, with one new file or none. A file that is a second name or a
     copy of a touched shard becomes a second name of the new shard.
     """
-    base = place_of(run.root)
-    twins: dict[int, list[str]] = {}
-    for name in written:
-        twins.setdefault(shards[name].file.bytes, []).append(name)
+    twins = {shards[name].file.digest: receipt for name, receipt in written.items()}
+    records = dict(read_vouched(run, tree_of(run.root), context.workers).records)
+    records |= {name: shard.file for name, shard in shards.items()}
+    kept = []
     linked: set[Path] = set()
-    for fact in base.files_below():
-        name = fact.name
+    for name in sorted(records.keys() - written.keys() - {FORGOTTEN}):
         path = run.root / name
         target = context.run / name
-        hidden = any(part.startswith(".") for part in name.split("/"))
-        if (
-            name in written
-            or name in _OWN
-            or name.startswith(_OWN_DIRECTORIES)
-            or hidden
-            or path.is_symlink()
-        ):
-            continue
-        if name in shards:
-            same = []
-        else:
-            same = [name_ for name_ in twins.get(fact.size, ()) if _is_shard(path, shards[name_])]
-        if same:
-            for new in written[same[0]].files:
+        twin = twins.get(records[name].digest)
+        if twin is not None and name not in shards:
+            for new in twin.files:
                 local.make_directory(target.parent)
                 local.alias(context.run / new.path, target)
         elif context.store is not None:
-            place_of(path).alias(context.store / name)
+            in_store.copy(path, context.store / name, records[name].checksum)
         else:
+            if not path.exists():
+                raise damaged(path, "is missing")
             local.make_directory(target.parent)
             local.alias(path, target)
+        if twin is None and name not in shards:
+            kept.append(records[name])
         linked.add(target.parent)
     for directory in sorted(name_ for name_ in linked if name_.is_dir()):
         local.sync_directory(directory)
-
-
-def _files_beside(
-    run: FinishedRun, target: Path, shards: Mapping[str, ShardRecord]
-) -> tuple[FileRecord, ...]:
-    """Return the files that the old run published besides its shards, and the new one at `target`
-    has too.
-    """
-    records = []
-    for fact in place_of(run.root / "receipts").files_below():
-        receipt = parse_receipt((run.root / "receipts" / fact.name).read_bytes())
-        for record in receipt.files:
-            if record.path not in shards and (target / record.path).exists():
-                records.append(record)
-    return tuple(sorted(records, key=lambda record: record.path))
-
-
-def _is_shard(path: Path, shard: ShardRecord) -> bool:
-    with place_of(path).local_copy() as copy:
-        return sha256_file(copy) == shard.file.digest
+    return kept

@@ -163,6 +163,40 @@ def keep_beginning(stage: Path, state: SourceState, files: Sequence[tuple[Path, 
         )
 
 
+def check_output(out: Path) -> None:
+    """Raise `SettingsError` unless `out` is a directory or can be made one: nothing in its path
+    may be a file, or a link that leads nowhere.
+    """
+    if not place_of(out).has_links:
+        return
+    there = next(
+        path for path in (out.absolute(), *out.absolute().parents) if os.path.lexists(path)
+    )
+    if there.is_dir():
+        return
+    if not there.is_symlink():
+        raise SettingsError(
+            "is a file, not a directory",
+            path=there,
+            setting="out",
+            remedy="choose another output directory",
+        )
+    target = os.readlink(there)
+    if there.exists():
+        raise SettingsError(
+            f"is a link to {target}, which is a file",
+            path=there,
+            setting="out",
+            remedy="choose another output directory",
+        )
+    raise SettingsError(
+        f"is a link to {target}, which does not exist or leads back to the link",
+        path=there,
+        setting="out",
+        remedy="make that directory, or remove the link",
+    )
+
+
 def check_apart(out: Path, paths: Iterable[str | Path], files: Sequence[tuple[Path, str]]) -> None:
     """Raise `SettingsError` if `out` is in a directory of the source, or the source is in `out`'s
     runs or splits.

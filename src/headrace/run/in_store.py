@@ -10,29 +10,65 @@ no temporary names. No listing decides whether work is done, and nothing is rena
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from headrace.dataset.manifest import INDEX, MANIFEST
-from headrace.digest import canonical_json, sha256_hex
-from headrace.engine.local import run_tasks
-from headrace.run.receipts import (
+from headrace.dataset.manifest import INDEX, MANIFEST, SUCCESS
+from headrace.dataset.receipts import (
     NO_RECEIPT,
-    FileRecord,
-    Receipt,
+    PUBLISH,
+    RECEIPTS,
+    STAGE_DIRECTORY,
     parse_receipt,
+    receipt_name,
     receipt_path,
-    write_receipt,
 )
+from headrace.digest import canonical_json, checksum_file, sha256_hex
+from headrace.engine.local import run_tasks
+from headrace.errors import StoreError
+from headrace.run.receipts import FileRecord, Receipt, write_receipt
 from headrace.storage import local
 from headrace.storage.places import place_of
 
-SUCCESS = "_SUCCESS"  # an empty file for other tools; headrace does not read it
 _THREADS = 8
-_RECEIPTS = "receipts/"
-_STAGE = "stage/"
+_RECEIPTS = f"{RECEIPTS}/"
+_STAGE = f"{STAGE_DIRECTORY}/"
+_LAST = receipt_name(PUBLISH, 0)  # names files that no task has published
+
+
+def put(source: Path, target: Path) -> None:
+    """Put a file into the store under a free name. Raises `StoreError` if it does not stay."""
+    with _kept_by_the_store(target):
+        place_of(target).put_new(source)
+
+
+def copy(source: Path, target: Path, checksum: str) -> None:
+    """Let the store copy an object, and read the copy back.
+
+    checksum: XXH3-128 of the source. Raises `StoreError` if the copy does not stay or differs.
+    """
+    place_of(source).alias(target)
+    with _kept_by_the_store(target):
+        if place_of(target).checksum() != checksum:
+            raise StoreError(
+                f"is not the copy of {source} that the store says it made",
+                path=target,
+                remedy="delete it and run again; what was finished is kept",
+            )
+
+
+@contextmanager
+def _kept_by_the_store(target: Path) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise StoreError(
+            "the store said that it keeps this object, and does not have it",
+            path=target,
+            remedy="see that the store is well, then run again: what was finished is kept",
+        ) from error
 
 
 def publish_task(run: Path, target: Path, receipt: Receipt) -> None:
@@ -43,20 +79,19 @@ def publish_task(run: Path, target: Path, receipt: Receipt) -> None:
     """
     for record in receipt.files:
         try:
-            place_of(target / record.path).put_new(run / record.path)
-        except FileNotFoundError:
+            put(run / record.path, target / record.path)
+        except StoreError:
             if not (record.path.startswith(_STAGE) and (target / MANIFEST).is_file()):
                 raise
-    place_of(receipt_path(target, receipt.stage, receipt.number)).put_new(
-        receipt_path(run, receipt.stage, receipt.number)
-    )
+    name = receipt_name(receipt.stage, receipt.number)
+    put(run / name, target / name)
 
 
 def publish_found(run: Path, target: Path, receipts: Sequence[Receipt], workers: int) -> None:
     """Publish tasks that an earlier attempt finished locally and may not have put into the
     store.
     """
-    there = {fact.name for fact in place_of(target / "receipts").files_below()}
+    there = {fact.name for fact in place_of(target / RECEIPTS).files_below()}
     left = []
     for receipt in receipts:
         if receipt_path(run, receipt.stage, receipt.number).name not in there:
@@ -81,11 +116,12 @@ def adopt(target: Path, run: Path) -> None:
                     _fetch(target, run, record)
                 write_receipt(run, receipt)
 
-    missing = [
-        name for name in sorted(there) if name.startswith(_RECEIPTS) and not (run / name).exists()
-    ]
+    missing = []
+    for name in sorted(there - {_LAST}):
+        if name.startswith(_RECEIPTS) and not (run / name).exists():
+            missing.append(name)
     if missing:
-        local.make_directory(run / "receipts")
+        local.make_directory(run / RECEIPTS)
     run_tasks([partial(adopt_task, name) for name in missing], _THREADS)
 
 
@@ -108,7 +144,7 @@ def publish_rest(run: Path, target: Path, published: Callable[[str], None]) -> N
     """
     there = {fact.name for fact in place_of(target).files_below()}
     done: set[str] = set()  # files named by a receipt in the store
-    for name in there:
+    for name in there - {_LAST}:
         if name.startswith(_RECEIPTS) and (run / name).is_file():
             with suppress(*NO_RECEIPT):
                 done.update(
@@ -128,16 +164,16 @@ def publish_rest(run: Path, target: Path, published: Callable[[str], None]) -> N
             continue
         remaining.append(name)
 
-    def put(name: str) -> None:
+    def publish(name: str) -> None:
         twin = first.get((run / name).stat().st_ino)
         if twin is not None and twin in done:
-            place_of(target / twin).alias(target / name)
+            copy(target / twin, target / name, checksum_file(run / name))
         else:
-            place_of(target / name).put_new(run / name)
+            put(run / name, target / name)
         published(name)
 
-    run_tasks([partial(put, name) for name in remaining], _THREADS)
-    place_of(target / INDEX).put_new(run / INDEX)
+    run_tasks([partial(publish, name) for name in remaining], _THREADS)
+    put(run / INDEX, target / INDEX)
     published(INDEX)
 
 

@@ -7,19 +7,24 @@ are kept.
 
 from __future__ import annotations
 
-import fcntl
-import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.checks import check_integer
-from headrace.dataset.manifest import MANIFEST, Manifest, SplitTotals, read_manifest
+from headrace.dataset.manifest import (
+    CONFIG,
+    MANIFEST,
+    SUCCESS,
+    Manifest,
+    SplitTotals,
+    read_manifest,
+)
 from headrace.dataset.pointer import check_pointer, point_at, point_record_at
+from headrace.dataset.receipts import RECEIPTS, STAGE_DIRECTORY, FileRecord
 from headrace.digest import canonical_json
 from headrace.engine.choose import check_engine
 from headrace.engine.engine import EngineName
@@ -27,12 +32,18 @@ from headrace.errors import RunBusy, SettingsError, StoreError
 from headrace.recipe import JobSettings
 from headrace.run import in_store
 from headrace.run.events import OnEvent, Step, listener_here, log_warnings
-from headrace.run.identity import Fingerprint, SourceState, check_apart, fingerprint, run_id
-from headrace.run.in_store import SUCCESS
-from headrace.run.receipts import STAGE_DIRECTORY
+from headrace.run.identity import (
+    Fingerprint,
+    SourceState,
+    check_apart,
+    check_output,
+    fingerprint,
+    run_id,
+)
 from headrace.storage import local
 from headrace.storage.cache_room import cache_directory
 from headrace.storage.places import path_of, place_of
+from headrace.storage.run_lock import RunRemoved, only_writer, remove_run
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,7 +53,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """Result of a recipe's stages: the blocks of every split, and counts made on the way."""
+    """Result of a recipe's stages: the blocks of every split, and counts made on the way.
+
+    kept: files that the run takes over from another one, which no task has made. Files that tasks
+    have not named either are named when the run is published.
+    """
 
     schema: pa.Schema
     index: Sequence[IndexRow]
@@ -52,6 +67,7 @@ class Outcome:
     directories: Mapping[str, str]
     metadata: Mapping[str, Any] = field(default_factory=dict)
     null_values: Sequence[str] = ()
+    kept: Sequence[FileRecord] = ()
 
 
 @dataclass(frozen=True)
@@ -114,6 +130,7 @@ def prepare(  # noqa: PLR0913 - the arguments are settings
     if workers is not None:
         check_integer("workers", workers, least=1)
     out_path = path_of(out)
+    check_output(out_path)
     files = recipe.source_files()
     check_apart(out_path, recipe.source_places(), files)
     state = SourceState.of([path for path, _ in files])
@@ -140,10 +157,10 @@ def prepare(  # noqa: PLR0913 - the arguments are settings
         job = Job(
             recipe, run, target, files, state, source_fingerprint, fingerprint_by, workers, observer
         )
-        with _discarded_if_useless(run, work), only_writer(work):
+        with _working_in(run, work):
             check_pointer(out_path if in_place else work)
-            if not (run / "config.json").exists():
-                local.write_new(run / "config.json", canonical_json(recipe.config()))
+            if not (run / CONFIG).exists():
+                local.write_new(run / CONFIG, canonical_json(recipe.config()))
             manifest = make(job, engine, address)
     if in_place:
         _point_in_place(out_path, run, manifest, observer)
@@ -166,35 +183,44 @@ def _point_in_place(out: Path, run: Path, manifest: Manifest, on_event: OnEvent)
 def _point_in_store(
     out: Path, target: Path, work: Path, manifest: Manifest, on_event: OnEvent
 ) -> None:
-    """Make a finished run of an object store the current one, and remove its local work
-    directory.
+    """Make a finished run of an object store the current one, and remove its intermediate files and
+    its local work directory.
     """
     place_of(target / SUCCESS).put_new(b"")
+    if place_of(target / STAGE_DIRECTORY).delete_below() is not None:
+        on_event(Step("stage.removed", STAGE_DIRECTORY))
     point_record_at(out, target.name, manifest)
     on_event(Step("splits.linked", str(out)))
     if work.is_dir():
         # a process that still uses it removes it later
         with suppress(RunBusy, StoreError), only_writer(work):
-            shutil.rmtree(work, ignore_errors=True)
+            remove_run(work)
 
 
 @contextmanager
-def _discarded_if_useless(run: Path, locked: Path) -> Iterator[None]:
-    """Make the run's directory, and remove everything made if the block fails before a task has
-    finished.
+def _working_in(run: Path, locked: Path) -> Iterator[None]:
+    """Make the run's directory and lock it, and remove everything made if the block fails before a
+    task has finished.
 
     A run with a receipt stays, for the next attempt. locked: the directory to lock and remove,
     either the run or its work directory.
     """
     missing = [directory for directory in (run, *run.parents) if not directory.exists()]
-    local.make_directory(run)
     try:
-        yield
+        with ExitStack() as stack:
+            while True:
+                local.make_directory(run)
+                try:
+                    stack.enter_context(only_writer(locked))
+                    break
+                except RunRemoved:  # between the two, by another process; it is made again
+                    continue
+            yield
     except BaseException:
         with suppress(OSError, StoreError, RunBusy):
             with only_writer(locked):  # raises `RunBusy` if another process works on it
-                if not (run / MANIFEST).exists() and not any((run / "receipts").glob("[!.]*.json")):
-                    shutil.rmtree(locked)
+                if not (run / MANIFEST).exists() and not any((run / RECEIPTS).glob("[!.]*.json")):
+                    remove_run(locked)
             for directory in missing:
                 if directory.exists():
                     directory.rmdir()  # fails at the first one that is not empty
@@ -232,35 +258,3 @@ def export_tree(run: Path, target: Path, directories: Sequence[str]) -> None:
             copy = target / path.relative_to(run)
             local.make_directory(copy.parent)
             local.alias(path, copy)
-
-
-@contextmanager
-def only_writer(run: Path) -> Iterator[None]:
-    """Hold the run's lock.
-
-    The lock only avoids double work: the output stays correct without it. Raises `RunBusy` if
-    another process holds it.
-    """
-    lock = run / ".lock"
-    with local.storing(lock):
-        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RunBusy(
-                "another process is working on this run",
-                path=run,
-                remedy="wait for it and run again to reuse its result",
-            ) from None
-        except OSError:
-            pass  # a file system without locks
-        if not os.path.exists(lock) or os.stat(lock).st_ino != os.fstat(descriptor).st_ino:
-            raise RunBusy(
-                "was just removed by a process that failed or swept it",
-                path=run,
-                remedy="run again",
-            )
-        yield
-    finally:
-        os.close(descriptor)

@@ -1,79 +1,38 @@
-"""Read and write receipts: records of finished tasks that prove that their files are unchanged."""
+"""Read and write the receipts of a run that is being made: they prove that the files of finished
+tasks are unchanged.
+"""
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
+import os
+from collections.abc import Collection, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-from headrace.digest import canonical_json, checksum_file, sha256_file, sha256_hex
+from headrace.dataset.manifest import CONFIG, INDEX, NOT_VOUCHED, StageReceipts
+from headrace.dataset.pointer import SPLITS
+from headrace.dataset.receipts import (
+    NO_RECEIPT,
+    PUBLISH,
+    RECEIPTS,
+    digest_of_receipts,
+    parse_receipt,
+    receipt_name,
+    receipt_path,
+)
+from headrace.dataset.receipts import FileRecord as FileRecord
+from headrace.dataset.receipts import Receipt as Receipt
+from headrace.dataset.vouched import is_leftover, tree_of
+from headrace.digest import checksum_file, digest_file, sha256_file, sha256_hex
+from headrace.engine.local import run_tasks
 from headrace.storage import local
-
-STAGE_DIRECTORY = "stage"  # of intermediate files, below the run
-# raised for bytes that are not a receipt
-NO_RECEIPT = (ValueError, KeyError, TypeError, AttributeError)
-
-
-@dataclass(frozen=True)
-class FileRecord:
-    """A published file of a task: path relative to the run directory.
-
-    digest: SHA-256; "" for an intermediate file, which only its checksum verifies.
-    """
-
-    path: str
-    bytes: int
-    digest: str
-    checksum: str
-
-
-@dataclass(frozen=True)
-class Receipt:
-    """A finished task, and the files it made.
-
-    rows_in: read by the task. rows_by_split, dropped_by_reason: where these rows went, if the task
-    decided it; the tasks that fill them count every row of the source once. extra: JSON that
-    belongs to the recipe.
-    """
-
-    stage: str
-    number: int
-    subject: str
-    files: tuple[FileRecord, ...]
-    rows_in: int
-    rows_by_split: dict[str, int]
-    dropped_by_reason: dict[str, int]
-    extra: dict[str, Any]
-
-    @classmethod
-    def of(
-        cls,
-        stage: str,
-        number: int,
-        subject: str,
-        files: tuple[FileRecord, ...],
-        result: dict[str, Any],
-    ) -> Receipt:
-        """Make the receipt of a task that returned this result."""
-        extra = dict(result)
-        rows_in = int(extra.pop("rows_in", 0))
-        rows_by_split = extra.pop("rows_by_split", {})
-        dropped_by_reason = extra.pop("dropped_by_reason", {})
-        return cls(stage, number, subject, files, rows_in, rows_by_split, dropped_by_reason, extra)
-
-
-def receipt_path(run: Path, stage: str, number: int) -> Path:
-    """Return the path of a task's receipt."""
-    return run / "receipts" / f"{stage}-{number:05d}.json"
 
 
 def write_receipt(run: Path, receipt: Receipt) -> None:
-    """Publish a receipt; an existing one is kept."""
-    # asdict would copy a large result
-    record = {**vars(receipt), "files": [vars(file) for file in receipt.files]}
-    data = canonical_json({**record, "digest": sha256_hex(canonical_json(record))})
-    local.write_new(receipt_path(run, receipt.stage, receipt.number), data, sync="none")
+    """Publish a receipt; an existing one is replaced. It is not synced before the run is."""
+    path = receipt_path(run, receipt.stage, receipt.number)
+    local.write_new(path, receipt.to_json(), sync="none")
 
 
 def read_receipt(run: Path, stage: str, number: int) -> Receipt | None:
@@ -84,6 +43,8 @@ def read_receipt(run: Path, stage: str, number: int) -> Receipt | None:
     path = receipt_path(run, stage, number)
     try:
         receipt = parse_receipt(path.read_bytes())
+        if (receipt.stage, receipt.number) != (stage, number):
+            raise ValueError("it is the receipt of another task")
     except FileNotFoundError:
         return None
     except NO_RECEIPT:
@@ -98,15 +59,6 @@ def read_receipt(run: Path, stage: str, number: int) -> Receipt | None:
     return None
 
 
-def parse_receipt(data: bytes) -> Receipt:
-    """Parse a receipt from the bytes of a file. Raises one of `NO_RECEIPT` if it is invalid."""
-    record = json.loads(data)
-    if record.pop("digest") != sha256_hex(canonical_json(record)):
-        raise ValueError("the receipt is damaged")
-    files = tuple(FileRecord(**file) for file in record.pop("files"))
-    return Receipt(files=files, **record)
-
-
 def has_recorded_bytes(run: Path, record: FileRecord) -> bool:
     """Check whether the file of a record has the bytes that were published."""
     path = run / record.path
@@ -115,3 +67,85 @@ def has_recorded_bytes(run: Path, record: FileRecord) -> bool:
     if not record.digest:
         return checksum_file(path) == record.checksum
     return sha256_file(path) == record.digest
+
+
+class Others(NamedTuple):
+    """What the tasks of a run have not made.
+
+    shards: of its index, which names them. kept: files of another run, which this one has too.
+    links: of its splits.
+    """
+
+    shards: Collection[str]
+    kept: Collection[FileRecord]
+    links: Collection[str]
+
+
+def vouch_for(
+    run: Path,
+    stages: Mapping[str, int],
+    others: Others,
+    workers: int,
+) -> dict[str, StageReceipts]:
+    """Make the receipts of a run that is about to be published name all its files; return what its
+    manifest says of them.
+
+    The files that no task has made get a receipt too. Receipts of other stages are removed. When
+    this returns, all receipts are on the disk. stages: executed ones, with the numbers of their
+    tasks.
+    """
+    digests: dict[str, list[str]] = {}
+    records = {record.path: record for record in others.kept}
+    for stage, tasks in stages.items():
+        digests[stage] = []
+        for number in range(tasks):
+            data = receipt_path(run, stage, number).read_bytes()
+            digests[stage].append(sha256_hex(data))
+            records |= {record.path: record for record in parse_receipt(data).kept_files}
+    last = _last_receipt(run, records, others)
+    write_receipt(run, last)
+    digests[PUBLISH] = [sha256_hex(last.to_json())]
+    names = {
+        receipt_name(stage, number) for stage in digests for number in range(len(digests[stage]))
+    }
+    for path in (run / RECEIPTS).iterdir():
+        if f"{RECEIPTS}/{path.name}" not in names:
+            path.unlink(missing_ok=True)
+    run_tasks([partial(local.sync_file, run / name) for name in sorted(names)], workers)
+    local.sync_directory(run / RECEIPTS)
+    return {
+        stage: StageReceipts(tasks=len(stage_digests), digest=digest_of_receipts(stage_digests))
+        for stage, stage_digests in digests.items()
+    }
+
+
+def _last_receipt(run: Path, records: Mapping[str, FileRecord], others: Others) -> Receipt:
+    """Return the receipt of the files and links that no task has made."""
+    tree = tree_of(run)
+    same: dict[tuple[int, int], FileRecord] = {}  # a second name has the bytes of the first
+    for name in sorted(tree.files & records.keys()):
+        stat = os.stat(run / name)
+        same.setdefault((stat.st_dev, stat.st_ino), records[name])
+    files = {record.path: record for record in others.kept}
+    for name in tree.files - records.keys() - set(others.shards) - NOT_VOUCHED - {CONFIG, INDEX}:
+        if is_leftover(name) or name.startswith(f"{RECEIPTS}/"):
+            continue
+        stat = os.stat(run / name)
+        first = same.get((stat.st_dev, stat.st_ino))
+        if first is not None:
+            files[name] = FileRecord(name, first.bytes, first.digest, first.checksum)
+        else:
+            digest = digest_file(run / name)
+            files[name] = FileRecord(name, stat.st_size, digest.sha256, digest.checksum)
+    own = {f"{SPLITS}/{name}" for name in others.links}
+    links = {}
+    for name, text in sorted(tree.links.items()):
+        if name not in own and not is_leftover(name):
+            links[name] = text
+    return Receipt.of(
+        PUBLISH,
+        0,
+        "files that no task made",
+        tuple(files[name] for name in sorted(files)),
+        {"links": links},
+    )

@@ -40,7 +40,6 @@ from headrace.series.store import (
     STORE,
     SUMMARY,
     Entity,
-    published_digest,
     readable_schema,
     split_directory,
     stacked,
@@ -123,9 +122,6 @@ def execute(  # noqa: PLR0914 - one computation
             "unusable_values": unusable,
             **result,
             "series_files": stores | digests,
-            "receipts_digest": published_digest(
-                {record.path: record.digest for record in records} | digests
-            ),
         },
     )
 

@@ -31,7 +31,7 @@ from headrace.digest import canonical_json, sha256_hex
 from headrace.formats.dates import moment
 from headrace.formats.write import BLOCK_BYTES, BLOCK_ROWS, HashingFile
 from headrace.report.words import many_entities
-from headrace.run.context import STAGE_DIRECTORY, TaskFiles
+from headrace.run.context import TaskFiles
 from headrace.series.arrays.axis import Anchor, Axis, Frequency, calendar_of, times_at
 from headrace.series.division import SPLITS, Division, SplitLayout
 from headrace.series.settings import Series
@@ -288,18 +288,6 @@ def write_tables(
                 pending = []
         if pending:
             writer.write_table(pa.concat_tables(pending))
-
-
-def published_digest(digests: dict[str, str]) -> str:
-    """Digest the paths and SHA-256 of all files that stay in a run, which excludes those of the
-    stage directory.
-    """
-    stay = [
-        [path, digest]
-        for path, digest in sorted(digests.items())
-        if not path.startswith(f"{STAGE_DIRECTORY}/")
-    ]
-    return sha256_hex(canonical_json(stay))
 
 
 def stored_entities(run: Path) -> dict[str, list[Entity]]:

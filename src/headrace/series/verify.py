@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from headrace.arrays import F32
 from headrace.dataset.open import FinishedRun, find_run
-from headrace.dataset.verify import Check, read_receipt
+from headrace.dataset.verify import Check
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import CorruptShard, HeadraceError
 from headrace.folds.settings import Rolling
@@ -33,12 +33,10 @@ from headrace.series.settings import Series
 from headrace.series.store import (
     REPORTS,
     REPORTS_TABLE,
-    STORE,
     SUMMARY,
     Entity,
     calendar_rows,
     file_name,
-    published_digest,
     read_entities,
     read_summary,
     read_table,
@@ -82,10 +80,7 @@ def verify_series(run: FinishedRun, workers: int | None = None) -> list[Check]:
 
 def _checks(run: FinishedRun, workers: int) -> Iterator[Check]:
     """Yield the checks in order; those of leaks only if all others hold."""
-    checks = [_check_files(run)]
-    yield checks[0]
-    if checks[0].problem is not None:
-        return
+    checks = []
     settings = stored_settings(run)
     for check in _check_contents(run, settings, workers):
         yield check
@@ -105,30 +100,6 @@ def _check_contents(run: FinishedRun, settings: Series, workers: int) -> Iterato
     yield from _check_copies(run, settings, workers)
     yield from _check_cuts(run, settings)
     yield _count_shared_times(run, settings)
-
-
-def _check_files(run: FinishedRun) -> Check:
-    """Check that the receipts, which vouched for all files before, match the manifest, and no other
-    files exist.
-    """
-    digests: dict[str, str] = {}
-    for stage in ("write", "finish"):
-        for path in sorted((run.root / "receipts").glob(f"{stage}-*.json")):
-            receipt = read_receipt(path)
-            if receipt is not None:
-                for record in receipt["files"]:
-                    digests[str(record["path"])] = str(record["digest"])
-    if published_digest(digests) != run.manifest.metadata["receipts_digest"]:
-        receipts = run.root / "receipts"
-        message = f"{receipts}: do not name the files that the manifest vouches for"
-        return Check("files", "receipts", message)
-    problem = None
-    for directory in (STORE, REPORTS):
-        for path in sorted((run.root / directory).glob("[!.]*")):
-            if problem is None and path.relative_to(run.root).as_posix() not in digests:
-                problem = f"{path}: is not part of this run"
-    count = pluralise(len(digests), "file is the one", "files are those")
-    return Check("files", f"{count} that the manifest vouches for", problem)
 
 
 def _check_entities(run: FinishedRun, settings: Series) -> Check:

@@ -148,7 +148,7 @@ def publish(
     how: Put = "put"
     with storing(target):
         if sync == "file":
-            _sync(temporary)
+            sync_file(temporary)
         announce("synced")
         try:
             _link_new(temporary, target)
@@ -193,7 +193,7 @@ def replace(temporary: Path, target: Path) -> None:
     step.
     """
     with storing(target):
-        _sync(temporary)
+        sync_file(temporary)
         os.replace(temporary, target)
         sync_directory(target.parent)
 
@@ -211,7 +211,7 @@ def alias(existing: Path, target: Path) -> None:
                 os.link(existing, temporary)
             except OSError:
                 shutil.copyfile(existing, temporary)
-                _sync(temporary)
+                sync_file(temporary)
             os.replace(temporary, target)
 
 
@@ -244,7 +244,7 @@ def link_to(link: Path, text: str) -> None:
 def sync_directory(path: Path) -> None:
     """Sync a directory, so that its names survive a crash."""
     with storing(path):
-        _sync(path)
+        sync_file(path)
 
 
 @contextmanager
@@ -301,7 +301,8 @@ def strays(root: Path) -> list[Path]:
     )
 
 
-def _sync(path: Path) -> None:
+def sync_file(path: Path) -> None:
+    """Sync the bytes of a file, or the names in a directory."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

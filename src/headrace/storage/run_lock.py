@@ -1,0 +1,148 @@
+"""Lock a run: one process works on it, and others can see that it does, and what.
+
+The lock is a file in the directory, held with flock, so that the kernel frees it when its holder
+dies. A process that works holds it exclusively and writes into it what it does. A process that only
+looks or sweeps, such as `headrace gc`, holds it shared: one that begins to work meanwhile waits for
+it and does not fail. The lock only avoids double work: the output of a run stays correct without
+it, as on a file system without locks.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import platform
+import random
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Literal
+
+from headrace.errors import RunBusy
+from headrace.storage import local
+from headrace.storage.places import place_of
+
+LOCK = ".lock"
+_PAUSE_S = 0.005  # while others only look
+_MOST_BYTES = 300
+
+Doing = Literal["makes this run", "erases entities from this run"]
+
+
+class RunRemoved(RunBusy):
+    """A run's directory was removed while this process was about to lock it."""
+
+
+@contextmanager
+def only_writer(run: Path, doing: Doing = "makes this run") -> Iterator[None]:
+    """Hold the lock of a run, to work on it.
+
+    Raises `RunBusy` that says what another process does if one holds it, and `RunRemoved` if the
+    directory is gone.
+    """
+    lock = run / LOCK
+    with local.storing(lock):
+        try:
+            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except FileNotFoundError:
+            raise _removed(run) from None
+    try:
+        if not _lock(descriptor):
+            raise _busy(run, descriptor)
+        if not os.path.exists(lock) or os.stat(lock).st_ino != os.fstat(descriptor).st_ino:
+            raise _removed(run)
+        with suppress(OSError):  # a full disk: nobody is told what this process does
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()} {platform.node()} {doing}".encode(), 0)
+        yield
+        with suppress(OSError):
+            os.ftruncate(descriptor, 0)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def nobody_works_on(run: Path) -> Iterator[None]:
+    """Keep others from beginning to work on a run for a moment; they wait.
+
+    Raises `RunBusy` if a process works on it. A lock file that is missing is not made.
+    """
+    try:
+        descriptor = os.open(run / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        yield
+        return
+    try:
+        with suppress(OSError):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise _busy(run, descriptor) from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def is_busy(run: Path) -> bool:
+    """Return whether a live process works on a run."""
+    try:
+        with nobody_works_on(run):
+            return False
+    except RunBusy:
+        return True
+
+
+def remove_run(run: Path) -> int | None:
+    """Delete a run's directory, which readers see whole or not at all; return its bytes, None if it
+    does not exist.
+
+    On a local disk it gets a temporary name first, which `headrace gc` deletes if this process
+    dies. In an object store its manifest goes first.
+    """
+    place = place_of(run)
+    if place.writes == "in place":
+        going = local.temporary_for(run)
+        try:
+            with local.storing(run):
+                os.rename(run, going)
+        except FileNotFoundError:
+            return None
+        return place_of(going).delete_below()
+    place_of(run / "manifest.json").delete()
+    return place.delete_below()
+
+
+def _lock(descriptor: int) -> bool:
+    """Lock a file exclusively; return False if a process works on its run."""
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            pass
+        except OSError:  # a file system without locks
+            return True
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        time.sleep(random.uniform(0, _PAUSE_S))
+
+
+def _busy(run: Path, descriptor: int) -> RunBusy:
+    pid, _, rest = os.pread(descriptor, _MOST_BYTES, 0).decode(errors="replace").partition(" ")
+    node, _, doing = rest.partition(" ")
+    who = "another process is working on this run"
+    if doing:
+        who = f"another process (PID {pid} on {node}) {doing}"
+    return RunBusy(who, path=run, remedy="wait for it and run again to reuse its result")
+
+
+def _removed(run: Path) -> RunRemoved:
+    return RunRemoved(
+        "was just removed by a process that failed, swept it or erased entities from it",
+        path=run,
+        remedy="run again",
+    )
