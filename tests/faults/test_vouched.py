@@ -113,6 +113,8 @@ def harms_of(file: Path) -> list[str]:
         return ["deleted"] if file.is_dir() else ["deleted", "swapped"]
     if file.name == SUCCESS:
         return ["swapped", "longer"]
+    if not file.stat().st_size:
+        return ["deleted", "swapped", "longer"]
     return list(HARMS)
 
 

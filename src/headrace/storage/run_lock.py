@@ -103,11 +103,11 @@ def remove_run(run: Path) -> int | None:
     place = place_of(run)
     if place.writes == "in place":
         going = local.temporary_for(run)
-        try:
-            with local.storing(run):
+        with local.storing(run):
+            try:
                 os.rename(run, going)
-        except FileNotFoundError:
-            return None
+            except FileNotFoundError:
+                return None
         return place_of(going).delete_below()
     place_of(run / "manifest.json").delete()
     return place.delete_below()
