@@ -18,7 +18,7 @@ SHARDS = {
     "val": "2177fb83b77285ff",
     "test": "e2de5b1a1c8c0937",
 }
-RUN_ID = "1327de47-245a-5617-8472-58e6145efc30"
+RUN_ID = "dc398891-38b5-5bcd-8642-4167ed76a561"
 
 
 def split(tmp_path: Path) -> headrace.types.Prepared:
