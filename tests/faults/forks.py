@@ -34,6 +34,8 @@ IMPORTED = (
     "tests/recipes/packed_sequences",
     "tests/recipes/histories",
     "tests/recipes/series",
+    "tests/contexts",
+    "tests/windows",
 )
 PATHS = [str(Path(headrace.__file__).parents[1]), *(str(TESTS.parent / each) for each in IMPORTED)]
 # What the work of a child would import, each time anew: pyarrow looks for pandas, polars for numpy's generators.
