@@ -9,7 +9,6 @@ signature and does not identify the author.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from headrace.dataset.manifest import MANIFEST
 from headrace.digest import canonical_json, sha256_file, sha256_hex
 from headrace.errors import CorruptShard, InputError
+from headrace.gate.json import read_object
 from headrace.machine import library_version
 from headrace.printable import short_repr
 from headrace.recipe import Recipe, UnknownRecipe, recipe_of_run
@@ -60,7 +60,7 @@ def certificate_of(run: FinishedRun, verdict: Verdict) -> dict[str, Any]:
             verdict.problems[0], path=run.root, remedy="restore the run: nothing is certified"
         )
     manifest, recipe = run.manifest, recipe_of_run(run.manifest.recipe)
-    config = json.loads((run.root / "config.json").read_bytes())
+    config = read_object(run.root / "config.json")
     shown_settings = settings_without_paths(recipe)
     kinds: dict[str, list[dict[str, str]]] = {"law": [], "count": [], "unchecked": [], "here": []}
     for check in verdict.checks:
@@ -115,14 +115,14 @@ def read_certificate(path: Path) -> dict[str, Any]:
     Raises `InputError` if the file is not one, has another version, or was changed.
     """
     try:
-        certificate = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
+        certificate = read_object(path)
+    except CorruptShard as error:
         raise InputError(
-            f"cannot be read as a certificate ({error})",
+            f"cannot be read as a certificate: {error.args[0]}",
             path=path,
             remedy="give a file of --certificate",
         ) from error
-    if not isinstance(certificate, dict) or certificate.get("kind") != KIND:
+    if certificate.get("kind") != KIND:
         raise InputError(
             "is not a certificate",
             path=path,

@@ -4,7 +4,6 @@ them.
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -22,6 +21,7 @@ from headrace.dataset.open import FinishedRun
 from headrace.dataset.verify import Check
 from headrace.engine.local import run_tasks
 from headrace.formats.content import NOTHING, Repeated, among, count_sorted, row_digests, tagged
+from headrace.gate.json import find_object
 from headrace.recipe import recipe_of_run
 from headrace.settings import Duplicates
 
@@ -32,11 +32,12 @@ def roles_of(dataset: IndexedDataset) -> dict[str, Any]:
     """Return the columns with a role in a prepared run, the settings to read its times, and its
     cutoff.
     """
-    path = dataset.root / "config.json"
     manifest = getattr(dataset, "manifest", None)
-    if manifest is None or not path.is_file():
+    if manifest is None:
         return {}
-    settings = json.loads(path.read_bytes())
+    settings = find_object(dataset.root / "config.json")
+    if settings is None:
+        return {}
     roles: dict[str, Any] = {
         "targets": tuple(settings.get("targets") or ()),
         "null_values": tuple(settings.get("null_values") or ()),

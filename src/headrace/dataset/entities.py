@@ -19,7 +19,6 @@ from the contents and the column.
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
@@ -43,6 +42,7 @@ from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import CorruptShard, InputError, SettingsError, setting_name
 from headrace.formats.text_columns import as_text
 from headrace.gate.arrow import ArrowFile
+from headrace.gate.json import read_object
 from headrace.gate.mapped import map_bytes
 from headrace.keyed_hash import hash_texts
 from headrace.recipe import recipe_of_run
@@ -74,7 +74,7 @@ def entity_column(dataset: IndexedDataset, column: str | None = None) -> str:
     name = column
     if manifest is not None and column is None:
         recipe = f"a run of {manifest.recipe!r}"
-        config = json.loads((dataset.root / "config.json").read_bytes())
+        config = read_object(dataset.root / "config.json")
         name = recipe_of_run(manifest.recipe).roles(config).get("entity")
         source = manifest.metadata.get("source_facts")
         name = (

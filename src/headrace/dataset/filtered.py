@@ -9,7 +9,6 @@ such splits; `Dataset.filter` returns one.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -29,6 +28,7 @@ from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import CorruptShard, HeadraceError, SettingsError, StoreError
 from headrace.formats.parquet import open_file
 from headrace.formats.source import file_type_of_word
+from headrace.gate.json import read_object
 from headrace.storage.local import make_directory, write_new
 
 _VERSION = 1
@@ -81,11 +81,10 @@ def _counts(
     record_path: the file of both.
     """
     # a missing or damaged file is written again
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        if record_path is None:
-            record = {}
-        else:
-            record = json.loads(record_path.read_bytes())
+    with suppress(CorruptShard, ValueError, KeyError, TypeError):
+        record = {}
+        if record_path is not None:
+            record = read_object(record_path)
         digest = sha256_hex(canonical_json([record["counts"], record["held"]])) == record["digest"]
         if digest and len(record["counts"]) == len(record["held"]) == len(index.rows):
             return np.array(record["counts"], np.int64), record["held"]

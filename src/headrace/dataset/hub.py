@@ -34,6 +34,7 @@ from headrace.errors import CorruptShard, InputError, MissingExtra
 from headrace.formats.names import Mixed, splits_of
 from headrace.formats.registry import FORMATS
 from headrace.formats.saved import is_saved, is_whole_view, saved_files, write_view
+from headrace.gate.json import read_object
 from headrace.printable import printable
 from headrace.storage import local
 from headrace.storage.cache_room import cache_directory
@@ -141,8 +142,8 @@ class _Hub:
         SHA-1.
         """
         record = self._home / f"{commit}.json"
-        with suppress(OSError, ValueError):
-            return dict(json.loads(record.read_bytes()))
+        with suppress(CorruptShard):
+            return read_object(record)
         text = self._once(f"hub/{self.repository}@{commit}/files", partial(self._listed, commit))
         local.write_over(record, text.encode())
         return dict(json.loads(text))

@@ -12,7 +12,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
-import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,8 +29,9 @@ import pyarrow.parquet as pq
 
 from headrace.arrays import I64, offsets_from_lengths
 from headrace.dataset.sound import damaged
-from headrace.digest import canonical_json, sha256_hex
+from headrace.digest import canonical_json, loads
 from headrace.errors import CorruptShard
+from headrace.gate.parquet import read_run_table
 
 
 def text_array(texts: Sequence[str]) -> pa.LargeStringArray:
@@ -290,7 +290,7 @@ def columns_of(metadata: Mapping[bytes, bytes]) -> tuple[pa.Schema, tuple[str, .
     Raises one of the errors that `read_index` catches.
     """
     schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(metadata[_SCHEMA_KEY])))
-    null_values = json.loads(metadata[_NULLS_KEY])
+    null_values = loads(metadata[_NULLS_KEY])
     if not isinstance(null_values, list) or not all(isinstance(text, str) for text in null_values):
         raise ValueError("its null values are not a list of texts")
     return schema, tuple(null_values)
@@ -365,15 +365,8 @@ def read_index(path: Path, digest: str | None = None) -> RunIndex:
 
     Raises `CorruptShard`.
     """
+    table = read_run_table(path, INDEX_SCHEMA, sha256=digest or "")
     try:
-        data = path.read_bytes()
-        if digest is not None and sha256_hex(data) != digest:
-            raise damaged(path, "is not the index its manifest names")
-        # Decoded on the calling thread, so that no thread outlives it.
-        with pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True) as file:
-            table = file.read(use_threads=False)
-        if not table.schema.equals(INDEX_SCHEMA):
-            raise ValueError("its columns are not those of an index")
         return RunIndex(table, *columns_of(table.schema.metadata or {}))
     except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
         raise damaged(path, f"cannot be read as an index ({error})") from error

@@ -22,12 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from headrace.checks import check_integer, check_word
 from headrace.dataset.sound import damaged
-from headrace.digest import checksum_file, sha256_file, sha256_hex
+from headrace.digest import checksum_file, sha256_hex
 from headrace.errors import SettingsError, StoreError, setting, setting_name
 from headrace.storage.cache_room import Room, cache_directory, mark_used, use
 from headrace.storage.local import alone, beside, make_directory, storing
@@ -218,17 +215,3 @@ class LocalShards:
         if not intact:
             raise damaged(path)
         return path
-
-
-def checked_table(path: Path, sha256: str, columns: list[str] | None = None) -> pa.Table:
-    """Read a Parquet file of a run at once.
-
-    sha256: of its bytes, "" if unknown. Raises `CorruptShard`.
-    """
-    try:
-        with place_of(path).local_copy() as file:
-            if sha256 and sha256_file(file) != sha256:
-                raise damaged(path)
-            return pq.read_table(file, columns=columns)
-    except (OSError, pa.ArrowException) as error:
-        raise damaged(path, f"cannot be read ({error})") from error

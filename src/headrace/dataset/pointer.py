@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 from headrace.dataset.manifest import Manifest
 from headrace.errors import CorruptShard, StoreError
+from headrace.gate.json import find_object
 from headrace.storage import local
 from headrace.storage.local import TEMP_PREFIX
 from headrace.storage.places import place_of
@@ -53,17 +54,17 @@ def pointed_run(root: Path) -> str | None:
         if match:
             return match[1]
         return None
-    try:
-        name: str = json.loads((root / POINTER).read_bytes())["run"]
-        if RUN_ID.fullmatch(name):
-            return name
+    record = find_object(root / POINTER)
+    if record is None:
         return None
-    except FileNotFoundError:
-        return None
-    except (ValueError, KeyError, TypeError) as error:
+    name = record.get("run")
+    if not isinstance(name, str):
         raise CorruptShard(
-            f"names no run ({error})", path=root / POINTER, remedy="delete it and prepare again"
-        ) from error
+            "names no run", path=root / POINTER, value=name, remedy="delete it and prepare again"
+        )
+    if RUN_ID.fullmatch(name):
+        return name
+    return None
 
 
 def check_pointer(out: Path) -> None:
@@ -169,15 +170,15 @@ def pointer_problem(root: Path, run: Path, manifest: Manifest) -> str | None:
 
 def _record_problem(record: Path, run: Path, manifest: Manifest) -> str | None:
     try:
-        same = json.loads(record.read_bytes()) == pointer_record(run.name, manifest)
-    except FileNotFoundError:
+        actual = find_object(record)
+    except CorruptShard as error:
+        return f"{error}; {_AGAIN}"
+    if actual is None:
         return (
             f"{record}: is missing, so readers of the store cannot tell which run is the"
             f" newest; {_AGAIN}"
         )
-    except ValueError:
-        return f"{record}: is not JSON; {_AGAIN}"
-    if same:
+    if actual == pointer_record(run.name, manifest):
         return None
     return f"{record}: does not name run {run.name} and its splits; {_AGAIN}"
 

@@ -16,7 +16,6 @@ fingerprints, run ids, and what ranks compare.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -25,8 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from headrace.digest import canonical_json
-from headrace.errors import InputError
+from headrace.errors import CorruptShard, InputError
 from headrace.formats.registry import FileType, file_type_of_name, reading
+from headrace.gate.json import LARGEST, parse_object, read_object
 from headrace.storage import local
 
 VIEW = ".view.json"  # the record of a view
@@ -109,9 +109,9 @@ def info_of(path: str | Path) -> dict[str, Any] | None:
 def is_whole_view(view: Path) -> bool:
     """Return whether a view exists, and its files are those that were checked."""
     try:
-        checked = json.loads((view / VIEW).read_bytes())["checked"]
+        checked = read_object(view / VIEW)["checked"]
         return all(_stamp(view / name) == stamp for name, stamp in checked.items())
-    except (OSError, ValueError, KeyError):
+    except (CorruptShard, OSError, KeyError, AttributeError):
         return False
 
 
@@ -204,7 +204,7 @@ def _listed(directory: Path) -> list[str]:
 def _object(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
-            data = file.read()
+            data = file.read(LARGEST + 1)
     except (FileNotFoundError, NotADirectoryError):
         raise InputError(
             "is missing, so the dataset is not whole", path=path, remedy="fetch it again"
@@ -213,11 +213,8 @@ def _object(path: Path) -> dict[str, Any]:
         with reading(path):
             raise error
     try:
-        value = json.loads(data)
+        return parse_object(data)
     except ValueError as error:
         raise InputError(
-            f"is not JSON ({error})", path=path, remedy="save the dataset again"
+            f"is not JSON as it is saved ({error})", path=path, remedy="save the dataset again"
         ) from error
-    if not isinstance(value, dict):
-        raise InputError("is not a JSON object", path=path, remedy="save the dataset again")
-    return value

@@ -4,7 +4,6 @@ settings.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,9 +11,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow.compute as pc
 
 from headrace.errors import CorruptShard
+from headrace.gate.json import read_object
+from headrace.gate.parquet import read_run_table
 from headrace.histories import ID_KINDS
 from headrace.histories.codec.addresses import Addresses, render, to_numbers
 from headrace.histories.codec.rows import Decoded, damaged, decode_together
@@ -27,6 +28,12 @@ from headrace.storage.places import place_of
 
 _US_PER = {"us": 1, "ms": 1_000, "s": 1_000_000}
 _TEXTS = pa.dictionary(pa.int32(), pa.string())
+_SHARDS = pa.schema(
+    [
+        pa.field("shard", pa.string(), nullable=False),
+        pa.field("split", pa.string(), nullable=False),
+    ]
+)
 _AT_ONCE = 1 << 10  # measurements made into records of Python
 
 
@@ -110,9 +117,9 @@ def read_measurements(
 
 def _read_split(root: Path, split: str) -> Iterator[pa.RecordBatch]:
     columns = columns_of_run(root)
-    with place_of(root / ROWS).local_copy() as local:
-        rows = pq.read_table(local, columns=["shard", "split"], filters=[("split", "=", split)])
-    for shard in sorted(set(rows["shard"].to_pylist())):
+    rows = read_run_table(root / ROWS, _SHARDS)
+    shards = rows.filter(pc.equal(rows["split"], split))["shard"]
+    for shard in sorted(pc.unique(shards).to_pylist()):
         with place_of(root / shard).local_copy() as local:
             for where, decoded in _decode(local, str(root / shard)):
                 columns.check(decoded, where)
@@ -121,7 +128,7 @@ def _read_split(root: Path, split: str) -> Iterator[pa.RecordBatch]:
 
 def columns_of_run(root: Path) -> RunColumns:
     """Read the columns of a run."""
-    config = json.loads((root / "config.json").read_bytes())
+    config = read_object(root / "config.json")
     roles = [role for role in ("entity", "peer") if config[f"{role}_kind"] == "text"]
     for number, type_name in enumerate(config.get("values", {}).values()):
         if type_name == "category":

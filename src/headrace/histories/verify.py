@@ -8,7 +8,6 @@ ns and 50 bytes of memory.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +19,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from headrace.arrays import I64, U64, Bools
 from headrace.dataset.contents import KeptDigests, content_check, map_blocks
@@ -31,6 +29,8 @@ from headrace.digest import sha256_file
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import CorruptShard
 from headrace.formats.content import NOTHING, Repeated
+from headrace.gate.json import read_object
+from headrace.gate.parquet import open_run_table
 from headrace.histories import ID_KINDS
 from headrace.histories.codec.addresses import Addresses, render, to_numbers
 from headrace.histories.codec.rows import (
@@ -53,7 +53,7 @@ from headrace.histories.spill import (
     multiset_sum,
     partition_of,
 )
-from headrace.histories.write import ROWS, SPLITS
+from headrace.histories.write import ROWS, ROWS_SCHEMA, SPLITS
 from headrace.recipe import SplitContents
 from headrace.settings import Duplicates
 from headrace.storage.places import place_of
@@ -117,31 +117,30 @@ def verify_histories(run: FinishedRun, workers: int | None = None) -> list[Check
         except CorruptShard as error:
             return [Check("dictionaries", dictionary_file(role), str(error))]
         texts[role] = RunTexts(dictionary, dictionary.hashes(settings.seed))
-    with place_of(path).local_copy() as local, _open_rows(local) as file:
-        metadata = file.metadata
+    with open_run_table(path) as file:
+        row_count = file.num_rows
+        columns = pa.schema([ROWS_SCHEMA.field(name) for name in [*FACTS, "bytes", "shard"]])
 
-        def check(group: int) -> ShardResult:  # a row group has the facts of one shard
-            with _open_rows(local, metadata) as opened:
-                columns = [*FACTS, "bytes", "shard"]
-                rows = opened.read_row_group(group, columns, use_threads=False)
+        def check(group: int) -> tuple[str, ShardResult]:  # a row group is of one shard
+            rows = file.read(columns, group)
             shard = rows["shard"][0].as_py()
             number = int(re.findall(r"\d+", shard)[-1])
             context = ShardContext(settings, number, int(manifest_facts["partitions"]), texts)
-            return check_shard(run.root / shard, context, rows)
+            return rows["split"][0].as_py(), check_shard(run.root / shard, context, rows)
 
-        groups = range(metadata.num_row_groups)
-        results = run_tasks(
+        groups = range(file.num_row_groups)
+        checked = run_tasks(
             [partial(check, group) for group in groups], workers or default_workers()
         )
+    results = [result for _, result in checked]
     problem = next(filter(None, (result.problem for result in results)), None)
-    detail = f"{metadata.num_rows:,} rows are as {ROWS} says, times ascend in and across parts"
+    detail = f"{row_count:,} rows are as {ROWS} says, times ascend in and across parts"
     checks = [
         Check("rows", detail, problem),
         _check_sum(run, results, compare=problem is None),
     ]
     if problem is None:
-        column = metadata.schema.names.index("split")
-        splits = [metadata.row_group(group).column(column).statistics.min for group in groups]
+        splits = [split for split, _ in checked]
         checks.append(_check_contents(run, settings.duplicates, results, splits))
     return checks
 
@@ -167,7 +166,7 @@ def _check_sum(run: FinishedRun, results: Sequence[ShardResult], *, compare: boo
 
 def _settings_of(root: Path) -> Histories:
     """Return the settings of a run."""
-    config = json.loads((root / "config.json").read_bytes())
+    config = read_object(root / "config.json")
     config.pop("recipe", None)
     return Histories(**config)
 
@@ -251,10 +250,6 @@ def _count_astray(of_split: Mapping[str, Sequence[ShardResult]]) -> int:
     _, first, group = np.unique(contents[rows], return_index=True, return_inverse=True)
     expected = np.concatenate(by_hash)[rows][first][group]
     return int((expected != np.concatenate(in_train)[rows]).sum())
-
-
-def _open_rows(path: Path, metadata: pq.FileMetaData | None = None) -> pq.ParquetFile:
-    return pq.ParquetFile(path, metadata=metadata, page_checksum_verification=True)
 
 
 def check_shard(

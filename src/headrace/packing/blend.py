@@ -22,10 +22,10 @@ from pydantic import Field, field_validator, model_validator
 from headrace.bins import Alignment
 from headrace.credentials import refuse_credentials
 from headrace.dataset.tables import with_paths
-from headrace.digest import loads
 from headrace.errors import InputError, SettingsError, setting, setting_name
 from headrace.formats.listing import list_files
 from headrace.formats.registry import file_type_of_name, stem_of_name
+from headrace.gate.json import LARGEST, parse_object
 from headrace.packing.chats.settings import ChatForm
 from headrace.settings import Settings
 from headrace.storage.places import expanded, is_address, path_of
@@ -283,8 +283,9 @@ def _blend_file(path: Path) -> Mapping[str, Any] | None:
         if file.read(64).lstrip()[:1] != b"{":
             return None
     try:
-        record = loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
+        with path.open("rb") as file:
+            record = parse_object(file.read(LARGEST + 1))
+    except ValueError as error:
         raise InputError(
             f"is neither a blend nor JSON data ({error})", path=path, remedy="correct it"
         ) from error

@@ -16,7 +16,6 @@ splits: no prompt of one is in another, if the settings ask for that.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,6 +38,7 @@ from headrace.dataset.verify import Check
 from headrace.digest import sha256_file
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import CorruptShard, MissingExtra
+from headrace.gate.json import read_object
 from headrace.near.stages import find_near
 from headrace.packing.blend import SPLITS
 from headrace.packing.chats.hub import cached_directory, digests_in
@@ -68,7 +68,7 @@ class _SeenBins:
 
 def verify_packed(run: FinishedRun, workers: int | None = None) -> list[Check]:
     """Read every shard once and check the laws above. O(row group) of memory per worker."""
-    config = json.loads((run.root / "config.json").read_bytes())
+    config = read_object(run.root / "config.json")
     # No law depends on the packer, which may be gone from newer versions; the tokenizer need not be
     # on this machine.
     for name in ("recipe", "algorithm", "tokenizer", "chat_template"):
@@ -478,7 +478,7 @@ def verify_preferences(run: FinishedRun, workers: int | None = None) -> list[Che
 
     O(row group) of memory per worker, and 8 bytes per row.
     """
-    config = json.loads((run.root / "config.json").read_bytes())
+    config = read_object(run.root / "config.json")
     most = config["max_tokens"]
     known = run.manifest.metadata["encoder"]["vocabulary"]
     seen: dict[str, list[_SeenRows]] = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import polars as pl
 
 from headrace.dataset.manifest import Manifest, in_usual_order
 from headrace.dataset.open import FinishedRun, find_run
-from headrace.errors import CorruptShard
+from headrace.gate.json import read_object
 from headrace.recipe import recipe_of_run
 from headrace.storage.places import place_of
 
@@ -70,11 +69,4 @@ def read_run(path: str | Path, run: str | None = None) -> RunFacts:
     finished = FinishedRun(root, manifest)
     blocks = pl.from_arrow(finished.index.table)
     assert isinstance(blocks, pl.DataFrame)
-    path = root / "config.json"
-    try:
-        record = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise CorruptShard(
-            f"cannot be read ({error})", path=path, remedy="restore it or prepare the run again"
-        ) from error
-    return RunFacts(finished, record if isinstance(record, dict) else {}, blocks)
+    return RunFacts(finished, read_object(root / "config.json"), blocks)

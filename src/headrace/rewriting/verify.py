@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 
 from headrace.arrays import U64
@@ -12,6 +10,7 @@ from headrace.dataset.manifest import in_usual_order
 from headrace.dataset.open import FinishedRun
 from headrace.dataset.verify import Check
 from headrace.engine.local import default_workers
+from headrace.gate.json import read_object
 
 
 def verify_rewrite(run: FinishedRun, workers: int | None = None) -> list[Check]:
@@ -22,7 +21,7 @@ def verify_rewrite(run: FinishedRun, workers: int | None = None) -> list[Check]:
     duplicates = run.manifest.metadata.get("duplicates")
     if duplicates is None:
         return []
-    rule = json.loads((run.root / "config.json").read_bytes()).get("duplicates", "count")
+    rule = read_object(run.root / "config.json").get("duplicates", "count")
     splits = in_usual_order(run.splits)
     workers = workers or default_workers()
     compared = duplicates["content"]

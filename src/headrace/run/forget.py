@@ -35,6 +35,7 @@ from headrace.dataset.sound import damaged
 from headrace.dataset.vouched import read_vouched, tree_of
 from headrace.digest import canonical_json, derive_key, sha256_hex
 from headrace.errors import SettingsError
+from headrace.gate.json import find_object, read_object
 from headrace.keyed_hash import hash_texts
 from headrace.recipe import recipe_of_run
 from headrace.run import in_store
@@ -210,14 +211,10 @@ def _record(run: Path) -> dict[str, Any]:
 
     Raises `CorruptShard` if it was changed.
     """
-    try:
-        record: dict[str, Any] = json.loads((run / FORGOTTEN).read_bytes())
-        digest = record.pop("digest")
-    except FileNotFoundError:
+    record = find_object(run / FORGOTTEN)
+    if record is None:
         return {}
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise damaged(run / FORGOTTEN, f"is not the record of an erasure ({error})") from error
-    if digest != sha256_hex(canonical_json(record)):
+    if record.pop("digest", None) != sha256_hex(canonical_json(record)):
         raise damaged(run / FORGOTTEN)
     return record
 
@@ -269,8 +266,7 @@ class _Without:
         return {**old, "entity_column": self.erased.column, "without": self.digests}
 
     def config(self) -> dict[str, Any]:
-        settings: dict[str, Any] = json.loads((self.run.root / "config.json").read_bytes())
-        return settings
+        return read_object(self.run.root / "config.json")
 
     def source_files(self) -> list[tuple[Path, str]]:
         # the shards of a finished run never change, and each is checked against its digest

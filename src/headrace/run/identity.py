@@ -10,7 +10,6 @@ manifest. One `stat` per file costs less than opening it.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,8 +22,9 @@ from typing import Any, Literal, TypeVar
 from headrace.dataset.manifest import FORMAT_VERSION as FORMAT_VERSION
 from headrace.digest import canonical_json, sha256_file, sha256_hex
 from headrace.engine.local import run_tasks
-from headrace.errors import InputError, SettingsError, setting_name
+from headrace.errors import CorruptShard, InputError, SettingsError, setting_name
 from headrace.formats.saved import view_of
+from headrace.gate.json import read_object
 from headrace.storage import local
 from headrace.storage.place import Fact
 from headrace.storage.places import parallel_reads, path_of, place_of
@@ -147,8 +147,8 @@ def keep_beginning(stage: Path, state: SourceState, files: Sequence[tuple[Path, 
         local.make_directory(stage)
         local.write_new(record_path, canonical_json(now), sync="none")
     try:
-        then = json.loads(record_path.read_bytes())
-    except ValueError:  # damaged, for example by a power failure
+        then = read_object(record_path)
+    except CorruptShard:  # damaged, for example by a power failure
         then = None
     if then != now:
         changed = []

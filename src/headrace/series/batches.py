@@ -50,11 +50,11 @@ from headrace.series.sources import EntitySource
 from headrace.series.statics import Statics, process_statics
 from headrace.series.store import (
     REPORTS,
+    REPORTS_SCHEMA,
     REPORTS_TABLE,
     SUMMARY,
     Entity,
     calendar_rows,
-    entities_schema,
     file_name,
     publishing,
     readable_schema,
@@ -63,25 +63,18 @@ from headrace.series.store import (
     split_directory,
     stacked,
     train_rows,
+    with_metadata,
     write_readable,
     write_store,
     write_tables,
 )
-from headrace.series.windows.store import ENTITIES, STATICS
+from headrace.series.windows.store import ENTITIES, ENTITIES_SCHEMA, STATICS
 
 UNIFIED = f"{STAGE_DIRECTORY}/fit/unified"
 
 _GROUP_CELLS = 1 << 18  # float64 cells that stay in the processor's cache
 _COMPARED_ROWS = 512
 _REPORT_ROWS = 1 << 12  # per row group
-_REPORTS_SCHEMA = pa.schema(
-    [
-        pa.field("entity", pa.string(), nullable=False),
-        pa.field("passed_quality_check", pa.bool_(), nullable=False),
-        pa.field("failure_reason", pa.string()),
-        pa.field("report", pa.string(), nullable=False),
-    ]
-)
 
 
 def _name(number: int, suffix: str) -> str:
@@ -437,7 +430,7 @@ def finish(
         names += [entity.entity for entity in entities]
         if entities:
             filled_batches.append(spool.number)
-    schema = entities_schema(settings)
+    schema = with_metadata(ENTITIES_SCHEMA, settings)
     tables = _entity_tables(spools, schema, has_statics=statics is not None)
     write_tables(files, ENTITIES, schema, tables)
     metadata: dict[str, Any] = {
@@ -479,7 +472,7 @@ def finish(
         summary["duplicates"] = dict(copies)
     files.write(SUMMARY, json.dumps(summary, indent=1, ensure_ascii=False).encode() + b"\n")
     if settings.layout == "packed":  # a million entities must not mean a million files
-        write_tables(files, REPORTS_TABLE, _REPORTS_SCHEMA, _report_tables(spools), _REPORT_ROWS)
+        write_tables(files, REPORTS_TABLE, REPORTS_SCHEMA, _report_tables(spools), _REPORT_ROWS)
     return metadata
 
 
@@ -523,4 +516,4 @@ def _unified_sizes(settings: Series, entities: int) -> list[dict[str, Any]]:
 def _report_tables(spools: Sequence[BatchSpool]) -> Iterator[pa.Table]:
     for spool in spools:
         rows = [{**report, "report": canonical_json(report).decode()} for report in spool.reports()]
-        yield pa.Table.from_pylist(rows, schema=_REPORTS_SCHEMA)
+        yield pa.Table.from_pylist(rows, schema=REPORTS_SCHEMA)

@@ -4,7 +4,6 @@ entities.
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,9 +12,10 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-import pyarrow.parquet as pq
 
 from headrace.arrays import F32, F64, I64, Bools
+from headrace.gate.json import parse_object, read_object
+from headrace.gate.parquet import open_run_table, read_run_table
 from headrace.report import charts, common
 from headrace.report.bins import counted, even_edges, spread, time_edges
 from headrace.report.figure import Chart, Figure, Tone
@@ -26,10 +26,10 @@ from headrace.series.division import SPLITS
 from headrace.series.reuse import REUSED
 from headrace.series.store import (
     REPORTS,
+    REPORTS_SCHEMA,
     REPORTS_TABLE,
     read_entities,
     read_summary,
-    read_table,
     shared_times,
     split_rows,
     stored_settings,
@@ -326,15 +326,17 @@ def _imputed_columns(root: Path) -> pl.DataFrame | None:
     count: float = len(paths)
     if (root / REPORTS_TABLE).exists():
         # A report in the table takes a fifth of the time of a file.
-        count = pq.read_metadata(root / REPORTS_TABLE).num_rows / 5
+        with open_run_table(root / REPORTS_TABLE) as file:
+            count = file.num_rows / 5
     if count > _MOST_REPORTS:
         return None
     if paths:
-        texts = [path.read_bytes() for path in paths]
+        reports = [read_object(path) for path in paths]
     else:
-        texts = read_table(root / REPORTS_TABLE, ["report"])["report"].to_pylist()
+        texts = read_run_table(root / REPORTS_TABLE, REPORTS_SCHEMA)["report"].to_pylist()
+        reports = [parse_object(text) for text in texts]
     rows = []
-    for report in map(json.loads, texts):
+    for report in reports:
         for column, info in report.get("imputation_info", {}).items():
             rows.append({"column": column, "steps": report["period"]["steps"], **info})
     if not rows:

@@ -28,7 +28,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from headrace.arrays import F32, F64, I64, Bools
 from headrace.dataset.open import FinishedRun
@@ -36,6 +35,7 @@ from headrace.dataset.verify import Check
 from headrace.digest import canonical_json
 from headrace.errors import HeadraceError, InputError, SettingsError
 from headrace.formats.dates import MISSING
+from headrace.gate.parquet import read_run_table
 from headrace.report.words import many_entities
 from headrace.run.context import RunContext
 from headrace.run.events import silent
@@ -176,7 +176,7 @@ class _Proof:
 
     def _refit_statics(self, refit: _Refit) -> None:
         settings = self.settings
-        table = pq.read_table(self.run.root / STATICS)
+        table = read_run_table(self.run.root / STATICS)
         names = table[settings.entity_column].to_pylist()
         table = table.filter(pa.array([settings.division.trains(name) for name in names]))
         names = table[settings.entity_column].to_pylist()

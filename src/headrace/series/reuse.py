@@ -7,7 +7,6 @@ but not their path. The named run may itself reuse pipelines; the run that fitte
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,6 +16,7 @@ from typing import Any
 from headrace.dataset.manifest import Manifest
 from headrace.dataset.open import find_run
 from headrace.errors import InputError, SettingsError, setting_name
+from headrace.gate.json import read_object
 from headrace.run.context import TaskFiles
 from headrace.series.division import DIVISION_SETTINGS
 from headrace.series.pipelines.save import FACT, Pipelines, load, read_file
@@ -54,7 +54,7 @@ class NamedRun:
 
     def settings(self) -> dict[str, Any]:
         """Read the settings of the run, with the frequency that it found."""
-        config: dict[str, Any] = json.loads((self.root / "config.json").read_bytes())
+        config = read_object(self.root / "config.json")
         return config | {"frequency": self.frequency}
 
     def pipelines(self) -> Pipelines:

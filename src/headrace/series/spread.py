@@ -14,7 +14,6 @@ its name.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,6 +34,8 @@ from headrace.formats.dates import MISSING
 from headrace.formats.partitions import partition_types
 from headrace.formats.registry import stem_of_name
 from headrace.formats.text_columns import as_text
+from headrace.gate.json import read_object
+from headrace.gate.parquet import read_run_table
 from headrace.run.context import STAGE_DIRECTORY, RunContext, Task, TaskFiles
 from headrace.series.arrays.axis import occurrences
 from headrace.series.reasons import NOT_LISTED, NULL_ENTITY
@@ -346,9 +347,9 @@ def _spread_source(settings: Series, run: Path, parts: int, columns: Sequence[in
     tables = []
     bad: dict[str, dict[str, str]] = {"values": {}, "time": {}}
     for part in range(parts):
-        table = pl.read_parquet(run / _name(part, "parquet"))
+        table = pl.DataFrame(read_run_table(run / _name(part, "parquet"), _RUNS))
         tables.append(table.with_columns(part=pl.lit(part)))
-        messages = json.loads((run / _name(part, "json")).read_bytes())
+        messages = read_object(run / _name(part, "json"))
         for role in bad:
             bad[role] = messages[role] | bad[role]  # the first file's message counts
     # Keeps an entity's runs in source order.

@@ -10,10 +10,9 @@ people.
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -30,18 +29,28 @@ from headrace.dataset.sound import damaged
 from headrace.digest import canonical_json, sha256_hex
 from headrace.formats.dates import moment
 from headrace.formats.write import BLOCK_BYTES, BLOCK_ROWS, HashingFile
+from headrace.gate.json import read_object
+from headrace.gate.parquet import read_run_table
 from headrace.report.words import many_entities
 from headrace.run.context import TaskFiles
 from headrace.series.arrays.axis import Anchor, Axis, Frequency, calendar_of, times_at
 from headrace.series.division import SPLITS, Division, SplitLayout
 from headrace.series.settings import Series
 from headrace.series.times import wall_of
-from headrace.series.windows.store import ENTITIES, METADATA
+from headrace.series.windows.store import ENTITIES, ENTITIES_SCHEMA, METADATA
 
 STORE = "store"
 SUMMARY = "quality_summary.json"
 REPORTS = "quality_reports"
 REPORTS_TABLE = "quality_reports.parquet"
+REPORTS_SCHEMA = pa.schema(
+    [
+        pa.field("entity", pa.string(), nullable=False),
+        pa.field("passed_quality_check", pa.bool_(), nullable=False),
+        pa.field("failure_reason", pa.string()),
+        pa.field("report", pa.string(), nullable=False),
+    ]
+)
 SERIES_DIRECTORY = "processed_time_series"
 
 # Characters; file systems allow 255 bytes, including a suffix and a temporary prefix.
@@ -89,26 +98,6 @@ class Entity:
     def of_batch(self, matrix: Any) -> Any:
         """Return the entity's rows. matrix: [rows, C] of its batch."""
         return matrix[self.first_row : self.first_row + self.rows]
-
-
-_TYPES = {
-    "entity": pa.string(),
-    "shard": pa.string(),
-    "first_time": pa.timestamp("us"),
-    "anchor": pa.string(),
-    "static_row": pa.int32(),
-    "edges": pa.list_(pa.field("item", pa.int64(), nullable=False)),
-}
-
-
-def entities_schema(settings: Series) -> pa.Schema:
-    """Return the schema of entities.parquet."""
-    entity, *names = (field.name for field in fields(Entity))
-    schema = [
-        pa.field(name, _TYPES.get(name, pa.int64()), nullable=False)
-        for name in (entity, "shard", *names, "static_row")
-    ]
-    return with_metadata(pa.schema(schema), settings)
 
 
 def split_directory(split: str) -> str:
@@ -302,7 +291,7 @@ def stored_entities(run: Path) -> dict[str, list[Entity]]:
 
 def read_entities(run: Path) -> pl.DataFrame:
     """Read entities.parquet, with first_time in microseconds since 1970."""
-    table = pl.DataFrame(read_table(run / ENTITIES))
+    table = pl.DataFrame(read_run_table(run / ENTITIES, ENTITIES_SCHEMA))
     return table.with_columns(pl.col("first_time").dt.epoch("us"))
 
 
@@ -357,7 +346,7 @@ def shared_times(run: Path, settings: Series) -> list[str]:
 
 def stored_settings(run: FinishedRun) -> Series:
     """Read the settings that the run was made with, with the frequency that it found."""
-    config = json.loads((run.root / "config.json").read_bytes())
+    config = read_object(run.root / "config.json")
     config.pop("recipe", None)
     settings = Series(**config | {"frequency": run.manifest.metadata["frequency"]})
     settings.__dict__["division"] = Division.from_facts(settings, run.manifest.metadata)
@@ -366,19 +355,7 @@ def stored_settings(run: FinishedRun) -> Series:
 
 def read_summary(run: Path) -> dict[str, Any]:
     """Read quality_summary.json. Raises `CorruptShard`."""
-    try:
-        summary: dict[str, Any] = json.loads((run / SUMMARY).read_bytes())
-        if not {"original_basins", "excluded_basins", "retained_basins"} <= summary.keys():
-            raise ValueError("it lacks counts of basins")
-    except (OSError, ValueError, AttributeError) as error:
-        raise damaged(run / SUMMARY, f"cannot be read ({error})") from error
+    summary = read_object(run / SUMMARY)
+    if not {"original_basins", "excluded_basins", "retained_basins"} <= summary.keys():
+        raise damaged(run / SUMMARY, "lacks counts of basins")
     return summary
-
-
-def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """Read a Parquet file, checking its page checksums. Raises `CorruptShard`."""
-    try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            return file.read(columns, use_threads=False)
-    except (OSError, pa.ArrowException) as error:
-        raise damaged(path, f"cannot be read ({error})") from error

@@ -21,6 +21,7 @@ from headrace.dataset.verify import Check
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import CorruptShard, HeadraceError
 from headrace.folds.settings import Rolling
+from headrace.gate.parquet import LEAST_BUDGET, read_run_table
 from headrace.report.words import many_entities, pluralise
 from headrace.series.arrays.axis import DAY_US
 from headrace.series.clean import find_copies, required_targets, series_digest, values_digest
@@ -32,6 +33,7 @@ from headrace.series.reuse import REUSED, fitted_by
 from headrace.series.settings import Series
 from headrace.series.store import (
     REPORTS,
+    REPORTS_SCHEMA,
     REPORTS_TABLE,
     SUMMARY,
     Entity,
@@ -39,7 +41,6 @@ from headrace.series.store import (
     file_name,
     read_entities,
     read_summary,
-    read_table,
     readable_schema,
     row_times,
     rows_table,
@@ -49,11 +50,12 @@ from headrace.series.store import (
     stored_entities,
     stored_settings,
 )
-from headrace.series.windows.store import ENTITIES, STATICS, map_store
+from headrace.series.windows.store import ENTITIES, ENTITIES_SCHEMA, STATICS, map_store
 from headrace.storage.places import place_of
 
 _LIMITS = np.iinfo(np.int64)
 _COPY = "have the values and times of an earlier one"
+_NAME_BYTES = 600  # in a row, for the name of its entity
 
 
 def verify_series(run: FinishedRun, workers: int | None = None) -> list[Check]:
@@ -107,7 +109,7 @@ def _check_entities(run: FinishedRun, settings: Series) -> Check:
     targets to train.
     """
     path = run.root / ENTITIES
-    table = read_table(path)
+    table = read_run_table(path, ENTITIES_SCHEMA)
     names = table["entity"].to_pylist()
     summary = read_summary(run.root)
     original = summary["original_basins"]
@@ -138,7 +140,7 @@ def _check_entities(run: FinishedRun, settings: Series) -> Check:
 
 def _static_names(run: FinishedRun, settings: Series, table: pa.Table) -> list[str]:
     """Return the entity of each entity's static row."""
-    names = read_table(run.root / STATICS)[settings.entity_column]
+    names = read_run_table(run.root / STATICS)[settings.entity_column]
     static_names: list[str] = names.take(table["static_row"]).to_pylist()
     return static_names
 
@@ -146,7 +148,7 @@ def _static_names(run: FinishedRun, settings: Series, table: pa.Table) -> list[s
 def _reported(run: FinishedRun, settings: Series, names: Set[str]) -> set[str]:
     """Return the entities that have a quality report."""
     if settings.layout == "packed":
-        return set(read_table(run.root / REPORTS_TABLE)["entity"].to_pylist())
+        return set(read_run_table(run.root / REPORTS_TABLE, REPORTS_SCHEMA)["entity"].to_pylist())
     files = {path.name for path in (run.root / REPORTS).glob("*.json")}
     return {name for name in names if f"{file_name(name)}.json" in files}
 
@@ -255,7 +257,11 @@ def _readable_problem(
             if not packed and path.exists():
                 return f"{path}: is there, and {entity.entity} has no rows in {split}"
             continue
-        table = tables[split] if split in tables else read_table(path)
+        table = tables.get(split)
+        if table is None:
+            # Constant columns grow without bounds, so the store says how many bytes there are.
+            least = LEAST_BUDGET + 2 * matrix.nbytes + _NAME_BYTES * len(matrix)
+            table = read_run_table(path, schema, least=least)
         if packed:
             tables[split] = table.slice(stop - start)
             table = table.slice(0, stop - start)

@@ -10,7 +10,6 @@ file takes 8 bytes a row.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -36,6 +35,7 @@ from headrace.folds.settings import Rolling
 from headrace.formats.content import NOTHING, row_digests
 from headrace.formats.dates import MISSING, Dates, parse_dates
 from headrace.formats.text_columns import as_text, nulled
+from headrace.gate.json import read_object
 from headrace.split.allocate import EntitySet, Hashes, hash_entities, hash_null_entity
 from headrace.split.cutoff import DateBins, cutoffs, in_utc
 from headrace.split.features.cells import FoldCells, fold_cells
@@ -260,7 +260,7 @@ class _SplitOutput:
 
 def settings_of(run: FinishedRun) -> TemporalSplit:
     """Return the settings of a finished run."""
-    config = json.loads((run.root / "config.json").read_bytes())
+    config = read_object(run.root / "config.json")
     config.pop("recipe", None)
     return TemporalSplit(**config)
 

@@ -21,18 +21,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.arrays import I64, offsets_from_lengths
-from headrace.dataset.local_shards import LocalFiles, LocalShards, checked_table
+from headrace.dataset.local_shards import LocalFiles, LocalShards
 from headrace.dataset.open import FinishedRun, find_run
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import CorruptShard, InputError, setting_name
 from headrace.gate.arrow import mapped_file
 from headrace.gate.mapped import Mapped
+from headrace.gate.parquet import read_run_table
 from headrace.histories.codec.rows import RowColumns, damaged, decode_blobs, decode_rows
 from headrace.histories.contexts.vocabulary import result_sizes
 from headrace.histories.shard_file import mapped_blobs, open_array_record, unreadable
 
 ROWS = "rows.parquet"
-_COLUMNS = ["split", "shard", "position", "n_measurements"]
+_COLUMNS = pa.schema(
+    [
+        pa.field("split", pa.string(), nullable=False),
+        pa.field("shard", pa.string(), nullable=False),
+        pa.field("position", pa.int64(), nullable=False),
+        pa.field("n_measurements", pa.int64(), nullable=False),
+    ]
+)
 _VIEW_BYTES = 2048  # approximate memory of an open mapped row without its peers
 
 
@@ -59,7 +67,7 @@ class HistoryRows:
         self.values: dict[str, str] = dict(metadata.get("values", {}))
         identity = [run.manifest.run_id, split, metadata["rows_digest"]]
         self.identity = sha256_hex(canonical_json(identity))
-        table = checked_table(run.root / ROWS, metadata["rows_digest"], _COLUMNS)
+        table = read_run_table(run.root / ROWS, _COLUMNS, sha256=metadata["rows_digest"])
         table = table.filter(pc.equal(table["split"], split))
         self.n: I64 = table["n_measurements"].to_numpy()
         self._position: I64 = table["position"].to_numpy()

@@ -14,7 +14,6 @@ numbers are little-endian.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,6 +30,7 @@ from headrace.bins.rows import PackedRows, as_type, shift_left
 from headrace.digest import canonical_json
 from headrace.errors import CorruptShard, InputError
 from headrace.formats.write import HashingFile
+from headrace.gate.json import read_object
 from headrace.gate.mapped import map_bytes
 from headrace.run.context import TaskFiles
 
@@ -151,7 +151,7 @@ class SequenceSpool:
         Raises `InputError` if it was never finished, `CorruptShard` if a file has another size.
         """
         try:
-            manifest = json.loads((root / MANIFEST).read_bytes())
+            manifest = read_object(root / MANIFEST)
             files = manifest["files"]
             sequences = int(manifest["sequences"])
             tokens = int(manifest["tokens"])

@@ -9,7 +9,6 @@ request, and only if they have the digest in the manifest.
 
 from __future__ import annotations
 
-import json
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from headrace.dataset.open import find_run
 from headrace.dataset.sound import damaged
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import InputError, SettingsError, setting_name
+from headrace.gate.json import parse_object, read_object
 from headrace.run.context import TaskFiles
 from headrace.series.arrays.encoders import Encoder
 from headrace.series.arrays.scalers import Values
@@ -189,7 +189,7 @@ def save_part(files: TaskFiles, stem: str, fitted: Fitted) -> None:
 def load_part(run: Path, stem: str) -> Fitted:
     """Load fits from `save_part`; the stage's receipts vouch for the bytes."""
     path = run / f"{stem}.json"
-    stored = _record(path.read_bytes(), path)["parts"]
+    stored = read_object(path)["parts"]
     skops = run / f"{stem}.skops"
     objects = None
     if any("objects" in part for part in stored):
@@ -251,9 +251,6 @@ def _json(record: Mapping[str, Any]) -> bytes:
 
 def _record(data: bytes, where: Path) -> dict[str, Any]:
     try:
-        record = json.loads(data)
-        if not isinstance(record, dict):
-            raise ValueError("is not a JSON object")
-    except (ValueError, RecursionError) as error:
+        return parse_object(data)
+    except ValueError as error:
         raise damaged(where, f"is damaged ({error})") from error
-    return record

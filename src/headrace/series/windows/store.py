@@ -9,7 +9,6 @@ Thread-safe. Pickling leaves out open resources.
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,17 +20,39 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.arrays import F32, I64, Bools
-from headrace.dataset.local_shards import LocalFiles, LocalShards, checked_table
+from headrace.dataset.local_shards import LocalFiles, LocalShards
 from headrace.dataset.manifest import Manifest
 from headrace.dataset.open import find_run
 from headrace.dataset.sound import damaged
 from headrace.errors import InputError, SettingsError, setting, setting_name
 from headrace.gate.arrow import ArrowFile, mapped_file
+from headrace.gate.json import parse_object
 from headrace.gate.mapped import Mapped
+from headrace.gate.parquet import read_run_table
 from headrace.series.arrays.axis import Frequency, times_at
 
 ENTITIES = "entities.parquet"
 STATICS = "processed_static_features.parquet"
+# One row per retained entity; see `headrace.series.store.Entity`.
+ENTITIES_SCHEMA = pa.schema(
+    [
+        pa.field("entity", pa.string(), nullable=False),
+        pa.field("shard", pa.string(), nullable=False),
+        pa.field("first_row", pa.int64(), nullable=False),
+        pa.field("rows", pa.int64(), nullable=False),
+        pa.field("first_time", pa.timestamp("us"), nullable=False),
+        pa.field("anchor", pa.string(), nullable=False),
+        pa.field("val_row", pa.int64(), nullable=False),
+        pa.field("test_row", pa.int64(), nullable=False),
+        pa.field("train_targets", pa.int64(), nullable=False),
+        pa.field("val_targets", pa.int64(), nullable=False),
+        pa.field("test_targets", pa.int64(), nullable=False),
+        pa.field("edges", pa.list_(pa.field("item", pa.int64(), nullable=False)), nullable=False),
+        pa.field("train_row", pa.int64(), nullable=False),
+        pa.field("train_stop", pa.int64(), nullable=False),
+        pa.field("static_row", pa.int32(), nullable=False),
+    ]
+)
 METADATA = b"headrace.series"
 
 
@@ -231,7 +252,7 @@ class SeriesStore:
         self.joined_rows = bool(manifest.metadata.get("times", {}).get("joined_rows"))
         digests: dict[str, str] = manifest.metadata["series_files"]
         self.pipeline_digests: dict[str, str] = manifest.metadata["pipelines"]
-        table = checked_table(root / ENTITIES, digests.get(ENTITIES, ""))
+        table = read_run_table(root / ENTITIES, ENTITIES_SCHEMA, sha256=digests.get(ENTITIES, ""))
         self.columns = _columns_of(table.schema, root / ENTITIES)
         self.folds = len(manifest.metadata.get("folds", ()))
         ranges = manifest.metadata["parts"]["ranges"]
@@ -239,7 +260,7 @@ class SeriesStore:
         self.static_names: tuple[str, ...] = ()
         self.static: F32 = np.empty((0, 0), np.float32)
         if (root / STATICS).exists():
-            statics = checked_table(root / STATICS, digests.get(STATICS, ""))
+            statics = read_run_table(root / STATICS, sha256=digests.get(STATICS, ""))
             self.static_names = tuple(statics.column_names[1:])
             self.static = np.empty((statics.num_rows, len(self.static_names)), np.float32)
             for number, name in enumerate(self.static_names):
@@ -359,7 +380,7 @@ def map_store(path: Path) -> MappedStore:
     batch = file.batch(0)
     try:
         values = batch.column("values")
-        metadata = json.loads((batch.schema.metadata or {}).get(METADATA, b"{}"))
+        metadata = parse_object((batch.schema.metadata or {}).get(METADATA, b"{}"))
         matrix: F32 = (
             values.flatten().to_numpy(zero_copy_only=True).reshape(-1, values.type.list_size)
         )
@@ -370,7 +391,7 @@ def map_store(path: Path) -> MappedStore:
 
 def _columns_of(schema: pa.Schema, path: Path) -> Columns:
     try:
-        record = json.loads((schema.metadata or {})[METADATA])
+        record = parse_object((schema.metadata or {})[METADATA])
         names = record["columns"]
         masks = tuple(record["masks"])
         targets = tuple(record["targets"])

@@ -1,0 +1,70 @@
+"""Read the JSON files of a run, a cache or a store, whoever wrote them.
+
+A file has at most 64 MiB, one object, no repeated keys, no NaN, and at most 64 levels. What else a
+reader expects of it, the reader checks.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from headrace.digest import loads
+from headrace.errors import CorruptShard
+from headrace.storage.places import place_of
+
+LARGEST = 64 << 20  # bytes; parsed, they take up to thirty times as much
+DEEPEST = 64
+
+_RESTORE = "restore it or prepare the run again"
+
+
+def parse_object(data: bytes | str) -> dict[str, Any]:
+    """Parse a JSON object. Raises `ValueError`, and nothing else."""
+    if len(data) > LARGEST:
+        raise ValueError(f"it is larger than {LARGEST >> 20} MiB")
+    try:
+        record = loads(data)
+    except RecursionError:
+        raise ValueError(f"it is nested more than {DEEPEST} levels deep") from None
+    if not isinstance(record, dict):
+        raise ValueError(f"it is a {type(record).__name__}, not an object")
+    level: list[Any] = [record]
+    for _ in range(DEEPEST):
+        level = _inside(level)
+        if not level:
+            return record
+    raise ValueError(f"it is nested more than {DEEPEST} levels deep")
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Read a file with a JSON object, local or in a store. Raises `CorruptShard`."""
+    record = find_object(path)
+    if record is None:
+        raise CorruptShard("is missing", path=path, remedy=_RESTORE)
+    return record
+
+
+def find_object(path: Path) -> dict[str, Any] | None:
+    """Read a file with a JSON object, local or in a store; None if there is no file.
+
+    Raises `CorruptShard`.
+    """
+    try:
+        place = place_of(path)
+        if place.stat().size > LARGEST:
+            raise ValueError(f"it is larger than {LARGEST >> 20} MiB")
+        return parse_object(place.read())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise CorruptShard(f"cannot be read ({error})", path=path, remedy=_RESTORE) from error
+
+
+def _inside(values: list[Any]) -> list[Any]:
+    """Return the objects and lists directly inside these."""
+    inner: list[Any] = []
+    for value in values:
+        children = value.values() if isinstance(value, dict) else value
+        inner += [child for child in children if isinstance(child, dict | list)]
+    return inner

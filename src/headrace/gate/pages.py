@@ -1,0 +1,189 @@
+"""Read the page headers of a Parquet file, which bound what its pages decode to.
+
+A footer is a claim. A page says itself how many bytes it decompresses to and how many values it
+holds, and Arrow allocates by it. Headers are structs of Thrift's compact protocol; only their
+numbers are kept. A header costs a few microseconds.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+_MOST_DEPTH = 8
+_LONGEST_HEADER = 1 << 17  # statistics may repeat values
+_FIRST_READ = 256
+# types of the compact protocol
+_TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _STRUCT = 1, 2, 3, 7, 8, 9, 10, 12
+_INTEGERS = (4, 5, 6)
+_SIZES = {_TRUE: 0, _FALSE: 0, _BYTE: 1, _DOUBLE: 8}
+
+
+class PageError(ValueError):
+    """The bytes are not a page header, or a page exceeds its column chunk."""
+
+
+class _Cut(Exception):
+    """The struct does not end within the given bytes."""
+
+
+class Page(NamedTuple):
+    """A page. decoded_bytes: what its body decompresses to.
+
+    values: entries of a dictionary, or values of a data page with nulls. encoding: the number in
+    Parquet's list of encodings.
+    """
+
+    is_dictionary: bool
+    decoded_bytes: int
+    values: int
+    encoding: int
+
+
+# page type: the header's field that describes it, that field's fields of values and encoding
+_KINDS = {0: (5, 1, 2), 2: (7, 1, 2), 3: (8, 1, 4)}
+
+
+def pages(fd: int, start: int, stop: int) -> Iterator[Page]:
+    """Yield the pages of a column chunk, which is the bytes [start, stop) of an open file.
+
+    Raises `PageError`.
+    """
+    at = start
+    while at < stop:
+        header, length = _header(fd, at, stop)
+        body = header.get(3, -1)
+        decoded = header.get(2, -1)
+        at += length + body
+        kind = header.get(1)
+        if kind not in _KINDS or body < 0 or decoded < 0 or at > stop:
+            raise PageError(f"a page header has {header}")
+        struct_field, values_field, encoding_field = _KINDS[kind]
+        details = header.get(struct_field)
+        if not isinstance(details, dict):
+            raise PageError(f"a page header has {header}")
+        values = details.get(values_field, -1)
+        if values < 0:
+            raise PageError(f"a page header has {values} values")
+        yield Page(kind == 2, decoded, values, details.get(encoding_field, -1))
+
+
+def _header(fd: int, at: int, stop: int) -> tuple[dict[int, Any], int]:
+    size = _FIRST_READ
+    while True:
+        data = os.pread(fd, min(size, stop - at), at)
+        try:
+            return read_struct(data, 0, _MOST_DEPTH)
+        except _Cut:
+            if size >= min(_LONGEST_HEADER, stop - at):
+                raise PageError("a page header does not end") from None
+            size *= 8
+
+
+def count_structs(data: bytes, most: int) -> int:
+    """Count the structs in one, such as a footer; stop soon after `most`."""
+    counter = [0, most]
+    # Arrow says what is wrong, unless there are too many already
+    with suppress(_Cut, PageError):
+        _skip_struct(data, 0, 64, counter)
+    return counter[0]
+
+
+def read_struct(data: bytes, at: int, depth: int) -> tuple[dict[int, Any], int]:
+    """Read the integers, and structs of them, of a struct; return them by field, and its end."""
+    fields: dict[int, Any] = {}
+    number = 0
+    while True:
+        number, kind, at = _field(data, at, number)
+        if kind == 0:
+            return fields, at
+        if kind in _INTEGERS:
+            fields[number], at = _integer(data, at)
+        elif kind == _STRUCT and depth:
+            fields[number], at = read_struct(data, at, depth - 1)
+        else:
+            at = _skip(data, at, kind, depth, [0, _LONGEST_HEADER])
+
+
+def _field(data: bytes, at: int, before: int) -> tuple[int, int, int]:
+    """Return a field's number, its type, 0 at the end of the struct, and where its value begins."""
+    if at >= len(data):
+        raise _Cut
+    head = data[at]
+    kind = head & 15
+    if kind == 0:
+        return before, 0, at + 1
+    if head >> 4:
+        return before + (head >> 4), kind, at + 1
+    number, at = _integer(data, at + 1)
+    return number, kind, at
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    number = 0
+    for shift in range(0, 70, 7):
+        if at >= len(data):
+            raise _Cut
+        byte = data[at]
+        at += 1
+        number |= (byte & 127) << shift
+        if byte < 128:
+            return number, at
+    raise PageError("a number of a header is longer than 64 bits")
+
+
+def _integer(data: bytes, at: int) -> tuple[int, int]:
+    number, at = _varint(data, at)
+    return (number >> 1) ^ -(number & 1), at
+
+
+def _skip(data: bytes, at: int, kind: int, depth: int, counter: list[int]) -> int:
+    """Return the end of a value. counter: structs so far, and the most that are counted."""
+    if kind in _SIZES:
+        return at + _SIZES[kind]
+    if kind in _INTEGERS:
+        return _varint(data, at)[1]
+    if kind == _BINARY:
+        length, at = _varint(data, at)
+        if at + length > len(data):
+            raise _Cut
+        return at + length
+    if not depth:
+        raise PageError("a header is nested too deeply")
+    if kind == _STRUCT:
+        return _skip_struct(data, at, depth - 1, counter)
+    if kind not in (_LIST, _SET):
+        raise PageError(f"a header has a value of type {kind}")
+    return _skip_list(data, at, depth - 1, counter)
+
+
+def _skip_struct(data: bytes, at: int, depth: int, counter: list[int]) -> int:
+    counter[0] += 1
+    if counter[0] > counter[1]:
+        raise PageError("a header has too many structs")
+    number = 0
+    while True:
+        number, kind, at = _field(data, at, number)
+        if kind == 0:
+            return at
+        at = _skip(data, at, kind, depth, counter)
+
+
+def _skip_list(data: bytes, at: int, depth: int, counter: list[int]) -> int:
+    if at >= len(data):
+        raise _Cut
+    count = data[at] >> 4
+    kind = data[at] & 15
+    at += 1
+    if count == 15:
+        count, at = _varint(data, at)
+    if count > len(data) - at:  # each takes a byte or more
+        raise _Cut
+    for _ in range(count):
+        if kind in (_TRUE, _FALSE):  # a byte each, inside a list
+            at += 1
+        else:
+            at = _skip(data, at, kind, depth, counter)
+    return at
