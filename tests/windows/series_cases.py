@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 
 from headrace.dataset.manifest import Manifest
 from headrace.digest import checksum_file, sha256_file, sha256_hex
+from headrace.series.windows.store import ENTITIES_SCHEMA
 
 TARGET, FEATURES, MASKS = "flow", ("rain", "warmth"), ("flow_was_filled",)
 SPLITS = ("train", "val", "test")
@@ -95,16 +96,13 @@ def write_run(
                         )
                     ),
                     "anchor": "start",
+                    "train_row": 0,
+                    "train_stop": cuts[0],
                     "static_row": len(lengths) - 1 - number if static else -1,
                 }
             )
             first += rows
-    table = pa.Table.from_pylist(records)
-    table = table.set_column(
-        table.schema.get_field_index("first_time"),
-        "first_time",
-        table["first_time"].cast(pa.timestamp("us")),
-    )
+    table = pa.Table.from_pylist(records, schema=ENTITIES_SCHEMA)
     pq.write_table(table.replace_schema_metadata(metadata), run / "entities.parquet")
     digests["entities.parquet"] = sha256_file(run / "entities.parquet")
     if static:

@@ -1,6 +1,9 @@
 """Read files that nobody vouches for: every file of a run, a cache or a source passes here.
 
     mapped.py   maps files, and tells one that was cut while it is in use
+    json.py     JSON files, bounded in size and depth
+    parquet.py  Parquet files that describe a run, decoded under a budget
+    pages.py    page headers of Parquet, which bound what their pages decode to
     arrow.py    Arrow files and streams, whose record batches are validated when first touched
 
 What a file says about itself – lengths, offsets, counts, sizes once decompressed – may be wrong on

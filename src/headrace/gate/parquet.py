@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,8 @@ class RunTable:
     schema: its columns. num_rows: what its footer says, to which every read is held.
     """
 
-    def __init__(self, local: Path, least: int) -> None:
+    def __init__(self, path: Path, local: Path, least: int) -> None:
+        self._path = path
         self._local = local
         self._fd = os.open(local, os.O_RDONLY)
         try:
@@ -81,8 +82,12 @@ class RunTable:
         """Read the columns, or all, of a row group, or of all.
 
         schema: the columns, which must be of these types; null values only where it has some.
-        Raises `ValueError` for what is not allowed.
+        Raises `CorruptShard`.
         """
+        with _naming(self._path):
+            return self._read(schema, group)
+
+    def _read(self, schema: pa.Schema | None, group: int | None) -> pa.Table:
         names = self.schema.names
         repeated = [name for name, count in Counter(names).items() if count > 1]
         if repeated:
@@ -93,7 +98,10 @@ class RunTable:
             _check_fields(self.schema, schema)
         schema = (schema or self.schema).with_metadata(self.schema.metadata)
         _check_flat(schema)
-        groups = list(range(self.num_row_groups)) if group is None else [group]
+        groups = []
+        for number in range(self.num_row_groups) if group is None else [group]:
+            if self._footer.row_group(number).num_rows:  # an empty one has no place in the file
+                groups.append(number)
         self._check_pages(self._leaves(columns), groups)
         rows = sum(self._footer.row_group(number).num_rows for number in groups)
         table = self._decode(schema, groups)
@@ -193,17 +201,16 @@ def open_run_table(
     """Open a Parquet file of a run, local or in a store.
 
     sha256: of its bytes, "" if they are not to be checked. least: the budget of a small file, in
-    bytes. Raises `CorruptShard` for whatever is wrong
-    with the file within the block.
+    bytes. Raises `CorruptShard`.
     """
-    with _naming(path), place_of(path).local_copy() as local:
-        if sha256 and sha256_file(local) != sha256:
-            raise ValueError("its bytes are not those that were published")
-        table = RunTable(local, least)
-        try:
-            yield table
-        finally:
-            table.close()
+    with ExitStack() as stack:
+        with _naming(path):
+            local = stack.enter_context(place_of(path).local_copy())
+            if sha256 and sha256_file(local) != sha256:
+                raise ValueError("its bytes are not those that were published")
+            table = RunTable(path, local, least)
+        stack.callback(table.close)
+        yield table
 
 
 def read_run_table(

@@ -35,7 +35,6 @@ from headrace.dataset.verify import Check
 from headrace.digest import canonical_json
 from headrace.errors import HeadraceError, InputError, SettingsError
 from headrace.formats.dates import MISSING
-from headrace.gate.parquet import read_run_table
 from headrace.report.words import many_entities
 from headrace.run.context import RunContext
 from headrace.run.events import silent
@@ -59,7 +58,7 @@ from headrace.series.store import (
     train_rows,
 )
 from headrace.series.times import Observed
-from headrace.series.windows.store import STATICS, map_store
+from headrace.series.windows.store import map_store, read_statics
 
 SAMPLE = 32  # entities whose later rows are changed in every way
 
@@ -176,7 +175,7 @@ class _Proof:
 
     def _refit_statics(self, refit: _Refit) -> None:
         settings = self.settings
-        table = read_run_table(self.run.root / STATICS)
+        table = read_statics(self.run.root)
         names = table[settings.entity_column].to_pylist()
         table = table.filter(pa.array([settings.division.trains(name) for name in names]))
         names = table[settings.entity_column].to_pylist()

@@ -50,7 +50,13 @@ from headrace.series.store import (
     stored_entities,
     stored_settings,
 )
-from headrace.series.windows.store import ENTITIES, ENTITIES_SCHEMA, STATICS, map_store
+from headrace.series.windows.store import (
+    ENTITIES,
+    ENTITIES_SCHEMA,
+    STATICS,
+    map_store,
+    read_statics,
+)
 from headrace.storage.places import place_of
 
 _LIMITS = np.iinfo(np.int64)
@@ -140,7 +146,7 @@ def _check_entities(run: FinishedRun, settings: Series) -> Check:
 
 def _static_names(run: FinishedRun, settings: Series, table: pa.Table) -> list[str]:
     """Return the entity of each entity's static row."""
-    names = read_run_table(run.root / STATICS)[settings.entity_column]
+    names = read_statics(run.root)[settings.entity_column]
     static_names: list[str] = names.take(table["static_row"]).to_pylist()
     return static_names
 

@@ -260,7 +260,7 @@ class SeriesStore:
         self.static_names: tuple[str, ...] = ()
         self.static: F32 = np.empty((0, 0), np.float32)
         if (root / STATICS).exists():
-            statics = read_run_table(root / STATICS, sha256=digests.get(STATICS, ""))
+            statics = read_statics(root, digests.get(STATICS, ""))
             self.static_names = tuple(statics.column_names[1:])
             self.static = np.empty((statics.num_rows, len(self.static_names)), np.float32)
             for number, name in enumerate(self.static_names):
@@ -387,6 +387,19 @@ def map_store(path: Path) -> MappedStore:
     except (OSError, pa.ArrowException, KeyError, AttributeError, ValueError) as error:
         raise damaged(path, f"cannot be read ({error})") from error
     return MappedStore(matrix, metadata, mapped)
+
+
+def read_statics(root: Path, sha256: str = "") -> pa.Table:
+    """Read the static features of a run: the entity, and numbers.
+
+    sha256: of the file, "" if it is not to be checked. Raises `CorruptShard`.
+    """
+    table = read_run_table(root / STATICS, sha256=sha256)
+    types = table.schema.types
+    numbers = all(pa.types.is_floating(dtype) for dtype in types[1:])
+    if types[:1] != [pa.string()] or not numbers or any(column.null_count for column in table):
+        raise damaged(root / STATICS, "has other columns than an entity and numbers")
+    return table
 
 
 def _columns_of(schema: pa.Schema, path: Path) -> Columns:
