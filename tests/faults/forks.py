@@ -31,6 +31,7 @@ IMPORTED = (
     "tests",
     "tests/faults",
     "tests/fuzz",
+    "tests/gate",
     "tests/recipes/packed_sequences",
     "tests/recipes/histories",
     "tests/recipes/series",

@@ -35,28 +35,26 @@ def one_long_text(path: Path) -> None:
 
 
 def pages_that_grow(compression: str) -> Callable[[Path], None]:
-    """Pages of 900 MB of equal bytes."""
+    """Pages of 180 MB of equal bytes."""
 
     def write(path: Path) -> None:
-        table = pa.table({"text": ["a" * (45 << 20)] * 20, "number": range(20)})
+        table = pa.table({"text": ["a" * (45 << 20)] * 4, "number": range(4)})
         pq.write_table(table, path, compression=compression, use_dictionary=False)
 
     return write
 
 
 def many_pages(path: Path) -> None:
-    """Pages of 1 MiB, 2 GB together."""
+    """Pages of 1 MiB, 512 MB together."""
     table = pa.table({"text": pa.repeat("a" * (1 << 20), 64), "number": np.zeros(64, np.int64)})
-    with pq.ParquetWriter(
-        path, table.schema, compression="zstd", use_dictionary=False
-    ) as writer:
-        for _ in range(32):
+    with pq.ParquetWriter(path, table.schema, compression="zstd", use_dictionary=False) as writer:
+        for _ in range(8):
             writer.write_table(table)
 
 
 def leaves_in_one_row(path: Path) -> None:
-    """A list of 100 million numbers."""
-    lists = pa.ListArray.from_arrays([0, 100 << 20], pa.array(np.zeros(100 << 20, np.int64)))
+    """A list of 20 million numbers."""
+    lists = pa.ListArray.from_arrays([0, 20 << 20], pa.array(np.zeros(20 << 20, np.int64)))
     pq.write_table(pa.table({"text": ["a"], "number": lists}), path)
 
 

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-from raised import raised
 
 from headrace.errors import CorruptShard
 from headrace.gate.json import DEEPEST, LARGEST, find_object, read_object
+from raised import raised
 
 DAMAGED = {
     "deep": b'{"a":' * 100_000,
