@@ -122,7 +122,8 @@ def index(shards: int) -> dict[str, Any]:
     """Write the index of a run of `shards` shards, and open it as a job does."""
     import pyarrow as pa
 
-    from headrace.dataset.index import IndexRow, index_bytes, read_index
+    from headrace.dataset.index import IndexRow, index_bytes
+    from headrace.dataset.open import read_index
     from headrace.digest import sha256_hex
 
     def row(number: int) -> IndexRow:

@@ -16,8 +16,8 @@ from fuzz_run import fuzz
 from pings import blobs_of
 
 from headrace.cli.settings_file import read_config
-from headrace.dataset.index import read_index
 from headrace.dataset.manifest import read_manifest
+from headrace.dataset.open import read_index
 from headrace.dataset.sound import index_problem
 from headrace.digest import canonical_json, sha256_hex
 from headrace.histories.codec.rows import decode_rows

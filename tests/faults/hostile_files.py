@@ -24,7 +24,8 @@ import pyarrow.parquet as pq
 from forks import limit_memory
 from hostile_actions import ACTIONS, WHOLE
 
-from headrace.dataset.index import INDEX_SCHEMA, read_index, table_bytes
+from headrace.dataset.index import INDEX_SCHEMA, table_bytes
+from headrace.dataset.open import read_index
 from headrace.digest import sha256_hex
 from headrace.errors import HeadraceError
 from resealed import reseal

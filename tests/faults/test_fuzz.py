@@ -10,7 +10,8 @@ from forks import run_child
 from fuzz_run import ENDLESS, seconds_in_full, seed_in_full
 from fuzzed import PARSERS, samples_of
 
-from headrace.dataset.index import read_index, table_bytes
+from headrace.dataset.index import table_bytes
+from headrace.dataset.open import read_index
 from headrace.errors import CorruptShard
 
 FEW = 400

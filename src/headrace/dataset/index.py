@@ -28,10 +28,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.arrays import I64, offsets_from_lengths
-from headrace.dataset.sound import damaged
 from headrace.digest import canonical_json, loads
 from headrace.errors import CorruptShard
-from headrace.gate.parquet import read_run_table
 
 
 def text_array(texts: Sequence[str]) -> pa.LargeStringArray:
@@ -358,15 +356,3 @@ class RunIndex(Index):
             length=of_blocks("length"),
             checksums=of_shards("checksum"),
         )
-
-
-def read_index(path: Path, digest: str | None = None) -> RunIndex:
-    """Read index.parquet; if a digest is given, its bytes are checked first.
-
-    Raises `CorruptShard`.
-    """
-    table = read_run_table(path, INDEX_SCHEMA, sha256=digest or "")
-    try:
-        return RunIndex(table, *columns_of(table.schema.metadata or {}))
-    except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
-        raise damaged(path, f"cannot be read as an index ({error})") from error

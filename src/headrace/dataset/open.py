@@ -13,12 +13,15 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 
-from headrace.dataset.index import Index, RunIndex, SplitIndex, read_index
+import pyarrow as pa
+
+from headrace.dataset.index import INDEX_SCHEMA, Index, RunIndex, SplitIndex, columns_of
 from headrace.dataset.indexed import IndexedDataset
 from headrace.dataset.manifest import INDEX, MANIFEST, Manifest, finished_at, read_manifest
 from headrace.dataset.pointer import RUN_ID, pointed_run
 from headrace.dataset.sound import damaged, index_problem
 from headrace.errors import InputError, SettingsError
+from headrace.gate.parquet import read_run_table
 from headrace.storage.places import path_of, place_of
 
 
@@ -37,12 +40,7 @@ class FinishedRun(IndexedDataset):
         """All blocks of the run; its bytes are checked against the manifest, and its names stay
         below the run.
         """
-        path = self.root / INDEX
-        index = read_index(path, self.manifest.index_digest)
-        problem = index_problem(index.table)
-        if problem is not None:
-            raise damaged(path, problem)
-        return index
+        return read_index(self.root / INDEX, self.manifest.index_digest)
 
     def split_index(self, split: str | None = None) -> SplitIndex:
         """Return the blocks of a split; see `IndexedDataset.split_index`.
@@ -185,3 +183,18 @@ def _finished(root: Path) -> list[str]:
         for path in runs.iterdir()
         if RUN_ID.fullmatch(path.name) and (path / MANIFEST).exists()
     )
+
+
+def read_index(path: Path, digest: str = "") -> RunIndex:
+    """Read index.parquet, whose names stay below the run.
+
+    digest: SHA-256 of its bytes, "" if they are not to be checked. Raises `CorruptShard`.
+    """
+    table = read_run_table(path, INDEX_SCHEMA, sha256=digest)
+    problem = index_problem(table)
+    if problem is not None:
+        raise damaged(path, problem)
+    try:
+        return RunIndex(table, *columns_of(table.schema.metadata or {}))
+    except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
+        raise damaged(path, f"cannot be read as an index ({error})") from error

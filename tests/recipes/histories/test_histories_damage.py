@@ -14,7 +14,8 @@ from array_record.python import array_record_module
 from pings import blobs_of, dealt, histories, random_pings, write_pings
 
 import headrace
-from headrace.dataset.index import IndexRow, index_bytes, read_index
+from headrace.dataset.index import IndexRow, index_bytes
+from headrace.dataset.open import read_index
 from headrace.digest import checksum_file, sha256_file
 from headrace.histories.codec.rows import HEADER, HEADER_BYTES
 from headrace.histories.shard_file import read_blobs
