@@ -27,7 +27,8 @@ def reseal_files(run: Path) -> None:
     """Make every digest fit the files of a run as they are now: those of index, receipts and manifest."""
     import pyarrow as pa
 
-    from headrace.dataset.index import read_index, table_bytes
+    from headrace.dataset.index import table_bytes
+    from headrace.dataset.open import read_index
     from headrace.dataset.receipts import digest_of_receipts, parse_receipt
     from headrace.digest import digest_file
 
