@@ -52,7 +52,12 @@ def test_the_environment_is_read_by_commands_and_by_the_topology() -> None:
     """Others hand variables on to processes of theirs, or set them for libraries that listen to nothing else."""
     package = ROOT / "src/headrace"
     commands = {"validate_sharding.py"}
-    others = {"stream/ranks/topology.py", "engine/ray.py", "packing/chats/render_process.py"}
+    others = {
+        "storage/bucket.py",
+        "stream/ranks/topology.py",
+        "engine/ray.py",
+        "packing/chats/render_process.py",
+    }
     using = {
         path.relative_to(package).as_posix()
         for path in package.rglob("*.py")

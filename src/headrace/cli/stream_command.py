@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -41,7 +42,17 @@ _HEADS = (
 )
 _RANK_WIDTH = 12  # width of a column in characters
 # fields of `StreamStats`
-_STATS = ("waited_s", "p50_wait_s", "p95_wait_s", "max_wait_s", "blocks_read")
+_STATS = (
+    "waited_s",
+    "p50_wait_s",
+    "p95_wait_s",
+    "max_wait_s",
+    "blocks_read",
+    "store_bytes",
+    "store_s",
+    "store_retries",
+    "store_stalls",
+)
 _barrier: Barrier | None = None  # in a rank's process, so that all ranks start together
 
 
@@ -162,6 +173,21 @@ def stream(
     printer().print(
         f"{record['rows']:,} rows, {record['rows_per_s']:,} rows/s, {record['mb_per_s']:,} MB/s,"
         f" first batch after {record['first_batch_s']:.3f} s{steady_text}",
+        highlight=False,
+    )
+    _print_stores(speeds)
+
+
+def _print_stores(speeds: Sequence[Mapping[str, Any]]) -> None:
+    """Print what came from object stores, if anything did."""
+    size = sum(speed["store_bytes"] for speed in speeds)
+    if not size:
+        return
+    rate = sum(speed["store_bytes"] / speed["store_s"] for speed in speeds if speed["store_s"])
+    printer().print(
+        f"object stores: {size / 1e6:,.1f} MB at {rate / 1e6:,.1f} MB/s;"
+        f" {sum(speed['store_retries'] for speed in speeds):,} requests were sent again,"
+        f" {sum(speed['store_stalls'] for speed in speeds):,} of them after a stall",
         highlight=False,
     )
 

@@ -3,9 +3,9 @@
 Credentials, endpoint and region come from the environment (`AWS_*`, `GOOGLE_*`, `AZURE_*`). obstore
 reads them itself; this module never sees them. Messages quote only the status and code of a
 response, because its body may echo the request. obstore retries requests that fail for now (503,
-429, connections lost before a response) with exponential, jittered backoff. This module retries a
-response that breaks off or is short, and adapts the number of requests under way to the store
-(`InFlight`).
+429, lost connections) with exponential, jittered backoff, and continues a response that breaks off.
+This module ends what does not get on (`Patience`), retries what obstore gives up or what is short,
+counts both (`Traffic`), and adapts the number of requests under way to the store (`InFlight`).
 """
 
 from __future__ import annotations
@@ -14,19 +14,25 @@ import os
 import random
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from threading import Condition, Lock
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from headrace.errors import CorruptShard, MissingExtra, StoreError
+from headrace.errors import MissingExtra, StoreError
+from headrace.storage.patience import SECONDS, Patience
 
 Result = TypeVar("Result")
 
 _STATUS = re.compile(r"status code: (\d{3}[A-Za-z ]*)")
 _CODE = re.compile(r"<Code>([A-Za-z]{1,60})</Code>")
+_OUT_OF_TIME = re.compile(r"kind: Timeout\b|\bTimedOut\b")
+_FOR_NOW = re.compile(r"429|5\d\d")
+_OTHER_BYTES = re.compile(r"\b(NotPartial|UnexpectedRange)\b")  # than were asked for
 _ATTEMPTS = 6  # at a response that breaks off
+_ASK_AGAIN = 1.5  # times `Patience.seconds`: obstore itself asks once after a request in vain
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 2.0
 _FIRST_BACKOFF_S = 0.1  # after a 503 or 429
@@ -63,6 +69,98 @@ _used_by: int | None = None
 
 class Torn(Exception):
     """A response that is shorter than it should be."""
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What was read from stores by this process.
+
+    seconds: in which at least one response was coming in, so bytes over seconds is the rate.
+    stalls: requests that ran out of time. retries: those, and requests that failed, that were sent
+    again; what obstore sends again itself after a 503 or a lost connection is not seen.
+    """
+
+    bytes: int = 0
+    seconds: float = 0.0
+    retries: int = 0
+    stalls: int = 0
+
+    def since(self, before: Traffic) -> Traffic:
+        """Return what came after a moment."""
+        return Traffic(
+            bytes=self.bytes - before.bytes,
+            seconds=self.seconds - before.seconds,
+            retries=self.retries - before.retries,
+            stalls=self.stalls - before.stalls,
+        )
+
+
+class TrafficCounter:
+    """Count the traffic of one bucket. Safe for threads."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._so_far = Traffic()
+        self._count = 0
+        self._since = 0.0
+
+    @contextmanager
+    def receiving(self) -> Iterator[Callable[[int], None]]:
+        """Count the time of the block, which is given a function that counts bytes."""
+        size = 0
+
+        def note(more: int) -> None:
+            nonlocal size
+            size += more
+
+        with self._lock:
+            if not self._count:
+                self._since = time.monotonic()
+            self._count += 1
+        try:
+            yield note
+        finally:
+            with self._lock:
+                self._count -= 1
+                busy = 0.0 if self._count else time.monotonic() - self._since
+                self._add(Traffic(bytes=size, seconds=busy))
+
+    def failed(self, requests: int, *, stalled: bool) -> None:
+        """Count requests that were in vain; `stalled` if they ran out of time."""
+        with self._lock:
+            self._add(Traffic(retries=requests, stalls=requests * stalled))
+
+    def so_far(self) -> Traffic:
+        """Return the counts."""
+        with self._lock:
+            if self._count:
+                now = time.monotonic()
+                self._add(Traffic(seconds=now - self._since))
+                self._since = now
+            return self._so_far
+
+    def _add(self, more: Traffic) -> None:
+        self._so_far = total([self._so_far, more])
+
+
+def total(counts: Iterable[Traffic]) -> Traffic:
+    """Add counts up."""
+    every = list(counts)
+    return Traffic(
+        bytes=sum(each.bytes for each in every),
+        seconds=sum(each.seconds for each in every),
+        retries=sum(each.retries for each in every),
+        stalls=sum(each.stalls for each in every),
+    )
+
+
+class _Failure(NamedTuple):
+    """What became of a request. again: whether it is worth another."""
+
+    reason: str
+    again: bool
+    remedy: str | None = None
+    out_of_time: bool = False
 
 
 class InFlight:
@@ -155,30 +253,47 @@ class Bucket:
 
     Thread-safe, but unusable in a forked child of a process that used a store before the fork.
 
-    verbs: the functions of obstore, which take `store` first. reading: requests for bytes that are
-    under way.
+    verbs: the functions of obstore, which take `store` first; those that upload take
+    `store_for_upload`. reading: requests for bytes that are under way. is_slow: whether the
+    last read ran out of time.
     """
 
     def __init__(self, scheme: str, name: str) -> None:
         try:
             import obstore
-            from obstore.store import from_url
         except ImportError as error:
             raise MissingExtra("obstore", scheme) from error
         self.scheme, self.address = scheme, f"{scheme}://{name}"
         self.verbs: Any = obstore
         self.reading = InFlight()
+        self.patience = Patience.of(os.environ)
+        self.traffic = TrafficCounter()
+        self.is_slow = False
+        self.store: Any = self._connect(self.patience.seconds)
+        self._uploads: dict[int, Any] = {}
+
+    def store_for_upload(self, size: int) -> Any:
+        """Return the store with the time that requests of up to `size` bytes may take."""
+        upto = 1 << max(20, (size - 1).bit_length())
+        if upto not in self._uploads:  # two threads may each make one
+            self._uploads[upto] = self._connect(self.patience.upload_s(upto))
+        return self._uploads[upto]
+
+    def _connect(self, seconds: float) -> Any:
+        """Make a store whose requests may take so many seconds."""
+        from obstore.store import from_url
+
         try:
-            self.store: Any = from_url(
+            return from_url(
                 self.address,
                 client_options={
                     "allow_http": True,  # of an endpoint that the environment names so
-                    "timeout": timedelta(minutes=5),
-                    "connect_timeout": timedelta(seconds=10),
+                    "timeout": timedelta(seconds=seconds),
+                    "connect_timeout": timedelta(seconds=min(10, seconds)),
                 },
                 retry_config={
                     "max_retries": 12,
-                    "retry_timeout": timedelta(minutes=5),
+                    "retry_timeout": timedelta(seconds=_ASK_AGAIN * seconds),
                     "backoff": {
                         "init_backoff": timedelta(seconds=_FIRST_BACKOFF_S),
                         "max_backoff": timedelta(seconds=10),
@@ -191,54 +306,91 @@ class Bucket:
                 f"cannot be set up ({type(error).__name__})",
                 path=self.address,
                 remedy=(
-                    f"check the bucket's name and the environment's settings ({_VARIABLES[scheme]})"
+                    "check the bucket's name and the environment's settings"
+                    f" ({_VARIABLES[self.scheme]})"
                 ),
             ) from None
 
-    def do(self, key: str, act: Callable[[], Result]) -> Result:
-        """Call `act`, with retries if a response breaks off.
+    def do(self, key: str, act: Callable[[], Result], got: Callable[[], int] = lambda: 0) -> Result:
+        """Call `act`, again if a response breaks off or does not come.
 
-        Raises `FileNotFoundError` and `StoreError`.
+        got: bytes that `act` holds; enough of them are progress, after which nothing has failed
+        yet. Raises `FileNotFoundError` and `StoreError`.
         """
         _refuse_forked()
         address = f"{self.address}/{key}"
-        attempt = 0
+        began = since = time.monotonic()
+        attempt = held = 0
         while True:
             try:
                 return act()
             except FileNotFoundError:
                 raise FileNotFoundError(2, "no such object", address) from None
-            except CorruptShard:
-                raise
-            except Torn as error:
-                reason = f"the answer is cut: {error}"
-                again = True
-            except (ConnectionError, TimeoutError) as error:
-                reason = type(error).__name__
-                again = True
-            except self.verbs.exceptions.BaseError as error:
-                # Only the status and code of a response are quoted, and nothing that may echo the
-                # request.
-                status = _STATUS.search(str(error))
-                code = _CODE.search(str(error))
-                reason = (
-                    ", ".join(match[1].strip() for match in (status, code) if match)
-                    or type(error).__name__
-                )
-                again = status is None  # else the store said this itself, and no connection broke
-                remedy = _ADVICE.get(type(error).__name__)
-                if reason[:3] in ("401", "403"):
-                    remedy = _REFUSED
-                if remedy is not None:
-                    raise StoreError(reason, path=address, remedy=remedy) from None
-            if not again or attempt == _ATTEMPTS - 1:
+            except (Torn, ConnectionError, TimeoutError, self.verbs.exceptions.BaseError) as error:
+                failure = self._failure(error)
+            now = time.monotonic()
+            if failure.remedy is not None:
+                raise StoreError(failure.reason, path=address, remedy=failure.remedy) from None
+            if got() - held >= self.patience.bytes:
+                attempt = 0
+                since = now
+            held = got()
+            attempt += 1
+            if failure.out_of_time and now - since >= self.patience.without_progress_s:
+                raise self._stalled(address, got(), now - since, now - began) from None
+            if not failure.again or attempt == _ATTEMPTS:
                 raise StoreError(
-                    f"the store does not answer as it should ({reason})",
+                    f"the store does not answer as it should ({failure.reason})",
                     path=address,
                     remedy="see that it is well, then run again: what was finished is kept",
                 ) from None
-            time.sleep(random.uniform(0, min(_FIRST_PAUSE_S * 2**attempt, _LONGEST_PAUSE_S)))
-            attempt += 1
+            self.traffic.failed(1, stalled=failure.out_of_time)
+            pause_s = min(_FIRST_PAUSE_S * 2 ** (attempt - 1), _LONGEST_PAUSE_S)
+            time.sleep(random.uniform(0, pause_s))
+
+    def says_replaced(self, error: Exception) -> bool:
+        """Return whether an error of obstore says that the object has another tag than
+        `If-Match`.
+        """
+        status = _STATUS.search(str(error))
+        return isinstance(error, self.verbs.exceptions.PreconditionError) or (
+            status is not None and status[1].startswith("412")
+        )
+
+    def _failure(self, error: Exception) -> _Failure:
+        if isinstance(error, Torn):
+            return _Failure(f"the answer is cut: {error}", again=True)
+        if not isinstance(error, self.verbs.exceptions.BaseError):
+            return _Failure(type(error).__name__, again=True)
+        # Only the status and code of a response are quoted, and nothing that may echo the request.
+        text = str(error)
+        status = _STATUS.search(text)
+        if status is None and _OUT_OF_TIME.search(text):
+            return _Failure("no answer in time", again=True, out_of_time=True)
+        other = _OTHER_BYTES.search(text)
+        code = _CODE.search(text)
+        reason = ", ".join(match[1].strip() for match in (status, code) if match)
+        if other is not None:
+            reason = f"other bytes than were asked for: {other[1]}"
+        reason = reason or type(error).__name__
+        remedy = _ADVICE.get(type(error).__name__)
+        if reason[:3] in ("401", "403"):
+            remedy = _REFUSED
+        # any other status is the store's own word, and no connection broke
+        again = status is None or _FOR_NOW.match(status[1]) is not None
+        return _Failure(reason, again, remedy)
+
+    def _stalled(self, address: str, got: int, waited_s: float, all_s: float) -> StoreError:
+        least = self.patience.bytes
+        return StoreError(
+            f"the store has stalled: {got:,} bytes came in {all_s:,.0f} s, fewer than {least:,} of"
+            f" them in the last {waited_s:,.0f} s",
+            path=address,
+            remedy=(
+                "see that it is well, then run again: what was finished is kept;"
+                f" {SECONDS} in the environment sets how long a request may take"
+            ),
+        )
 
 
 def bucket(scheme: str, name: str) -> Bucket:
@@ -251,6 +403,13 @@ def bucket(scheme: str, name: str) -> Bucket:
         if (scheme, name) not in _buckets:
             _buckets[scheme, name] = Bucket(scheme, name)
         return _buckets[scheme, name]
+
+
+def traffic() -> Traffic:
+    """Return what this process has read from all stores so far."""
+    with _lock:
+        counts = [each.traffic.so_far() for each in _buckets.values()]
+    return total(counts)
 
 
 def forget_buckets() -> None:

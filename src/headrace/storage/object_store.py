@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import stat as modes
 import tempfile
 from collections import deque
@@ -28,9 +29,11 @@ import xxhash
 
 from headrace.digest import checksum_file
 from headrace.errors import CorruptShard, StoreError
-from headrace.storage.bucket import SCHEMES, Bucket, Torn, bucket
+from headrace.storage.bucket import SCHEMES, Bucket, bucket
+from headrace.storage.listing import list_all, list_directly
 from headrace.storage.local import storing
 from headrace.storage.place import Fact, Put, RemoteFile
+from headrace.storage.reading import Reading
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,6 +47,8 @@ _MOST_PARALLEL = 8  # requests of one call
 _MOST_AHEAD = 4  # pieces, so that a reader holds 32 MiB
 _SINGLE_PUT = 64 << 20  # larger files are uploaded in parts
 _PART = 16 << 20  # bytes of one part of such an upload
+_NO_SUCH_RANGE = re.compile(r"\b(416|NotPartial)\b")
+_LOST = "see that the store keeps what it is given, then run again: what was finished is kept"
 
 
 class ObjectPath(PurePosixPath):
@@ -191,20 +196,15 @@ class ObjectPlace:
         return _as_stat(fact).st_mtime_ns
 
     def children(self) -> tuple[list[str], list[Fact]]:
-        listing = self._do(lambda: self._verbs.list_with_delimiter(self._store, self._key or None))
-        prefixes = [self._relative(entry) for entry in listing["common_prefixes"]]
-        return sorted(prefixes), [
-            _fact(entry, self._relative(entry["path"])) for entry in listing["objects"]
+        prefixes, entries = self._do(lambda: list_directly(self._bucket, self._key))
+        return sorted(self._relative(entry) for entry in prefixes), [
+            _fact(entry, self._relative(entry["path"])) for entry in entries
         ]
 
     def files_below(self) -> list[Fact]:
-        def look() -> list[Fact]:
-            listing = self._verbs.list(self._store, self._key or None, chunk_size=1000)
-            return [
-                _fact(entry, self._relative(entry["path"])) for chunk in listing for entry in chunk
-            ]
-
-        return sorted(self._do(look), key=lambda fact: fact.name)
+        entries = self._do(lambda: list_all(self._bucket, self._key))
+        facts = [_fact(entry, self._relative(entry["path"])) for entry in entries]
+        return sorted(facts, key=lambda fact: fact.name)
 
     def holds_any(self, names: Collection[str]) -> bool:
         prefixes, files = self.children()
@@ -216,31 +216,19 @@ class ObjectPlace:
     # Reading
 
     def read(self) -> bytes:
-        def read() -> bytes:
-            answer = self._verbs.get(self._store, self._key)
-            return bytes(_whole(answer, answer.meta["size"]))
-
-        return self._do(read)
+        reading = Reading(self._bucket, self._key)
+        data = reading.take_up_to(_PIECE_BYTES)
+        if data is None:
+            return b"".join(self._pieces(_fact(reading.meta, self.path.name)))
+        return bytes(data)
 
     def read_range(self, start: int, stop: int, etag: str | None = None) -> memoryview:
         """Read the bytes [start, stop).
 
         Raises `CorruptShard` if the object was replaced: its tag is not `etag`.
         """
-
-        def read() -> memoryview:
-            with self._bucket.reading.request(stop - start):
-                answer = self._verbs.get(self._store, self._key, options={"range": (start, stop)})
-                if etag is not None and (answer.meta["e_tag"] or "") != etag:
-                    raise CorruptShard(
-                        "was replaced while it was read",
-                        path=self.path,
-                        remedy="restore it or open the dataset again",
-                    )
-                return _whole(answer, stop - start)
-
         if stop > start:
-            return self._do(read)
+            return Reading(self._bucket, self._key, (start, stop), etag).take()
         return memoryview(b"")
 
     def read_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
@@ -287,21 +275,17 @@ class ObjectPlace:
             fact = self.stat()
             return fact, self.read_range(max(0, fact.size - size), fact.size, fact.etag)
 
-        def read() -> tuple[Fact, memoryview]:
-            try:
-                answer = self._verbs.get(
-                    self._store, self._key, options={"range": {"suffix": size}}
-                )
-            except self._verbs.exceptions.BaseError:
-                meta = self._verbs.head(self._store, self._key)
-                if meta["size"]:
-                    raise
-                # S3 refuses every range of an empty object
-                return _fact(meta, self.path.name), memoryview(b"")
-            fact = _fact(answer.meta, self.path.name)
-            return fact, _whole(answer, min(size, fact.size))
-
-        return self._do(read)
+        reading = Reading(self._bucket, self._key, {"suffix": size})
+        try:
+            data = reading.take()
+        except StoreError as error:
+            if not _NO_SUCH_RANGE.search(error.args[0]):
+                raise
+            fact = self.stat()
+            if fact.size:
+                raise
+            return fact, memoryview(b"")  # S3 refuses every range of an empty object
+        return _fact(reading.meta, self.path.name), data
 
     def open(self, fact: Fact, known: Sequence[tuple[int, memoryview]] = ()) -> BinaryIO:
         return cast("BinaryIO", RemoteFile(self, fact, known))
@@ -387,8 +371,9 @@ class ObjectPlace:
         how: Put = "put"
 
         def create(data: bytes) -> Put:
+            store = self._bucket.store_for_upload(size)
             try:
-                self._verbs.put(self._store, self._key, data, mode="create", use_multipart=False)
+                self._verbs.put(store, self._key, data, mode="create", use_multipart=False)
             except self._verbs.exceptions.AlreadyExistsError:
                 # another writer's, or our own whose answer was lost: the bytes are compared
                 return "kept"
@@ -404,12 +389,14 @@ class ObjectPlace:
             how = "kept"
         else:
             in_parts = {"use_multipart": True, "chunk_size": _PART, "max_concurrency": 4}
-            self._do(lambda: self._verbs.put(self._store, self._key, source, **in_parts))
-        # One request or two.
-        if size <= _PIECE_BYTES:
-            there = xxhash.xxh3_128_hexdigest(self.read())
-        else:
-            there = self.checksum()
+            store = self._bucket.store_for_upload(2 * _PART)  # the last request may take minutes
+            self._do(lambda: self._verbs.put(store, self._key, source, **in_parts))
+        with self._confirming():
+            # One request or two.
+            if size <= _PIECE_BYTES:
+                there = xxhash.xxh3_128_hexdigest(self.read())
+            else:
+                there = self.checksum()
         if there != checksum:
             raise CorruptShard(
                 "holds other bytes than this run makes; it is damaged or was made by other"
@@ -420,11 +407,33 @@ class ObjectPlace:
         return how
 
     def replace(self, data: bytes) -> None:
-        self._do(lambda: self._verbs.put(self._store, self._key, data, use_multipart=False))
+        store = self._bucket.store_for_upload(len(data))
+        self._do(lambda: self._verbs.put(store, self._key, data, use_multipart=False))
+        with self._confirming():  # the bytes may be those of another writer by now
+            self.stat()
 
     def alias(self, target: Path) -> None:
         key = "/".join(target.parts[2:])
-        self._do(lambda: self._verbs.copy(self._store, self._key, key))
+        store = self._bucket.store_for_upload(_SINGLE_PUT)  # a copy may take minutes
+        self._do(lambda: self._verbs.copy(store, self._key, key))
+        with ObjectPlace(cast("ObjectPath", target))._confirming():
+            copied = ObjectPlace(cast("ObjectPath", target)).stat()
+        if copied.size != self.stat().size:
+            raise StoreError(
+                f"the store copied {copied.size:,} bytes of it only", path=target, remedy=_LOST
+            )
+
+    @contextmanager
+    def _confirming(self) -> Iterator[None]:
+        """Say what it means if an object that was just put is not there."""
+        try:
+            yield
+        except FileNotFoundError:
+            raise StoreError(
+                "the store acknowledged this object and does not have it",
+                path=self.path,
+                remedy=_LOST,
+            ) from None
 
     def delete(self) -> None:
         def drop() -> None:
@@ -475,13 +484,6 @@ _THREADS = 8  # of verbs for many objects
 def _in_parallel(act: Callable[[Item], None], items: Sequence[Item]) -> None:
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="headrace-store") as pool:
         list(pool.map(act, items))
-
-
-def _whole(answer: Any, size: int) -> memoryview:
-    data = memoryview(answer.bytes())
-    if len(data) != size:
-        raise Torn(f"{len(data)} of {size} bytes")
-    return data
 
 
 def _fact(meta: Any, name: str) -> Fact:

@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock
+from headrace.storage.bucket import Traffic, traffic
 
 MOST_WAITS = 1 << 14  # kept for quantiles: half a megabyte
 _AGAIN_S = 30.0
@@ -45,6 +46,10 @@ class StreamStats:
     between them. first_wait_s: for the first batch. p50_wait_s, p95_wait_s: of the last 16,384
     steps. max_wait_s: of all. blocks_read: decoded, or mapped from a cache of decoded blocks, by
     this rank, what is read ahead included.
+
+    store_bytes: read from object stores by this process since the pass began; store_s: seconds in
+    which they came. store_retries: requests that were sent again; store_stalls: those of them that
+    had run out of time.
     """
 
     steps: int
@@ -56,6 +61,17 @@ class StreamStats:
     p95_wait_s: float
     max_wait_s: float
     blocks_read: int
+    store_bytes: int
+    store_s: float
+    store_retries: int
+    store_stalls: int
+
+    @property
+    def store_bytes_per_s(self) -> float:
+        """Bytes over the seconds in which they came."""
+        if self.store_s > 0:
+            return self.store_bytes / self.store_s
+        return 0.0
 
     @property
     def mean_wait_s(self) -> float:
@@ -121,6 +137,8 @@ class Progress:
     _began: float = field(default_factory=time.monotonic)
     _since: float = field(default_factory=time.monotonic)
     _phase: str = "loop"
+    _stores_before: Traffic = field(default_factory=traffic)
+    _stores_after: Traffic | None = None
 
     def wait(self) -> None:
         """Note that the loop asks for a batch."""
@@ -136,6 +154,7 @@ class Progress:
     def done(self) -> None:
         """Note that the pass is over."""
         self._enter("done")
+        self._stores_after = traffic()
 
     def note(self, wait: float) -> None:
         """Note how long the loop waited for a batch that it has now."""
@@ -211,6 +230,7 @@ class Progress:
                 return waits[min(len(waits) - 1, int(fraction * len(waits)))]
             return 0.0
 
+        stores = (self._stores_after or traffic()).since(self._stores_before)
         return StreamStats(
             steps=self.steps,
             rows=rows,
@@ -221,6 +241,10 @@ class Progress:
             p95_wait_s=quantile(0.95),
             max_wait_s=self.longest,
             blocks_read=sum(self.blocks_read.copy().values()),
+            store_bytes=stores.bytes,
+            store_s=stores.seconds,
+            store_retries=stores.retries,
+            store_stalls=stores.stalls,
         )
 
 
