@@ -36,6 +36,8 @@ def in_flags(text: str) -> str:
         (SettingsError("not a name", setting="time", value=2), "time is 2: not a name"),
         (SettingsError("a is wrong", "b is wrong", path="f.yaml", remedy="mend both"), "f.yaml: a is wrong\nb is wrong; mend both"),
         (SettingsError(remedy="go"), "go"),
+        (SettingsError(setting="time", value=None, remedy="give a name"), "time is None; give a name"),
+        (InputError("has no date", path="a.csv", row=2, column="day", value=None), "a.csv: row 2, column 'day' is None: has no date"),
         (SettingsError("two columns: a, b", path="f.yaml", setting="time"), "f.yaml: time: two columns: a, b"),
     ],
 )  # fmt: skip
@@ -97,6 +99,8 @@ def test_fields_survive_pickling() -> None:
         InputError("bad", path="a.csv", row=3, column="age", value=[1], remedy="correct it"),
         MissingExtra("torch", "torch"),
         SettingsError(setting="time", value="x"),
+        SettingsError(setting="time", value=None),
+        SettingsError(setting="time"),
     ):
         again = pickle.loads(pickle.dumps(error))
 

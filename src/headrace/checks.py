@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 
-from headrace.errors import SettingsError, setting_name
+from headrace.errors import SettingsError
 
 _DURATION = re.compile(r"(\d{1,9})\s*(s|m|h|d|w)")
 _UNIT_US = {
@@ -77,8 +77,6 @@ def duration_us(name: str, value: str) -> int:
 def _refused(name: str, value: object, remedy: str) -> SettingsError:
     owner, _, setting = name.rpartition(": ")
     path = owner if "/" in owner else None
-    if value is None:  # a field that is None is left out of the words
-        return SettingsError(f"{setting_name(setting)} is None", path=path, remedy=remedy)
     return SettingsError(setting=setting, path=path, value=value, remedy=remedy)
 
 

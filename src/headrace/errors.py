@@ -45,6 +45,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from enum import Enum
 from itertools import accumulate
 from os import PathLike
 from typing import Any, Self
@@ -97,6 +98,13 @@ def spell(text: str, flags: Mapping[str, str] | None = None) -> str:
     return _MARKED.sub(spelled, text)
 
 
+class _Absent(Enum):  # an enumeration, so that a pickled error still has the same object
+    NO_VALUE = "no value"
+
+
+NO_VALUE = _Absent.NO_VALUE  # of an error that no value caused; None is a value
+
+
 class HeadraceError(Exception):
     """Base of everything headrace raises on purpose.
 
@@ -106,7 +114,7 @@ class HeadraceError(Exception):
     `headrace.printable`), so a message cannot control a terminal and stays within a few kilobytes.
     The traceback of a DataLoader worker keeps its line breaks and loses its middle. `args` is
     exact.
-    row: counted from 1, or in words, such as "line 17".
+    row: counted from 1, or in words, such as "line 17". value: `NO_VALUE` if none is at fault.
     """
 
     exit_code = 1
@@ -118,7 +126,7 @@ class HeadraceError(Exception):
         path: str | PathLike[str] | None = None,
         row: int | str | None = None,
         column: str | None = None,
-        value: object = None,
+        value: object = NO_VALUE,
         remedy: str | None = None,
     ) -> None:
         super().__init__(*problems)
@@ -172,7 +180,7 @@ class HeadraceError(Exception):
         location = ", ".join(parts)
         if self.path is not None:
             location = f"{self.path}: {location}" if location else self.path
-        if self.value is not None and location and not names_setting:
+        if self.value is not NO_VALUE and location and not names_setting:
             location += f" is {short_repr(self.value)}"
         if location:
             problems[:1] = [": ".join([location, *problems[:1]])]

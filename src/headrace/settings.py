@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Val
 
 from headrace.checks import duration_us, nearest
 from headrace.credentials import refuse_credentials
-from headrace.errors import SettingsError, setting_name
+from headrace.errors import NO_VALUE, SettingsError, setting_name
 from headrace.printable import short_repr
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ def _name_of(key: Any) -> object:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Problem:
-    """One problem of a model's values. value: None if the text names it."""
+    """One problem of a model's values. value: `NO_VALUE` if the text names it."""
 
     text: str
     value: object
@@ -208,13 +208,13 @@ def _problem(model: type[BaseModel], details: ErrorDetails, hint: str) -> _Probl
     name = ".".join([setting_name(first) if first.isidentifier() else first, *others])
     if details["type"] == "value_error":
         # its text names the setting
-        value = details["input"] if details["loc"] else None
+        value = details["input"] if details["loc"] else NO_VALUE
         return _Problem(text=str(details["ctx"]["error"]), value=value, remedy=None)
     if details["type"] == "extra_forbidden":
         remedy = nearest(".".join([first, *others]), model.model_fields, hint)
-        return _Problem(text=f"{name} is not a setting", value=None, remedy=remedy)
+        return _Problem(text=f"{name} is not a setting", value=NO_VALUE, remedy=remedy)
     if details["type"] == "missing":
-        return _Problem(text=f"{name} is required", value=None, remedy="give it")
+        return _Problem(text=f"{name} is required", value=NO_VALUE, remedy="give it")
     value = details["input"]
     text = f"{name} is {short_repr(value)}"
     if details["type"] == "path_type":

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from commands import headrace
 from headrace.cli.output import in_flags, name_flags_of
 from headrace.errors import setting
 
@@ -69,3 +70,20 @@ def test_settings_of_a_recipe_are_flags_in_its_command_and_names_in_a_file(tmp_p
         "split", tmp_path / "a.csv", "--out", tmp_path / "out", *flags
     )
     assert told.format("label") in said("run", tmp_path / "a.yaml", "--out", tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--ranks", "many"], "'many'; it should be a valid integer"),
+        (["--ranks", "0"], "'0'; it should be greater than or equal to 1"),
+        (["--ranks", "2", "--remainder", "keep"], "'keep' is not one of 'pad', 'drop', 'exact'"),
+    ],
+)
+def test_a_flag_that_cannot_be_converted_is_shown_with_its_value(
+    arguments: list[str], message: str, tmp_path: Path
+) -> None:
+    done = headrace("plan", tmp_path, *arguments, "--json")
+
+    assert done.returncode == 2
+    assert message in json.loads(done.stdout)["error"]["message"]

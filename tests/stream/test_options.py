@@ -80,3 +80,10 @@ def test_an_option_that_opening_does_not_have_is_answered(option, remedy):
 def test_every_setting_of_a_stream_is_an_option():
     names = {field.name for field in dataclasses.fields(StreamOptions)}
     assert names == {"batch_size", *StreamArguments.__annotations__}
+
+
+def test_a_seed_that_orders_nothing_is_refused_unless_the_order_is_said():
+    with raised(SettingsError, setting="seed", value=3, remedy="shuffle=True"):
+        stream_options(4, {"seed": 3})
+    for options in ({"shuffle": False}, {"shuffle": True}, {"transform": len}):
+        assert stream_options(4, {"seed": 3, **options}).seed == 3

@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 from headrace.cli.output import name_flags_of, usage_errors_kept
 from headrace.cli.settings_flags import add_derived, is_derived
 from headrace.credentials import refuse_credentials
+from headrace.printable import short_repr
 from headrace.recipe import load, recipe_of_command, recipes
 
 # By panel of the help. Those of the recipes are in "Prepare" too, before these.
@@ -132,7 +133,24 @@ class Commands(TyperGroup):
             except Exception as error:
                 if type(error).__name__ == "MissingParameter":
                     _name_all_missing(error, self.arguments)
+                elif type(error).__name__ == "BadParameter":
+                    _name_value(error)
                 raise
+
+
+def _name_value(error: Any) -> None:
+    """Add the value to an error about a flag that pydantic converts; others name it."""
+    from pydantic import ValidationError
+
+    if not isinstance(error.__cause__, ValidationError):
+        return
+    details = error.__cause__.errors()[0]
+    rule = details["msg"].replace("Input should", "it should").removeprefix("Value error, ")
+    value = short_repr(details["input"])
+    if rule.startswith(value):
+        error.message = rule
+    else:
+        error.message = f"{value}; {rule}"
 
 
 def _name_all_missing(error: Any, arguments: list[str]) -> None:

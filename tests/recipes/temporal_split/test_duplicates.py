@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import headrace
 from headrace.dataset.open import FinishedRun
-from headrace.errors import InputError, SettingsError, spell
+from headrace.errors import InputError, SettingsError
 from headrace.run.events import Note
 from headrace.run.prepare import Prepared
 from headrace.split.verify import verify_split
@@ -295,7 +295,7 @@ def test_the_default_warns_with_share_columns_and_cures(tmp_path: Path) -> None:
         on_event=notes.append,
     )
     (told,) = [
-        spell(each.text) for each in notes if isinstance(each, Note) and each.level == "warning"
+        each.text for each in notes if isinstance(each, Note) and each.level == "warning"
     ]
 
     assert (
@@ -312,7 +312,7 @@ def test_entities_that_share_too_much_are_told(tmp_path: Path) -> None:
         tmp_path / "in", tmp_path / "out", duplicates="group", content="text", on_event=notes.append
     )
     told = [
-        spell(each.text) for each in notes if isinstance(each, Note) and each.level == "warning"
+        each.text for each in notes if isinstance(each, Note) and each.level == "warning"
     ]
 
     assert any(

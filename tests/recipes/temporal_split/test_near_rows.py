@@ -15,7 +15,7 @@ from forks import server
 
 import headrace
 from headrace.dataset.open import FinishedRun
-from headrace.errors import SettingsError, spell
+from headrace.errors import SettingsError
 from headrace.run.events import Event, Note, Step, TaskDone
 from headrace.split.settings import TemporalSplit
 from headrace.split.verify import checks_of, verify_split
@@ -282,7 +282,7 @@ def test_counted_near_rows_are_told(tmp_path: Path) -> None:
     split(
         source, tmp_path / "out", content="text", near=NEAR, train_ratio=0.5, on_event=notes.append
     )
-    told = [spell(each.text) for each in notes if isinstance(each, Note)]
+    told = [each.text for each in notes if isinstance(each, Note)]
 
     assert any("pairs of rows are near" in each for each in told)
     assert any(

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import headrace
-from headrace.errors import InputError, spell
+from headrace.errors import InputError
 from headrace.run.events import Note
 from raised import raised
 from tables import HEADER, Row, split, split_rows, write_rows
@@ -24,7 +24,7 @@ def warnings_of(tmp_path: Path, **settings: Any) -> list[str]:
     events: list[Any] = []
     split(tmp_path / "in", tmp_path / "out", on_event=events.append, **settings)
     return [
-        spell(event.text)
+        event.text
         for event in events
         if isinstance(event, Note) and event.level == "warning"
     ]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import headrace
-from headrace.errors import InputError, spell
+from headrace.errors import InputError
 from headrace.run.events import Note
 from headrace.run.prepare import Prepared
 from raised import raised
@@ -267,7 +267,7 @@ def test_a_later_split_date_without_validation_customers_leaves_an_empty_test_an
         **CDNOW_COLUMNS,
     )
     warnings = [
-        spell(event.text)
+        event.text
         for event in events
         if isinstance(event, Note) and event.level == "warning"
     ]

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import headrace
-from headrace.errors import InputError, SettingsError, spell
+from headrace.errors import InputError, SettingsError
 from headrace.run.events import Note
 from raised import raised
 from tables import (
@@ -241,7 +241,7 @@ def test_a_test_split_without_rows_is_a_warning(tmp_path: Path) -> None:
 
     assert 0 == prepared.manifest.splits["test"].rows
     (warning,) = [
-        spell(each.text) for each in notes if isinstance(each, Note) and each.level == "warning"
+        each.text for each in notes if isinstance(each, Note) and each.level == "warning"
     ]
     assert (
         "test is empty: no row that counts is from 2025-01-01 on, and the last date is 2024-01-01 00:00:00; "
@@ -262,7 +262,7 @@ def test_a_test_split_whose_entities_all_train_says_so(tmp_path: Path) -> None:
     )
 
     (warning,) = [
-        spell(each.text) for each in notes if isinstance(each, Note) and each.level == "warning"
+        each.text for each in notes if isinstance(each, Note) and each.level == "warning"
     ]
     assert (
         "test is empty: of 2 rows from 2025-01-01 on, 1 belong to entities that train and 1 to entities that validate; "

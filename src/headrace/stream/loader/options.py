@@ -198,12 +198,27 @@ def check_options(names: Iterable[str], known: Iterable[str], of: str = "a strea
             raise SettingsError(f"{setting_name(name)} is not an option of {of}", remedy=hint)
 
 
+_SEEDED = ("shuffle", "transform", "pack")  # what a seed is for
+
+
 def stream_options(batch_size: int, requested: StreamArguments) -> StreamOptions:
     """Build the settings of a stream from a caller's options.
 
-    Raises `SettingsError` for unknown names and bad values.
+    Raises `SettingsError` for unknown names and bad values, and for a seed that nothing uses: one
+    without a word on `shuffle`. With `shuffle=False` a seed is no mistake, as one set of options
+    serves training and validation.
     """
     check_options(requested, StreamArguments.__annotations__)
+    if "seed" in requested and requested.keys().isdisjoint(_SEEDED):
+        raise SettingsError(
+            f"{setting_name('seed')} is {requested['seed']}, and rows are in the order of the"
+            " files",
+            value=requested["seed"],
+            remedy=(
+                f"give {setting('shuffle', True)}, or {setting('shuffle', False)} if that order is"
+                " meant"
+            ),
+        )
     return StreamOptions(batch_size=batch_size, **requested)
 
 
@@ -213,10 +228,11 @@ class StreamOptions:
 
     batch_size: rows in a batch of one rank.
     shuffle, seed: a keyed order of rows, the same on every machine; without shuffle, the order of
-    the files. shuffle_rows: rows of a round, which are shuffled among themselves over all ranks.
-    None: all rows of a small split
-        (up to 4,194,304 rows and 256 MiB decoded), else 262,144, or the number that fits in 1/8 of
-    memory_bytes. lanes: slices of the data that are read side by side; None: chosen from the index,
+    the files, whatever the seed.
+    shuffle_rows: rows of a round, which are shuffled among themselves over all ranks. None: all
+        rows of a small split (up to 4,194,304 rows and 256 MiB decoded), else 262,144, or the
+        number that fits in 1/8 of memory_bytes.
+    lanes: slices of the data that are read side by side; None: chosen from the index,
     see `lanes`. They decide the
         order, and a resumed stream keeps those of its state.
     remainder: "pad" fills the last step with rows that are false in batch["valid"], a mask that
