@@ -139,10 +139,11 @@ $(VENV)/trainers: $(VENV)/base
 	$(PIP) install --quiet $(CONSTRAINTS) -e '.[lightning,stateful,ray]' 'ray[train]' 'accelerate>=1.2'
 	@touch $@
 
-# Composer asks for a torch older than what streams need, and runs with this one; hence what it needs is listed.
+# Composer asks for a torch older than streams should have (it reads checkpoints unsafely), so what it needs is listed and
+# the extra is left out: this environment reads no checkpoint but its own.
 $(COMPOSER)/ready: examples/trainers/composer.txt pyproject.toml
 	test -x $(COMPOSER)/bin/python || $(PYTHON) -m venv $(COMPOSER)
-	$(COMPOSER)/bin/python -m pip --disable-pip-version-check install --quiet -r $< -e '.[torch]'
+	$(COMPOSER)/bin/python -m pip --disable-pip-version-check install --quiet -r $< -e .
 	$(COMPOSER)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps mosaicml==0.32.1
 	@touch $@
 

@@ -3,8 +3,8 @@
 `make attacks` runs only the attacks on templates and fitted pipelines, beside the lowest releases of the two libraries
 that stop them. It takes a minute or two, so every submission passes it.
 
-Lowest are the dependencies of the core and of the extras for users, each at its bound; tools of the tests, and what the
-dependencies need in turn, are the newest that fit. torch is no exception in either: where no index offers its small CPU
+Lowest are the dependencies of the core and of the extras for users, each at its bound, or at the lowest release above it
+that gets along with the others; tools of the tests, and what the dependencies need in turn, are the newest that fit. torch is no exception in either: where no index offers its small CPU
 build of that release, Linux gets the CUDA build, some gigabytes.
 """
 
@@ -12,7 +12,7 @@ import re
 import sys
 import tomllib
 
-from environments import BUILD, ROOT, fresh, install, run
+from environments import BUILD, ROOT, fresh, install, run, uv
 
 TESTS = [
     "tests/cli",
@@ -46,9 +46,11 @@ DEVELOPERS = {"test", "fuzz", "lint", "docs", "bench", "package"}
 def main(which: str) -> None:
     """Makes the environment, says what is in it, and runs the fast tests there."""
     limits = []
-    pins = lower_bounds() if which != "newest" else []
+    pins = []
     if which == "attacks":
-        pins = [pin for pin in pins if pin.partition("==")[0] in STOPS_THEM]
+        pins = [pin for pin in lower_bounds() if pin.partition("==")[0] in STOPS_THEM]
+    elif which == "lowest":
+        pins = lowest_together()
     if pins:
         BUILD.mkdir(parents=True, exist_ok=True)
         limits.append(BUILD / f"{which}.txt")
@@ -77,6 +79,26 @@ def main(which: str) -> None:
     run(
         python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not faults", *lenient, *TESTS
     )
+
+
+def lowest_together() -> list[str]:
+    """A pin for each of `lower_bounds` that all the extras and the tests can have at once.
+
+    An extra may need a later release of what another extra has a lower bound for, as transformers does of tokenizers.
+    """
+    found = run(
+        *(uv(), "pip", "compile", "--quiet", "--no-header", "--no-annotate"),
+        *("--resolution", "lowest-direct", "--python", sys.executable, "--extra", "test"),
+        "pyproject.toml",
+        quiet=True,
+    )
+    ours = {canonical(pin) for pin in lower_bounds()}
+    return [line for line in found.splitlines() if canonical(line) in ours]
+
+
+def canonical(pin: str) -> str:
+    """The name in a pin as indexes spell it."""
+    return re.sub(r"[-_.]+", "-", pin.partition("==")[0].strip()).lower()
 
 
 def lower_bounds() -> list[str]:

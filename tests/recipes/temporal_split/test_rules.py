@@ -198,7 +198,9 @@ def test_the_rules_of_a_split_are_in_the_order_of_the_reasons() -> None:
             parquet_compression="",
             separator=",",
         )
-        reasons = [rule.reason for feature in features_of(output, [SHARD]) for rule in feature.rules]
+        reasons = [
+            rule.reason for feature in features_of(output, [SHARD]) for rule in feature.rules
+        ]
         assert sorted(reasons, key=lambda reason: reason.number) == reasons
         ruled.update(reasons)
     assert {*Reason} - {Reason.FORGOTTEN} == ruled
