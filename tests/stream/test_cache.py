@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import headrace
+from headrace.storage.cache_entry import identity_of
 from headrace.storage.cache_room import Room, mark_used
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.read.cache import CacheCounts, CachedBlocks, TornFile, encode, map_file
@@ -114,7 +115,8 @@ def test_columns_are_views_of_the_file(tmp_path: Path) -> None:
 
 def test_no_torn_or_changed_file_is_delivered(tmp_path: Path) -> None:
     table = pa.table({"n": list(range(500)), "text": [f"v{n}" for n in range(500)]})
-    data, trailer = encode(table)
+    identity = identity_of("block")
+    data, trailer = encode(table, identity)
     whole = bytes(data) + trailer
     path = tmp_path / "0.arrow"
     choose = random.Random(3)
@@ -123,14 +125,14 @@ def test_no_torn_or_changed_file_is_delivered(tmp_path: Path) -> None:
         damaged[choose.randrange(len(whole))] ^= 1 << choose.randrange(8)
         path.write_bytes(damaged)
         with pytest.raises(TornFile):
-            map_file(path, "check")
+            map_file(path, identity, "check")
     for size in [0, 1, 19, 20, 21, len(whole) // 2, len(whole) - 1]:
         path.write_bytes(whole[:size])
         with pytest.raises(TornFile):
-            map_file(path, "trust")
+            map_file(path, identity, "trust")
     path.write_bytes(whole)
 
-    assert table.equals(map_file(path, "check"))
+    assert table.equals(map_file(path, identity, "check"))
 
 
 def test_a_damaged_block_is_decoded_again_and_stored_anew(tmp_path: Path) -> None:

@@ -36,8 +36,8 @@ from headrace.arrays import I64, U64
 from headrace.bins.rows import TRACES
 from headrace.dataset.index import text_array
 from headrace.dataset.indexed import IndexedDataset
-from headrace.dataset.stored_index import list_values, sealed, stream_of
-from headrace.digest import canonical_json, derive_key, sha256_hex
+from headrace.dataset.stored_index import list_values, sealed
+from headrace.digest import derive_key
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import CorruptShard, InputError, SettingsError, setting_name
 from headrace.formats.text_columns import as_text
@@ -46,9 +46,10 @@ from headrace.gate.json import read_object
 from headrace.gate.mapped import map_bytes
 from headrace.keyed_hash import hash_texts
 from headrace.recipe import recipe_of_run
+from headrace.storage.cache_entry import content_bytes, identity_of
 from headrace.storage.local import alone, beside, created, make_directory, replace
 
-_VERSION = 1
+_VERSION = 2
 _VERSION_KEY = b"headrace.entities_version"
 _KEY = derive_key(0, "entity index")
 _RECORD = np.dtype([("high", "<u8"), ("low", "<u8"), ("row", "<u8")])
@@ -210,18 +211,19 @@ def entity_index(
     (blocks read, blocks). Raises what reading raises, `InputError` for a column that cannot be a
     key, and `StoreError` if the cache cannot be written.
     """
-    path = _path(dataset, column, cache_dir)
+    identity = _identity(dataset, column)
+    path = _path(cache_dir, identity)
     with suppress(CorruptShard):
-        return map_entities(path, column)
+        return map_entities(path, column, identity)
     make_directory(cache_dir)
     lock = path.with_suffix(".lock")
     with alone(lock):
         with suppress(CorruptShard):
-            return map_entities(path, column)
+            return map_entities(path, column, identity)
         _build(dataset, column, path, part_rows, on_progress)
         with suppress(OSError):
             lock.unlink()
-    return map_entities(path, column)
+    return map_entities(path, column, identity)
 
 
 def find_entities(
@@ -238,7 +240,8 @@ def find_entities(
     Reading the column costs a fraction of building its index. Raises as `entity_index`.
     """
     with suppress(CorruptShard):
-        index = map_entities(_path(dataset, column, cache_dir), column)
+        identity = _identity(dataset, column)
+        index = map_entities(_path(cache_dir, identity), column, identity)
         return {split: index.rows_of(split, entities) for split in dataset.splits}
     names = pa.array(entities, pa.large_string())
 
@@ -267,17 +270,24 @@ def find_entities(
     return rows_of
 
 
-def _path(dataset: IndexedDataset, column: str, cache_dir: Path) -> Path:
-    key = sha256_hex(canonical_json([_VERSION, dataset.contents, list(dataset.splits), column]))
-    return cache_dir / f"entities-{key}.arrows"
+def _identity(dataset: IndexedDataset, column: str) -> bytes:
+    return identity_of("entities", _VERSION, dataset.contents, list(dataset.splits), column)
 
 
-def map_entities(path: Path, column: str) -> EntityIndex:
-    """Map the index in a file. Raises `CorruptShard` if it is missing or not as it was written."""
+def _path(cache_dir: Path, identity: bytes) -> Path:
+    return cache_dir / f"entities-{identity.hex()}.arrows"
+
+
+def map_entities(path: Path, column: str, identity: bytes) -> EntityIndex:
+    """Map the index in a file.
+
+    Raises `CorruptShard` if it is missing, not as it was written, or another one.
+    """
     splits: dict[str, list[_Part]] = {}
     try:
         mapped = map_bytes(path)
-        file = ArrowFile(stream_of(mapped.buffer), path, mapped.identity, "delete it")
+        size = content_bytes(mapped.data, identity)
+        file = ArrowFile(mapped.buffer[:size], path, mapped.identity, "delete it")
         if (file.schema.metadata or {}).get(_VERSION_KEY) != b"%d" % _VERSION:
             raise ValueError("another version of headrace made it")
         for batch in file.batches():
@@ -315,7 +325,11 @@ def _build(
     total = sum(len(dataset.split_index(split).rows) for split in dataset.splits)
     done = 0
     with beside(path) as temporary:
-        with created(temporary) as sink, sealed(sink, schema) as write, ExitStack() as stack:
+        with (
+            created(temporary) as sink,
+            sealed(sink, schema, _identity(dataset, column)) as write,
+            ExitStack() as stack,
+        ):
             for split in dataset.splits:
                 rows = dataset.split_index(split).total_rows
                 parts = 1 << max(0, (rows - 1) // part_rows).bit_length()

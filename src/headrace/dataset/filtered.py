@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -28,10 +29,11 @@ from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import CorruptShard, HeadraceError, SettingsError, StoreError
 from headrace.formats.parquet import open_file
 from headrace.formats.source import file_type_of_word
-from headrace.gate.json import read_object
+from headrace.gate.json import parse_object
+from headrace.storage.cache_entry import content_bytes, identity_of, trailer_of
 from headrace.storage.local import make_directory, write_new
 
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,24 +71,31 @@ def _read_matching(
     return condition.matching(read_block(int(blocks[number]), [*selected, *more])).select(selected)
 
 
+class _Kept(NamedTuple):
+    """A file in the cache, and what it must be."""
+
+    path: Path
+    identity: bytes
+
+
 def _counts(
     root: Path,
     index: SplitIndex,
     read_block: ReadBlock,
     condition: Condition,
-    record_path: Path | None,
+    kept: _Kept | None,
 ) -> tuple[I64, list[Holds]]:
     """Count the matching rows of every block; also return what statistics decided about it.
 
-    record_path: the file of both.
+    kept: the file of both.
     """
     # a missing or damaged file is written again
-    with suppress(CorruptShard, ValueError, KeyError, TypeError):
+    with suppress(OSError, ValueError, KeyError, TypeError):
         record = {}
-        if record_path is not None:
-            record = read_object(record_path)
-        digest = sha256_hex(canonical_json([record["counts"], record["held"]])) == record["digest"]
-        if digest and len(record["counts"]) == len(record["held"]) == len(index.rows):
+        if kept is not None:
+            data = kept.path.read_bytes()
+            record = parse_object(data[: content_bytes(data, kept.identity)])
+        if len(record["counts"]) == len(record["held"]) == len(index.rows):
             return np.array(record["counts"], np.int64), record["held"]
 
     def count(block: int) -> int:
@@ -108,17 +117,12 @@ def _counts(
     unknown = [block for block, holds in enumerate(matching) if holds == "some"]
     counts = np.where(np.array(matching, dtype=object) == "all", index.rows, 0).astype(np.int64)
     counts[unknown] = run_tasks([partial(count, block) for block in unknown], default_workers())
-    if record_path is not None:
-        values = [counts.tolist(), matching]
-        record = {
-            "counts": values[0],
-            "held": matching,
-            "digest": sha256_hex(canonical_json(values)),
-        }
+    if kept is not None:
+        content = canonical_json({"counts": counts.tolist(), "held": matching})
         with suppress(StoreError, CorruptShard, OSError):
-            make_directory(record_path.parent)
-            record_path.unlink(missing_ok=True)
-            write_new(record_path, canonical_json(record), sync="none")
+            make_directory(kept.path.parent)
+            kept.path.unlink(missing_ok=True)
+            write_new(kept.path, content + trailer_of(content, kept.identity), sync="none")
     return counts, matching
 
 
@@ -236,17 +240,19 @@ class FilteredRows(IndexedDataset):
         """
         index = self._source.split_index(split)
         if index.split not in self._found:
-            record_path = None
+            kept = None
             # a source without a digest of its contents is counted each time
             with suppress(SettingsError):
-                key = sha256_hex(
-                    canonical_json(
-                        [_VERSION, self._source.contents, index.identity, self.condition.digest]
-                    )
+                identity = identity_of(
+                    "filter",
+                    _VERSION,
+                    self._source.contents,
+                    index.identity,
+                    self.condition.digest,
                 )
-                record_path = self._cache_dir / f"filter-{key}.json"
+                kept = _Kept(self._cache_dir / f"filter-{identity.hex()}.json", identity)
             counts, matching = _counts(
-                self.root, index, self._source.block_reader(split), self.condition, record_path
+                self.root, index, self._source.block_reader(split), self.condition, kept
             )
             blocks = np.flatnonzero(counts)
             left = {}

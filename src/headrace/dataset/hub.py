@@ -95,9 +95,13 @@ def fetched(
     # the directory's name may become a dataset's name in a blend
     view = local.make_directory(home / commit) / name
     with local.alone(home / f".{commit}.lock"), _quiet(huggingface_hub):
-        if not is_whole_view(view):
+        if not is_whole_view(view, _address_of(repository, commit, path)):
             _make(view, hub, commit, path)
     return view
+
+
+def _address_of(repository: str, commit: str, path: str) -> str:
+    return f"hf://datasets/{repository}@{commit}{f'/{path}' if path else ''}"
 
 
 class _Hub:
@@ -255,7 +259,7 @@ def _make(view: Path, hub: _Hub, commit: str, path: str) -> None:
         )
     paths = _fetch_all(hub, commit, names, listing)
     files = dict(zip(names, paths, strict=True))
-    address = f"hf://datasets/{hub.repository}@{commit}{f'/{path}' if path else ''}"
+    address = _address_of(hub.repository, commit, path)
     linked = {}
     for split, files_of_split in splits.items():
         linked[split] = {name: files[name] for name in files_of_split}

@@ -100,7 +100,7 @@ class FileCache:
         try:
             with alone(self._directory / f".{key}.lock"):
                 for copy in sorted(self._directory.glob(f"{key}-*")):
-                    if checksum_file(copy) == copy.name.rpartition("-")[2]:
+                    if checksum_file(copy) == (checksum or copy.name.rpartition("-")[2]):
                         return copy
                     copy.unlink(missing_ok=True)
                 return self._fetched(path, key, checksum)

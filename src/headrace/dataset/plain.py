@@ -141,7 +141,7 @@ class _Asked:
         reading: list[object] = [dict(sorted((types or {}).items())), list(null_values)]
         if self.partitions:  # keeps the keys of other sources unchanged
             reading.append([[name, str(type_)] for name, type_ in self.partitions.items()])
-        self.files = listing.digest(home)
+        self.files = sha256_hex(canonical_json([listing.digest(home), *reading]))
         self.contents = sha256_hex(
             canonical_json([VERSION, listing.digest(), listing.splits, *reading])
         )
@@ -154,14 +154,14 @@ class _Asked:
 
     def problem(self, index: StoredIndex) -> str | None:
         """Return why an index does not match the current files, or None."""
-        if index.files != self.files:
-            return "files came, went or changed after it was made"
         types = {}
         for name in self.types:
             if name in index.schema.names:
                 types[name] = index.schema.field(name).type
         if types != self.types or index.null_values != self.null_values:
             return "it was made with other types or null values"
+        if index.files != self.files:
+            return "files came, went or changed after it was made"
         files_of = files_of_splits(self.listing)
         if list(index.splits) != list(files_of):
             return f"its splits are not {', '.join(files_of)}"

@@ -1,7 +1,8 @@
 """Store the index of plain shards as a file that processes map instead of copying.
 
-The file is a sealed stream: an Arrow IPC stream of one uncompressed record batch, followed by its
-XXH3-128. Readers of Arrow streams ignore those 16 bytes. The batch has one row per split, and each
+The file is an entry of a cache (see `headrace.storage.cache_entry`) whose content is an Arrow IPC
+stream of one uncompressed record batch. Readers of Arrow streams ignore the trailer, whose identity
+is that of the indexed files and of how they are read. The batch has one row per split, and each
 column holds a list: the values of one field of `SplitIndex`. Every array of an opened index is
 therefore a view of the file, and all processes of a machine share its pages. Opening the file costs
 a few passes over its bytes.
@@ -19,7 +20,6 @@ from typing import Any, BinaryIO
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import xxhash
 
 from headrace.dataset.index import (
     Index,
@@ -36,12 +36,12 @@ from headrace.digest import canonical_json
 from headrace.errors import CorruptShard
 from headrace.gate.arrow import ArrowFile
 from headrace.gate.mapped import Identity, map_bytes
+from headrace.storage.cache_entry import Sealing, content_bytes, identity_in
 
 # Increment when this layout, `SplitIndex.identity` or the result of a file scan changes, so that
 # older files are rebuilt.
-VERSION = 7
+VERSION = 8
 _VERSION_KEY = b"headrace.index_version"
-_FILES_KEY = b"headrace.files"
 _PARTITIONED_KEY = b"headrace.partitioned"  # present if there are such columns
 _FEW_WORDS = pa.dictionary(pa.int16(), pa.string())
 _OF_SHARDS = {"shards": pa.large_string(), "formats": _FEW_WORDS, "checksums": _FEW_WORDS}
@@ -94,7 +94,7 @@ class StoredIndex(Index):
 def stored_bytes(
     splits: Sequence[SplitIndex], schema: pa.Schema, null_values: Sequence[str], files: str
 ) -> bytes:
-    """Encode such a file. files: a digest of the indexed files."""
+    """Encode such a file. files: a SHA-256 of the indexed files and of how they are read."""
 
     def lists(values: Sequence[pa.Array], type_: pa.DataType) -> pa.Array:
         ends = np.cumsum([0, *(len(array) for array in values)])
@@ -119,53 +119,25 @@ def stored_bytes(
     metadata = {
         **columns_metadata(schema, null_values),
         _VERSION_KEY: b"%d" % VERSION,
-        _FILES_KEY: files.encode(),
     }
     if splits and splits[0].partitioned:
         metadata[_PARTITIONED_KEY] = canonical_json(list(splits[0].partitioned))
     batch = pa.RecordBatch.from_arrays(columns, schema=_STORED.with_metadata(metadata))
     sink = io.BytesIO()
-    with sealed(sink, batch.schema) as write:
+    with sealed(sink, batch.schema, bytes.fromhex(files)) as write:
         write(batch)
     return sink.getvalue()
 
 
 @contextmanager
-def sealed(sink: BinaryIO, schema: pa.Schema) -> Iterator[Callable[[pa.RecordBatch], None]]:
-    """Write an Arrow stream followed by the digest of its bytes; yield a function that writes the
-    next batch.
-    """
-    digest = _Digesting(sink)
-    with pa.ipc.new_stream(digest, schema) as writer:
+def sealed(
+    sink: BinaryIO, schema: pa.Schema, identity: bytes
+) -> Iterator[Callable[[pa.RecordBatch], None]]:
+    """Write an Arrow stream as an entry of a cache; yield a function that writes the next batch."""
+    sealing = Sealing(sink, identity)
+    with pa.ipc.new_stream(sealing, schema) as writer:
         yield writer.write_batch
-    sink.write(digest.xxh3.digest())
-
-
-class _Digesting(io.RawIOBase):
-    """Forwards bytes and digests them."""
-
-    def __init__(self, sink: BinaryIO) -> None:
-        self._sink, self.xxh3 = sink, xxhash.xxh3_128()
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        view = memoryview(data).cast("B")
-        self.xxh3.update(view)
-        self._sink.write(view)
-        return len(view)
-
-
-def stream_of(data: pa.Buffer) -> pa.Buffer:
-    """Return the Arrow stream in the bytes of a sealed one.
-
-    Raises `ValueError` if the digest does not match.
-    """
-    stream = data[:-_DIGEST_BYTES]
-    if xxhash.xxh3_128_digest(stream) != data[-_DIGEST_BYTES:].to_pybytes():
-        raise ValueError("its bytes are not those that were written")
-    return stream
+    sealing.seal()
 
 
 def map_index(path: Path) -> StoredIndex:
@@ -193,7 +165,7 @@ def parse_stored(source: Any, path: Path, identity: Identity | None = None) -> S
     data = pa.py_buffer(source)
     try:
         digest = data[-_DIGEST_BYTES:].to_pybytes()
-        file = ArrowFile(stream_of(data), path, identity, _REMEDY)
+        file = ArrowFile(data[: content_bytes(data, None)], path, identity, _REMEDY)
         metadata = file.schema.metadata or {}
         if metadata.get(_VERSION_KEY) != b"%d" % VERSION:
             raise ValueError("another version of headrace made it")
@@ -224,7 +196,7 @@ def parse_stored(source: Any, path: Path, identity: Identity | None = None) -> S
             vars(splits[name])["identity"] = of_split
         if len(splits) != batch.num_rows:
             raise ValueError("a split is in it twice")
-        files = metadata[_FILES_KEY].decode()
+        files = identity_in(data).hex()
         return StoredIndex(splits, schema, null_values, data=data, files=files, digest=digest.hex())
     except (
         OSError,

@@ -106,11 +106,16 @@ def info_of(path: str | Path) -> dict[str, Any] | None:
     return _object(view / VIEW).get("dataset_info")
 
 
-def is_whole_view(view: Path) -> bool:
-    """Return whether a view exists, and its files are those that were checked."""
+def is_whole_view(view: Path, address: str) -> bool:
+    """Return whether a view exists, is of this address, and its files are those that were
+    checked.
+    """
     try:
-        checked = read_object(view / VIEW)["checked"]
-        return all(_stamp(view / name) == stamp for name, stamp in checked.items())
+        record = read_object(view / VIEW)
+        checked = record["checked"]
+        return record["address"] == address and all(
+            _stamp(view / name) == stamp for name, stamp in checked.items()
+        )
     except (CorruptShard, OSError, KeyError, AttributeError):
         return False
 

@@ -61,7 +61,11 @@ def collect(
         if not listed:
             continue
         try:
-            with nullcontext() if run is None else nobody_works_on(run):
+            with (
+                nullcontext()
+                if run is None
+                else nobody_works_on(run, "remove it" if run in listed else "look")
+            ):
                 still = set(list_doomed())
                 for path in listed:
                     removed_bytes = _remove(path) if path in still else None

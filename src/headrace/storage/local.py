@@ -296,9 +296,13 @@ def alone(
 
 def strays(root: Path) -> list[Path]:
     """List temporary files that unfinished attempts left below `root`, sorted."""
-    return sorted(
-        path for path in root.rglob(f"{TEMP_PREFIX}*") if path.is_file() or path.is_symlink()
-    )
+    result = []
+    for directory, directories, names in os.walk(root):  # which passes over what vanishes
+        for name in (*directories, *names):
+            path = Path(directory, name)
+            if name.startswith(TEMP_PREFIX) and (path.is_file() or path.is_symlink()):
+                result.append(path)
+    return sorted(result)
 
 
 def sync_file(path: Path) -> None:

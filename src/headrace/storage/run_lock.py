@@ -63,13 +63,16 @@ def only_writer(run: Path, doing: Doing = "makes this run") -> Iterator[None]:
 
 
 @contextmanager
-def nobody_works_on(run: Path) -> Iterator[None]:
+def nobody_works_on(run: Path, to: Literal["look", "remove it"] = "look") -> Iterator[None]:
     """Keep others from beginning to work on a run for a moment; they wait.
 
-    Raises `RunBusy` if a process works on it. A lock file that is missing is not made.
+    to: who looks does not make a lock file that is missing, so somebody may begin to work: what was
+    seen before belongs to nobody, what comes later may belong to him. Raises `RunBusy` if a process
+    works on the run.
     """
+    flags = os.O_RDONLY if to == "look" else os.O_RDWR | os.O_CREAT
     try:
-        descriptor = os.open(run / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(run / LOCK, flags | os.O_CLOEXEC, 0o644)
     except OSError:
         yield
         return

@@ -25,7 +25,6 @@ from headrace.arrays import I64, U8
 from headrace.bins.rows import ALIGNMENT_KEY, first_fault, shift_left
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock
-from headrace.digest import canonical_json, sha256_hex
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import (
     CorruptShard,
@@ -38,6 +37,7 @@ from headrace.errors import (
 from headrace.formats.parquet import key_values
 from headrace.formats.source import file_type_of_word
 from headrace.packing.storage.packed_parquet import rows_of
+from headrace.storage.cache_entry import content_bytes, identity_of, trailer_of
 from headrace.storage.local import make_directory, write_new
 
 MaskAlignment = Literal["shift_left", "unshifted", "legacy_roll_right"]
@@ -47,7 +47,7 @@ ALIGNMENT_KEYS = (
     ALIGNMENT_KEY,
     "loss_mask_alignment",
 )  # in the key-value metadata of Parquet files: ours, and that of others
-_VERSION = 2  # of the cached files of counts
+_VERSION = 3  # of the cached files of counts
 
 
 def holds_whole_numbers(data_type: pa.DataType, *, or_truth: bool = False) -> bool:
@@ -220,17 +220,16 @@ def count_rows(  # noqa: PLR0913 - arguments of a cached count
     """
     cache_file = None
     if contents is not None and cache_dir is not None:
-        key = sha256_hex(
-            canonical_json([_VERSION, contents, index.identity, list(columns), list(counts)])
+        identity = identity_of(
+            "counts", _VERSION, contents, index.identity, list(columns), list(counts)
         )
-        cache_file = cache_dir / f"counts-{key}.npy"
-        with suppress(OSError, ValueError):  # a missing or damaged file is rebuilt
-            data = (content := cache_file.read_bytes())[:-64]
-            digest = content[-64:]
-            if sha256_hex(data).encode() == digest:
-                cached: I64 = np.load(io.BytesIO(data), allow_pickle=False)
-                if cached.dtype == np.int64 and cached.shape == (len(counts), index.total_rows):
-                    return cached
+        cache_file = cache_dir / f"counts-{identity.hex()}.npy"
+        with suppress(OSError, ValueError):  # a missing, damaged or other file is rebuilt
+            data = cache_file.read_bytes()
+            content = io.BytesIO(data[: content_bytes(data, identity)])
+            cached: I64 = np.load(content, allow_pickle=False)
+            if cached.dtype == np.int64 and cached.shape == (len(counts), index.total_rows):
+                return cached
 
     def count_block(block: int) -> I64:
         path = index.shards[index.shard_of_block[block]]
@@ -276,7 +275,7 @@ def count_rows(  # noqa: PLR0913 - arguments of a cached count
             cache_file.unlink(missing_ok=True)
             write_new(
                 cache_file,
-                written.getvalue() + sha256_hex(written.getvalue()).encode(),
+                written.getvalue() + trailer_of(written.getvalue(), identity),
                 sync="none",
             )
     return cached

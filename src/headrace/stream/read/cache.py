@@ -4,12 +4,11 @@ instead of decoding.
 `CachedBlocks` wraps a block reader and returns the same tables. A block is one file, in a directory
 named by the contents of the dataset, the split and the columns. A file gets its name only when it
 is complete, so processes and ranks of a node share a directory without coordination. When a process
-first uses a file, it compares the file with its checksum. A torn or changed file is removed and its
-block decoded again. A block that cannot be stored is still delivered.
+first uses a file, it compares the file with its checksum. A torn or changed file, or one of another
+block, is removed and its block decoded again. A block that cannot be stored is still delivered.
 
-A file is an uncompressed Arrow file, followed by its length and a checksum of all its bytes:
-
-    Arrow file ‖ magic (8 bytes) ‖ length of the Arrow file (8) ‖ CRC-32 of it (4), little-endian
+A file is an uncompressed Arrow file, followed by the trailer of an entry of a cache, which says of
+which dataset, columns and block it is; see `headrace.storage.cache_entry`.
 
 Mapping it needs no copy: columns are views of the page cache. Nothing else may write to mapped
 files; if one is truncated while it is mapped, the process dies with SIGBUS.
@@ -18,10 +17,8 @@ files; if one is truncated while it is mapped, the process dies with SIGBUS.
 from __future__ import annotations
 
 import os
-import struct
 import threading
 import warnings
-import zlib
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
@@ -32,19 +29,16 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from headrace.dataset.indexed import ReadBlock
-from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import CorruptShard, StoreError
 from headrace.gate.arrow import ArrowFile
 from headrace.gate.mapped import map_bytes
+from headrace.storage.cache_entry import content_bytes, identity_of, trailer_of
 from headrace.storage.cache_room import Room, mark_used, use
 from headrace.storage.local import make_directory, storing, temporary_for
 
-_VERSION = 1
+_VERSION = 2
 # per process; a mapped file takes address space, and disk space even after it was deleted
 _MOST_MAPS = 1024
-
-_MAGIC = b"headrac1"
-_TRAILER = struct.Struct("<8sQI")
 
 _Stamp = tuple[int, int, int]
 
@@ -94,14 +88,13 @@ class CachedBlocks:
         else:
             names = tuple(columns)
         if names not in self._places:
-            word = sha256_hex(
-                canonical_json([_VERSION, self._contents, None if names is None else list(names)])
-            )
+            word = identity_of(*self._what(names)).hex()
             self._places[names] = self._directory / word[:32]
             use(self._places[names])
         path = f"{self._places[names]}/{number}.arrow"
+        identity = identity_of(*self._what(names), number)
         try:
-            table = self._mapped(path)
+            table = self._mapped(path, identity)
             self._count(hits=1)
             return table
         except FileNotFoundError:
@@ -112,8 +105,13 @@ class CachedBlocks:
                 os.unlink(path)
         table = self._read_block(number, columns)
         self._count(misses=1)
-        self._store(Path(path), table)
+        self._store(Path(path), table, identity)
         return table
+
+    def _what(self, columns: tuple[str, ...] | None) -> list[object]:
+        """Return what the blocks of these columns are."""
+        names = None if columns is None else list(columns)
+        return ["block", _VERSION, self._contents, names]
 
     def __getstate__(self) -> dict[str, Any]:
         return {
@@ -137,13 +135,16 @@ class CachedBlocks:
         self._maps: OrderedDict[str, tuple[_Stamp, pa.Table]] = OrderedDict()
         self._storing = True
 
-    def _mapped(self, path: str) -> pa.Table:
+    def _mapped(self, path: str, identity: bytes) -> pa.Table:
         with self._lock:
             known = self._maps.pop(path, None)
         if known is not None and _stamp(path) == known[0]:
             table = known[1]
         else:
-            table = map_file(path, "trust" if self._whole.get(path) == _stamp(path) else "check")
+            contents: Literal["check", "trust"] = "check"
+            if self._whole.get(path) == _stamp(path):
+                contents = "trust"
+            table = map_file(path, identity, contents)
         mark_used(path)
         stamp = self._whole[path] = _stamp(path)
         with self._lock:
@@ -152,14 +153,14 @@ class CachedBlocks:
                 self._maps.popitem(last=False)
         return table
 
-    def _store(self, path: Path, table: pa.Table) -> None:
+    def _store(self, path: Path, table: pa.Table, identity: bytes) -> None:
         if not self._storing:
             self._count(refused=1)
             return
         temporary = temporary_for(path)
         try:
             make_directory(path.parent)
-            data, trailer = encode(table)
+            data, trailer = encode(table, identity)
             size = data.size + len(trailer)
             with storing(path):
                 with self._lock:  # a file counts with its full size from the start of the write
@@ -203,10 +204,10 @@ def _stamp(path: str) -> _Stamp:
 
 
 class TornFile(Exception):
-    """A cached file that differs from what was written: truncated, changed, or of another kind."""
+    """A cached file that is not the block that was written: cut, changed, or another one."""
 
 
-def encode(table: pa.Table) -> tuple[pa.Buffer, bytes]:
+def encode(table: pa.Table, identity: bytes) -> tuple[pa.Buffer, bytes]:
     """Return the Arrow file of a table, as one record batch if offsets allow, and the trailer
     behind it.
     """
@@ -214,27 +215,22 @@ def encode(table: pa.Table) -> tuple[pa.Buffer, bytes]:
     with pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table.combine_chunks())
     data = sink.getvalue()
-    return data, _TRAILER.pack(_MAGIC, data.size, zlib.crc32(data))
+    return data, trailer_of(data, identity)
 
 
-def map_file(path: str | Path, contents: Literal["check", "trust"]) -> pa.Table:
+def map_file(path: str | Path, identity: bytes, contents: Literal["check", "trust"]) -> pa.Table:
     """Return the table of a file, as views of the file.
 
-    contents: whether to verify the checksum, which reads every byte. Raises `FileNotFoundError`,
-    `OSError`, or `TornFile` if the file is damaged. The mapping stays valid after the file is
+    identity: of the block that it must be. contents: whether to verify the checksum, which reads
+    every byte. Raises `FileNotFoundError`, `OSError`, or `TornFile` if the file is damaged or
+    another one. The mapping stays valid after the file is
     unlinked.
     """
     try:
         mapped = map_bytes(path)
-        size = len(mapped.data) - _TRAILER.size
-        if size < 0:
-            raise TornFile(f"{path}: has only {len(mapped.data)} bytes")
-        magic, length, checksum = _TRAILER.unpack(mapped.data[size:].tobytes())
-        data = mapped.buffer[:size]
-        if (magic, length) != (_MAGIC, size):
-            raise TornFile(f"{path}: was cut or written by another version")
-        if contents == "check" and zlib.crc32(data) != checksum:
-            raise TornFile(f"{path}: its bytes are not those that were written")
-        return ArrowFile(data, path, mapped.identity).table()
+        size = content_bytes(mapped.data, identity, check=contents == "check")
+        return ArrowFile(mapped.buffer[:size], path, mapped.identity).table()
     except CorruptShard as error:
         raise TornFile(str(error)) from error
+    except ValueError as error:
+        raise TornFile(f"{path}: {error}") from error
