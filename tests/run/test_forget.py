@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import signal
+import time
 from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
@@ -18,7 +19,7 @@ from recipe_runs import recipes_over
 import headrace
 from headrace.cli.entities import entity_names
 from headrace.dataset.open import find_run
-from headrace.errors import InputError, SettingsError
+from headrace.errors import CorruptShard, InputError, RunBusy, SettingsError
 from headrace.formats.text_columns import as_text
 from headrace.run.forget import FORGOTTEN
 from raised import raised
@@ -402,3 +403,46 @@ def test_every_recipe_says_whose_its_rows_are_and_forgets_or_says_why_not(tmp_pa
         why = "the entity of its rows" if name == "rewrite" else "written again in part"
         with nullcontext() if name == "temporal_split" else pytest.raises(SettingsError, match=why):
             assert "nothing" == headrace.forget(tmp_path / name, ["nobody at all"]).how
+
+
+@pytest.mark.parametrize("step", ["receipt.linked", "splits.linked"])
+def test_an_erasure_under_way_is_named_and_never_undone(tmp_path, monkeypatch, step):
+    home = str(tmp_path / "home")
+    monkeypatch.setenv("HOME", home)
+    prepared(tmp_path, "csv")
+    out = tmp_path / "out"
+    arguments = (str(out), NAMES[:1], home, step, "delete")
+    child = server().start("forgetting:suspended", *arguments, output=tmp_path / "output")
+    while (
+        state := Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0]
+    ) != "T":
+        assert state != "Z", (tmp_path / "output").read_text()
+        time.sleep(0.01)
+
+    at_work = find_run(out)[0] if step == "receipt.linked" else None
+    for names in (NAMES[:1], NAMES[1:2]) if at_work else ():
+        with raised(RunBusy, path=at_work, remedy="wait for it") as caught:
+            headrace.forget(out, names)
+        assert f"(PID {child.pid} on" in str(caught.value)
+        assert "erases entities" in str(caught.value)
+    headrace.collect(out, incomplete="remove")
+    assert [] == headrace.verify(out).problems
+    child.kill(signal.SIGCONT)
+    ended = child.wait()
+
+    assert (0, "computed\n") == (ended.code, ended.output)
+    assert "nothing" == headrace.forget(out, NAMES[:1]).how
+    assert "computed" == headrace.forget(out, NAMES[1:2], old_run="delete").how
+    assert not {row["who"] for rows in rows_of(out).values() for row in rows} & set(NAMES[:2])
+    assert 1 == len(list((out / "runs").iterdir()))
+    assert [] == headrace.verify(out).problems
+
+
+def test_a_reader_of_a_run_that_was_erased_is_told_to_open_the_dataset_again(tmp_path):
+    prepared(tmp_path, "csv")
+    dataset = headrace.open(tmp_path / "out")
+    reader = dataset.block_reader("train")
+    headrace.forget(tmp_path / "out", NAMES[:1], old_run="delete")
+
+    with raised(CorruptShard, remedy="open the dataset again"):
+        reader(0, None)

@@ -504,3 +504,34 @@ def test_a_warning_that_nobody_hears_is_logged(
     assert [each.name for each in caplog.records if "test is empty" in each.getMessage()] == [
         "headrace"
     ]
+
+
+OUTPUTS = {
+    "a link to nothing": (lambda out: out.symlink_to("nowhere"), "make that directory", "nowhere"),
+    "a loop of links": (lambda out: out.symlink_to(out.name), "make that directory", "out"),
+    "a file": (lambda out: out.write_text(""), "choose another", ""),
+    "a link to a file": (lambda out: out.symlink_to(__file__), "choose another", __file__),
+}
+
+
+@pytest.mark.parametrize("parent", [False, True])
+@pytest.mark.parametrize("kind", OUTPUTS)
+def test_an_output_that_cannot_be_a_directory_is_named(
+    tmp_path: Path, source: Path, kind: str, parent: bool
+) -> None:
+    make, remedy, target = OUTPUTS[kind]
+    out = tmp_path / "out"
+    make(out)
+
+    with raised(SettingsError, path=out, setting="out", remedy=remedy) as caught:
+        split(source, out / "more" if parent else out)
+    assert target in str(caught.value)
+    assert [] == list(tmp_path.glob("out/*"))
+
+
+def test_an_output_may_be_a_link_to_a_directory(tmp_path: Path, source: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "out").symlink_to("disk")
+
+    assert "computed" == split(source, tmp_path / "out").how
+    assert (tmp_path / "disk" / "splits").is_symlink()

@@ -6,6 +6,7 @@ opens a file. Reading checks that the bytes of shards match the digests.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 # Matches names that are absolute, or have a drive, an empty part, "." or "..", or a zero byte.
 _UNSOUND = r"^[/\\]|^[A-Za-z]:[/\\]|(^|[/\\])\.\.([/\\]|$)|(^|/)\.?(/|$)|\x00"
 _UNSOUND_NAME = re.compile(_UNSOUND)
+_RUN = re.compile(r"(?!\w+://).*/runs/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(?=/)", re.DOTALL)
 _SHA256, _XXH3 = r"^[0-9a-f]{64}$", r"^[0-9a-f]{32}$"
 LARGEST = 1 << 48  # rows and bytes; sums of them stay inside 64 bits
 
@@ -152,5 +154,15 @@ def index_problem(table: pa.Table) -> str | None:
 def damaged(
     path: Path | str, problem: str = "its bytes are not those that were published"
 ) -> CorruptShard:
-    """Return the error for a file of a run that does not match the run's records."""
+    """Return the error for a file of a run that does not match the run's records.
+
+    It says so if the whole run is gone, which nobody should restore if its entities were erased.
+    """
+    run = _RUN.match(str(path))
+    if run is not None and not os.path.isdir(run[0]):
+        return CorruptShard(
+            "its run was removed, perhaps because entities were erased from it",
+            path=path,
+            remedy="open the dataset again",
+        )
     return CorruptShard(problem, path=path, remedy="restore it or prepare the run again")

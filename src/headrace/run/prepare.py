@@ -162,6 +162,8 @@ def prepare(  # noqa: PLR0913 - the arguments are settings
             if not (run / CONFIG).exists():
                 local.write_new(run / CONFIG, canonical_json(recipe.config()))
             manifest = make(job, engine, address)
+            if in_place:
+                _remove_stage(run, observer)
     if in_place:
         _point_in_place(out_path, run, manifest, observer)
     else:
@@ -170,14 +172,18 @@ def prepare(  # noqa: PLR0913 - the arguments are settings
 
 
 def _point_in_place(out: Path, run: Path, manifest: Manifest, on_event: OnEvent) -> None:
-    """Make the links of a finished run the current ones, and remove its intermediate files."""
+    """Make the links of a finished run the current ones, and remove what a killed process left."""
     if not (run / SUCCESS).exists():
         local.write_new(run / SUCCESS, b"")
     point_at(out, run, manifest, lambda name, subject: on_event(Step(name, subject)))
     if (run / STAGE_DIRECTORY).is_dir():
         with suppress(RunBusy), only_writer(run):
-            place_of(run / STAGE_DIRECTORY).delete_below()
-            on_event(Step("stage.removed", STAGE_DIRECTORY))
+            _remove_stage(run, on_event)
+
+
+def _remove_stage(run: Path, on_event: OnEvent) -> None:
+    if place_of(run / STAGE_DIRECTORY).delete_below() is not None:
+        on_event(Step("stage.removed", STAGE_DIRECTORY))
 
 
 def _point_in_store(
@@ -187,8 +193,7 @@ def _point_in_store(
     its local work directory.
     """
     place_of(target / SUCCESS).put_new(b"")
-    if place_of(target / STAGE_DIRECTORY).delete_below() is not None:
-        on_event(Step("stage.removed", STAGE_DIRECTORY))
+    _remove_stage(target, on_event)
     point_record_at(out, target.name, manifest)
     on_event(Step("splits.linked", str(out)))
     if work.is_dir():
