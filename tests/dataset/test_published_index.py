@@ -300,6 +300,7 @@ def test_an_index_of_other_blocks_is_not_used(
     path = publish_index(raw, cache_dir=tmp_path / "one").path
     index = map_index(path)
     altered = replace(index.split("all"), **change)
+    path.unlink()  # it is mapped
     path.write_bytes(stored_bytes([altered], index.schema, index.null_values, index.files))
 
     with caplog.at_level(logging.WARNING):
@@ -308,6 +309,7 @@ def test_an_index_of_other_blocks_is_not_used(
     assert any(each in caplog.messages[0] for each in reason.split("|"))
     # The same in the cache is made again, and published again.
     (cached,) = (tmp_path / "two").glob("index-*.arrows")
+    cached.unlink()
     cached.write_bytes(path.read_bytes())
     assert list(range(10)) == rows_of(headrace.open(raw, cache_dir=tmp_path / "two"))
     assert "written" == publish_index(raw, cache_dir=tmp_path / "two").how
@@ -322,6 +324,7 @@ def test_a_published_index_with_the_identity_of_other_blocks_is_not_used(
     index = map_index(path)
     altered = replace(index.split("all"))
     vars(altered)["identity"] = "0" * 64
+    path.unlink()  # it is mapped
     path.write_bytes(stored_bytes([altered], index.schema, index.null_values, index.files))
     dataset = headrace.open(raw, cache_dir=tmp_path / "two")
 
