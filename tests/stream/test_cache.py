@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import headrace
-from headrace.storage.cache_entry import identity_of
+from headrace.gate.cache_entry import identity_of
 from headrace.storage.cache_room import Room, mark_used
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.read.cache import CacheCounts, CachedBlocks, TornFile, encode, map_file

@@ -42,11 +42,11 @@ from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import CorruptShard, InputError, SettingsError, setting_name
 from headrace.formats.text_columns import as_text
 from headrace.gate.arrow import ArrowFile
+from headrace.gate.cache_entry import content_bytes, identity_of
 from headrace.gate.json import read_object
 from headrace.gate.mapped import map_bytes
 from headrace.keyed_hash import hash_texts
 from headrace.recipe import recipe_of_run
-from headrace.storage.cache_entry import content_bytes, identity_of
 from headrace.storage.local import alone, beside, created, make_directory, replace
 
 _VERSION = 2

@@ -29,8 +29,8 @@ from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import CorruptShard, HeadraceError, SettingsError, StoreError
 from headrace.formats.parquet import open_file
 from headrace.formats.source import file_type_of_word
+from headrace.gate.cache_entry import content_bytes, identity_of, trailer_of
 from headrace.gate.json import parse_object
-from headrace.storage.cache_entry import content_bytes, identity_of, trailer_of
 from headrace.storage.local import make_directory, write_new
 
 _VERSION = 2

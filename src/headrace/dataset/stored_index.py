@@ -1,6 +1,6 @@
 """Store the index of plain shards as a file that processes map instead of copying.
 
-The file is an entry of a cache (see `headrace.storage.cache_entry`) whose content is an Arrow IPC
+The file is an entry of a cache (see `headrace.gate.cache_entry`) whose content is an Arrow IPC
 stream of one uncompressed record batch. Readers of Arrow streams ignore the trailer, whose identity
 is that of the indexed files and of how they are read. The batch has one row per split, and each
 column holds a list: the values of one field of `SplitIndex`. Every array of an opened index is
@@ -35,8 +35,8 @@ from headrace.dataset.sound import LARGEST
 from headrace.digest import canonical_json
 from headrace.errors import CorruptShard
 from headrace.gate.arrow import ArrowFile
+from headrace.gate.cache_entry import Sealing, content_bytes, identity_in
 from headrace.gate.mapped import Identity, map_bytes
-from headrace.storage.cache_entry import Sealing, content_bytes, identity_in
 
 # Increment when this layout, `SplitIndex.identity` or the result of a file scan changes, so that
 # older files are rebuilt.

@@ -36,8 +36,8 @@ from headrace.errors import (
 )
 from headrace.formats.parquet import key_values
 from headrace.formats.source import file_type_of_word
+from headrace.gate.cache_entry import content_bytes, identity_of, trailer_of
 from headrace.packing.storage.packed_parquet import rows_of
-from headrace.storage.cache_entry import content_bytes, identity_of, trailer_of
 from headrace.storage.local import make_directory, write_new
 
 MaskAlignment = Literal["shift_left", "unshifted", "legacy_roll_right"]

@@ -8,7 +8,7 @@ first uses a file, it compares the file with its checksum. A torn or changed fil
 block, is removed and its block decoded again. A block that cannot be stored is still delivered.
 
 A file is an uncompressed Arrow file, followed by the trailer of an entry of a cache, which says of
-which dataset, columns and block it is; see `headrace.storage.cache_entry`.
+which dataset, columns and block it is; see `headrace.gate.cache_entry`.
 
 Mapping it needs no copy: columns are views of the page cache. Nothing else may write to mapped
 files; if one is truncated while it is mapped, the process dies with SIGBUS.
@@ -31,8 +31,8 @@ import pyarrow as pa
 from headrace.dataset.indexed import ReadBlock
 from headrace.errors import CorruptShard, StoreError
 from headrace.gate.arrow import ArrowFile
+from headrace.gate.cache_entry import content_bytes, identity_of, trailer_of
 from headrace.gate.mapped import map_bytes
-from headrace.storage.cache_entry import content_bytes, identity_of, trailer_of
 from headrace.storage.cache_room import Room, mark_used, use
 from headrace.storage.local import make_directory, storing, temporary_for
 
