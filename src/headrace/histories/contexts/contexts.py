@@ -41,7 +41,7 @@ from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.order.lanes import Lanes
 from headrace.stream.order.state import StreamState
 from headrace.stream.ranks.topology import Topology
-from headrace.stream.read.ahead import end_threads, start_threads
+from headrace.stream.read.ahead import end_threads, result_of, start_threads
 from headrace.stream.read.batch import in_format
 
 if TYPE_CHECKING:
@@ -296,11 +296,11 @@ class ContextItems:
             for chunk in positions:
                 for begin in range(0, len(chunk), size):
                     if len(pending) > ahead:
-                        yield in_format(pending.popleft().result(), options.batch_format)
+                        yield in_format(result_of(pending.popleft()), options.batch_format)
                     batch = first + chunk[begin : begin + size]
                     pending.append(threads.submit(self.contexts.batch, batch))
             while pending:
-                yield in_format(pending.popleft().result(), options.batch_format)
+                yield in_format(result_of(pending.popleft()), options.batch_format)
         finally:
             pending.clear()
             end(threads)

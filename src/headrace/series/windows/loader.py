@@ -55,7 +55,7 @@ from headrace.stream.order.epoch import epoch_order
 from headrace.stream.order.lanes import Lanes
 from headrace.stream.order.state import StreamState
 from headrace.stream.ranks.topology import Topology, confirm
-from headrace.stream.read.ahead import start_threads
+from headrace.stream.read.ahead import result_of, start_threads
 from headrace.stream.read.batch import Batch, import_torch
 
 
@@ -126,7 +126,7 @@ class Chunked(ChunkPlan):
             self._coming = None
             ready = None
             if coming is not None and coming[0] == epoch:
-                ready = coming[1].result()
+                ready = result_of(coming[1])
             self._held = (epoch, self._load(epoch) if ready is None else ready)
         if self._coming is None or self._coming[0] != epoch + 1:
             thread = start_threads(1, name="headrace-chunk")

@@ -31,6 +31,8 @@ from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.passes import MakePasses, Pass, Passes, Reading, RowPasses
 from headrace.stream.order.plan import Plan
 from headrace.stream.order.remaining import Remainder
+from headrace.stream.order.state import FORMAT_VERSION as ORDER_VERSION
+from headrace.stream.ranks.group import join_group
 from headrace.stream.ranks.stats import Progress, StreamStats
 from headrace.stream.ranks.topology import Topology, capture, confirm
 from headrace.stream.ranks.watch import Watch
@@ -150,6 +152,8 @@ class StreamLoader:
             self.passes = DynamicPasses(index, read_block, options, self.topology, store)
         else:
             self.passes = RowPasses(index, read_block, options, self.topology)
+        if self.topology.world_size > 1:
+            join_group()
         self._received = DeliveredCount()
         self._begin(self.passes.begin(0))
         self.quarantined = self.make_quarantine()
@@ -340,6 +344,7 @@ class StreamLoader:
         start = state.get("start", state)  # a stream that packs rows nests the state of its rows
         return {
             "source": type(self._present).__name__,
+            "order_version": ORDER_VERSION,
             "split": index.split,
             "index": index.identity,
             "rows": index.total_rows,
@@ -360,12 +365,18 @@ class StreamLoader:
             "state": state.get("digest"),
         }
 
-    def watch(self, progress: Progress, *, workers: int = 0) -> Watch:
+    def watch(self, progress: Progress, *, workers: int = 0, ahead: int = 0) -> Watch:
         """Return the watch of a pass: ranks agree before it starts, and an error on one rank is
         published to all.
+
+        ahead: batches that are read before the training loop wants them.
         """
         return Watch(
-            self, self.contract(workers=workers), progress, stall_seconds=self.options.stall_seconds
+            self,
+            self.contract(workers=workers),
+            progress,
+            stall_seconds=self.options.stall_seconds,
+            ahead=ahead,
         )
 
     def delivered(self, batches: Generator[Batch, None, None]) -> Generator[Any, None, None]:

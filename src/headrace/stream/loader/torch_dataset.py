@@ -74,6 +74,9 @@ _OF_ANY_PROCESS = (
 _SERVING: weakref.WeakSet[StreamingDataset] = weakref.WeakSet()
 
 
+_PREFETCH_FACTOR = 2  # of a DataLoader that is told nothing else
+
+
 class StreamingDataset(StreamLoader, IterableDataset[Batch]):
     """A `StreamLoader` that DataLoader workers can read, with the same members, errors and batches.
 
@@ -496,9 +499,10 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
         reading = Reading(progress.noted(self.passes.read_block), self.quarantined, make=make)
         batches = current.batches(reading, first=first)
         # If no process watches the loop itself, ranks agree and exchange errors here.
-        yield from (
-            batches if watched is not None else self.watch(progress, workers=workers).over(batches)
-        )
+        if watched is None:
+            ahead = _PREFETCH_FACTOR * workers
+            batches = self.watch(progress, workers=workers, ahead=ahead).over(batches)
+        yield from batches
         if watched is None and (self.is_shuffled or current.is_partial):
             self._read_to_end = current
 

@@ -124,6 +124,9 @@ class WatchedLoader(DataLoader[Batch]):
             try:
                 batch = next(workers, _END)
             except Exception as error:
+                if getattr(workers, "abandoned", False):
+                    self._iterator = None
+                    raise
                 if not hasattr(workers, "fallen"):
                     raise
                 fallen = workers.fallen(

@@ -7,11 +7,11 @@ already has.
                                         number n
     headrace/failure/<n>                who failed, and why
     headrace/failure/<n>/seen           counts the other processes that have read it
-    headrace/here/<machine>             counts the processes of one machine
-    headrace/here/<machine>/<i>         number in the group, PID and start time of the i-th of them
-    headrace/here/<machine>/<i>/pass    rank, world size and epoch of the pass it reads; "" between
-                                        passes
-    headrace/here/<machine>/<i>/gone    counts who noticed its death; the first one reports it
+    headrace/left/<process>             set by a process that ends in order
+    headrace/ended                      rank of the last one that did
+    headrace/heard                      counts the processes of other machines that know that
+                                        process 0 has left
+    headrace/here/…                     the processes of one machine, see `peers`
     headrace/once/<name>                who asks for something that one process asks for, then the
                                         answer
 
@@ -27,35 +27,49 @@ any name.
 that precedes its pass, and a failure that it has read does not stop it again. A process is not a
 rank: under tensor parallelism several processes read as one rank, and each informs all others.
 
-**Liveness.** Processes of one machine and user see in /proc who is alive. Silence proves nothing: a
-process that compiles or saves is silent too. A process may go after its pass. Nothing is known of
-processes on other machines.
+**Death.** Processes of one machine notice it by themselves (see `peers`), whatever becomes of the
+store, and tell the other machines through the store, if it lives. Silence proves nothing: a process
+that compiles, saves or is suspended is silent too. A process may go after its pass; who begins
+another one needs it, and is told. If a machine dies as a whole, no other one is told.
+
+**The store's end.** With `env://` and no torchrun, process 0 keeps the store. If it ends in order,
+it says so before, and the others finish the pass that they read. If the store ends unannounced, the
+others stop: on the machine of process 0 with the name of the process that died, on other machines
+with the address of the store, which is all that is known there. A rank that already has all batches
+of its pass ends it, and stops at the next. No pass starts without a store.
 """
 
 from __future__ import annotations
 
 import atexit
 import json
+import logging
 import os
 import sys
 import time
+import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from multiprocessing.util import Finalize
 from threading import Lock, get_ident
-from typing import Any, Self
+from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
 from headrace.digest import canonical_json, sha256_hex
-from headrace.errors import HeadraceError, message_of_worker, spell
+from headrace.errors import HeadraceError, StreamError, message_of_worker, spell
 from headrace.machine import began, boot_id
 from headrace.printable import printable
+from headrace.stream.ranks.peers import LocalPeers, Peer, RankGone
 from headrace.stream.ranks.topology import Topology, initialized_distributed
+
+log = logging.getLogger("headrace")
 
 _CLOCK_SKEW_S = 10.0
 _LOOK_S = 0.05
 _TELL_S = 3.0
+_LAST_WORDS_S = 2.0  # the kernel closes the descriptors of a process one by one
 _ASKS = "?"
 _ASKED_S = 300.0
 
@@ -74,17 +88,53 @@ class Failure:
     message: str
     process: int | None = None
     processes: int | None = None
-    lost: bool = False
+    pid: int | None = None
     number: int = 0
 
     def __str__(self) -> str:
-        who = rank = f"rank {self.rank} of {self.world_size}"
+        rank = f"rank {self.rank} of {self.world_size}"
+        number = ""
         if self.process is not None and (self.process, self.processes) != (
             self.rank,
             self.world_size,
         ):
-            who = f"process {self.process} of {self.processes} ({who})"
+            number = f"process {self.process} of {self.processes}"
+        if self.pid is not None:
+            inside = ", ".join(filter(None, [number and rank, f"PID {self.pid}"]))
+            return f"{number or rank} ({inside}) has gone: {self.message}"
+        who = f"{number} ({rank})" if number else rank
         return f"{who} stopped the stream: {self.message.removeprefix(f'{rank}: ')}"
+
+    def error(self) -> StreamError:
+        """Return the error that stops the other processes."""
+        remedy = "fix the cause there, then resume all ranks from the last saved state"
+        if self.pid is None:
+            return StreamError(str(self), remedy=remedy)
+        process = self.rank if self.process is None else self.process
+        return RankGone(str(self), rank=self.rank, process=process, pid=self.pid, remedy=remedy)
+
+
+def failure_of_peer(peer: Peer, processes: int) -> Failure:
+    """Describe the death of a process of this machine."""
+    last = peer.last
+    when = ""
+    rank, world_size = peer.process, processes
+    if last is not None:
+        rank, world_size = last.rank, last.world_size
+        when = " between two passes"
+        if last.phase == "pass":
+            when = f" during epoch {last.epoch}"
+    return Failure(
+        rank=rank,
+        world_size=world_size,
+        message=(
+            f"its process died{when} without reporting an error, as happens when the kernel kills a"
+            " process that uses too much memory"
+        ),
+        process=peer.process,
+        processes=processes,
+        pid=peer.pid,
+    )
 
 
 class Group:
@@ -93,8 +143,9 @@ class Group:
     topology: what this process reads as. keeps_latest: whether the store drops a value that is
     replaced; a file store keeps every value it was ever given. known: number of the last failure
     that it read or posted. settled: the same when a loop of this process last ended because of a
-    failure. Methods raise `RuntimeError` once the store is gone, as it is when the process that
-    keeps it has ended.
+    failure. lost: processes of this machine that died during a pass; settled_lost: how many of
+    them have ended a loop of this process. has_store: False once the store is known to be gone;
+    methods raise `RuntimeError` when they find it gone.
     """
 
     def __init__(self, store: Any, *, process: int, processes: int) -> None:
@@ -103,8 +154,14 @@ class Group:
         self.processes = processes
         self.keeps_latest = _kind_of(store) != "FileStore"
         self.topology = Topology(rank=process, world_size=processes)
-        self.local: LocalProcesses | None = None
+        self.local: LocalPeers | None = None
         self.known = self.settled = 0
+        self.lost: list[Failure] = []
+        self.settled_lost = 0
+        self.has_store = True
+        self.owner = os.getpid()  # a fork is another process
+        self._host_left = False
+        self._has_left = False
         self._read: list[Failure] = []
         # of each stream, see `watch`
         self.starts: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
@@ -123,6 +180,8 @@ class Group:
             failure = replace(failure, number=int(self.store.add("headrace/failures", 1)))
             self.store.set(f"headrace/failure/{failure.number}", json.dumps(asdict(failure)))
             self.known = max(self.known, failure.number)
+            if failure.pid is not None:
+                self._read.append(failure)
         return failure
 
     def unread(self) -> Failure | None:
@@ -139,11 +198,92 @@ class Group:
         self.store.add(f"{key}/seen", 1)
         return failure
 
-    def read_after(self, number: int) -> Failure | None:
-        """Return the first failure after this number that this process has read, whichever pass
-        read it.
+    def heard_after(self, settled: int, settled_lost: int) -> Failure | None:
+        """Return the first failure after these numbers that this process knows of, whichever pass
+        heard it.
         """
-        return next((failure for failure in self._read if failure.number > number), None)
+        if len(self.lost) > settled_lost:
+            return self.lost[settled_lost]
+        died = self.local.died if self.local is not None else {}
+        for failure in self._read:
+            if failure.number > settled and (failure.pid is None or failure.process not in died):
+                return failure
+        return None
+
+    def look(self) -> list[Failure]:
+        """Look for processes of this machine that have died, and return those that read a pass.
+
+        Each is returned once, to one thread, which must `tell` the others; all find it in `lost`.
+        """
+        if self.local is None:
+            return []
+        fresh = []
+        for peer in self.local.look():
+            failure = failure_of_peer(peer, self.processes)
+            if peer.last is not None and peer.last.phase == "between":
+                log.warning("%s", failure)
+                continue
+            log.error("%s", failure)
+            self.lost.append(failure)
+            fresh.append(failure)
+        return fresh
+
+    def tell(self, lost: Sequence[Failure]) -> None:
+        """Publish deaths to other machines, unless another process of this machine does."""
+        if self.local is None:
+            return
+        for failure in lost:
+            peer = self.local.died[failure.process or 0]
+            if self.has_remote and self.local.is_first_to_report(peer):
+                self.post(failure)
+
+    @property
+    def has_remote(self) -> bool:
+        """Whether there are processes on other machines."""
+        return self._local_processes() < self.processes
+
+    def absent(self) -> dict[int, StreamError]:
+        """Return an error for each process of this machine that has ended, by the rank that it
+        read as.
+        """
+        absent: dict[int, StreamError] = {}
+        if self.local is None:
+            return absent
+        for peer in self.local.died.values():
+            failure = failure_of_peer(peer, self.processes)
+            absent[failure.rank] = failure.error()
+        for peer in self.local.left.values():
+            rank = peer.process if peer.last is None else peer.last.rank
+            absent[rank] = StreamError(
+                f"rank {rank} (PID {peer.pid}) has ended, or has left the process group",
+                remedy="read the same number of passes on every rank",
+            )
+        return absent
+
+    def host_has_left(self) -> bool:
+        """Return whether process 0, which may keep the store, has ended in order."""
+        if self.local is not None and 0 in self.local.left:
+            return True
+        if self._host_left or not self.has_store or self.process == 0:
+            return self._host_left
+        is_local = self.local is not None and self.local.knows(0)
+        if not is_local and self.store.check(["headrace/left/0"]):
+            self._host_left = True
+            self.store.add("headrace/heard", 1)
+        return self._host_left
+
+    def store_gone(self) -> StreamError:
+        """Return the error for a store that has ended: who died with it, if that is known here."""
+        deadline = time.monotonic() + _LAST_WORDS_S
+        local = self.local
+        while local is not None and time.monotonic() < deadline:
+            self.look()
+            if 0 in local.died:
+                return failure_of_peer(local.died[0], self.processes).error()
+            if self.process == 0 or 0 in local.left or not local.knows(0):
+                break
+            time.sleep(_LOOK_S)
+        return gone_store(default_store())
 
     def settle(self) -> None:
         """Call when a loop of this process ends because of the failures read so far: no later pass
@@ -151,27 +291,46 @@ class Group:
         """
         with self._posting:
             self.settled = self.known
+            self.settled_lost = len(self.lost)
 
     def seen_by_all(self, failure: Failure) -> bool:
         """Return whether every other living process has read this failure."""
         seen = int(self.store.add(f"headrace/failure/{failure.number}/seen", 0))
-        return seen >= self.processes - 1 - failure.lost
+        ended = int(failure.pid is not None)
+        if self.local is not None:
+            ended = max(ended, len(self.local.died) + len(self.local.left))
+        return seen >= self.processes - 1 - ended
 
     def await_all(self, failure: Failure) -> None:
         """Wait a few seconds for every process to read this failure: the store may end together
         with this process.
 
-        If the store is already gone, it returns at once: no other rank can answer.
+        If the store is already gone, it returns at once: no other rank can answer. A death is only
+        waited for by process 0 and if there are other machines; others know it by themselves.
         """
+        if failure.pid is not None and not (self.process == 0 and self.has_remote):
+            return
         deadline = time.monotonic() + _TELL_S
         with suppress(RuntimeError):
             while True:
                 # another process that failed at the same time waits for us
                 while self.unread() is not None:
                     pass
-                if self.seen_by_all(failure) or time.monotonic() >= deadline:
+                posted = self._posted(failure)
+                if posted is not None and self.seen_by_all(posted):
+                    return
+                if time.monotonic() >= deadline:
                     return
                 time.sleep(_LOOK_S)
+
+    def _posted(self, failure: Failure) -> Failure | None:
+        """Return a failure with its number, which a death may have from another process."""
+        if failure.number:
+            return failure
+        for other in self._read:
+            if other.pid is not None and other.process == failure.process:
+                return other
+        return None
 
     def once(self, name: str, ask: Callable[[], str]) -> str:
         """Return what `ask` returns in the first process of the group that comes here, which others
@@ -199,105 +358,46 @@ class Group:
 
     def stop(self, error: Exception | None = None) -> None:
         """Report what ended the interpreter, such as an error of the training loop, unless a
-        failure is known.
+        failure is known, and `leave`.
         """
-        if error is not None and not self.known:
+        if error is not None and not self.known and not self.lost:
             failure = self.failure(error)
             failure = replace(failure, message=f"{type(error).__name__}: {failure.message}")
             with suppress(RuntimeError):
                 self.await_all(self.post(failure))
+        self.leave()
 
+    def leave(self) -> None:
+        """Tell the others that this process ends in order; a second call does nothing.
 
-class LocalProcesses:
-    """The processes of a group on this machine.
-
-    Safe to call from any thread; raises `RuntimeError` as `Group` does.
-    """
-
-    def __init__(self, store: Any, prefix: str, *, process: int, pid: int, started: int) -> None:
-        """Add process `process` of the group, with this PID and start time, to those of its
-        machine.
+        Process 0, with which the store may end, waits a few seconds for other machines to know.
         """
-        self._store = store
-        self.prefix = prefix
-        self.number = int(store.add(prefix, 1))
-        self._found = 0
-        # by place: number in the group, PID, start time
-        self._alive: dict[int, tuple[int, int, int]] = {}
-        self._missed: set[int] = set()
-        self._passes: dict[int, str] = {}  # those that this process reads
-        self._looking = Lock()
-        self._publish()
-        store.set(f"{prefix}/{self.number}", json.dumps([process, pid, started]))
+        if self._has_left or self.owner != os.getpid():
+            return
+        self._has_left = True
+        remote = self.processes - self._local_processes()
+        if not self.has_store:
+            if self.local is not None:
+                self.local.close()
+            return
+        if self.local is not None:
+            self.local.say_goodbye()
+        with suppress(RuntimeError):  # the store may have ended before
+            self.store.set("headrace/ended", str(self.topology.rank))
+            self.store.set(f"headrace/left/{self.process}", "yes")
+            if self.process != 0:
+                self.host_has_left()  # says that it need not be waited for
+                return
+            deadline = time.monotonic() + _TELL_S
+            while remote and time.monotonic() < deadline:
+                if int(self.store.add("headrace/heard", 0)) >= remote:
+                    return
+                time.sleep(_LOOK_S)
 
-    @classmethod
-    def join(cls, store: Any, *, process: int, pid: int | None = None) -> Self | None:
-        """Add a process to those of its machine; None where processes cannot see each other.
-
-        pid: None for this one.
-        """
-        if pid is None:
-            pid = os.getpid()
-        boot = boot_id()
-        started = began(pid)
-        with suppress(OSError, RuntimeError):  # no /proc, or the store has gone
-            namespace = os.readlink("/proc/self/ns/pid")
-            if boot and started is not None:
-                prefix = f"headrace/here/{boot}/{namespace}/{os.getuid()}"
-                return cls(store, prefix, process=process, pid=pid, started=started)
-        return None
-
-    def enter(self, reading: object, topology: Topology, *, epoch: int) -> None:
-        """Publish that this process starts a pass. reading: an object that stands for the pass."""
-        self._passes[id(reading)] = json.dumps([topology.rank, topology.world_size, epoch])
-        self._publish()
-
-    def leave(self, reading: object) -> None:
-        """Publish that this process has ended a pass; a second call does nothing."""
-        if self._passes.pop(id(reading), None) is not None:
-            self._publish()
-
-    def lost(self) -> list[Failure]:
-        """Return processes that died during a pass.
-
-        Each is returned once, in one process of its machine.
-        """
-        with self._looking:
-            while self._store.check([key := f"{self.prefix}/{self._found + 1}"]):
-                self._found += 1
-                process, pid, started = json.loads(self._store.get(key))
-                if self._found != self.number:
-                    self._alive[self._found] = process, pid, started
-            missing = {
-                number for number, (_, pid, started) in self._alive.items() if began(pid) != started
-            }
-            # its last message may be on its way: look twice
-            gone = missing & self._missed
-            self._missed = missing
-            lost = []
-            for number in sorted(gone):
-                process, pid, _ = self._alive.pop(number)
-                reading = text_of(self._store.get(f"{self.prefix}/{number}/pass"))
-                if not reading or int(self._store.add(f"{self.prefix}/{number}/gone", 1)) > 1:
-                    continue
-                rank, world_size, epoch = json.loads(reading)
-                message = (
-                    f"its process (PID {pid}) died during epoch {epoch} without reporting an error,"
-                    " as happens when the kernel kills a process that uses too much memory"
-                )
-                lost.append(
-                    Failure(
-                        rank=rank,
-                        world_size=world_size,
-                        message=message,
-                        process=process,
-                        lost=True,
-                    )
-                )
-            return lost
-
-    def _publish(self) -> None:
-        self._store.set(f"{self.prefix}/{self.number}/pass", next(iter(self._passes.values()), ""))
+    def _local_processes(self) -> int:
+        if self.local is None:
+            return 1
+        return 1 + len(self.local) + len(self.local.died) + len(self.local.left)
 
 
 # Objects with a thread, or a last message: stop(error) ends them, where error is what ended the
@@ -324,8 +424,8 @@ def _stop_all() -> None:
 def default_group() -> Group | None:
     """Return torch's default process group, the same object for as long as the group lives.
 
-    None without a group of several processes, or when its store is gone: then no other rank can be
-    reached.
+    None without a group of several processes, and in a fork of one of them. Raises `StreamError`
+    when its store is gone.
     """
     store = default_store()
     if store is not None and store not in _GROUPS:
@@ -338,19 +438,52 @@ def default_group() -> Group | None:
             before, previous = _HISTORY.get(pid) or (process_start(), "")
             name = group_name(connection, Moment.now(), before, process=pid, previous=previous)
             _HISTORY[pid] = Moment.now(), name
-        except RuntimeError:
-            return None
-        group = Group(
-            torch.PrefixStore(f"headrace/group/{name}", connection),
-            process=process,
-            processes=processes,
-        )
-        group.local = LocalProcesses.join(group.store, process=process)
+            group = Group(
+                torch.PrefixStore(f"headrace/group/{name}", connection),
+                process=process,
+                processes=processes,
+            )
+            group.local = LocalPeers.join(group.store, process=process, processes=processes)
+        except RuntimeError as lost:
+            raise gone_store(store) from lost
         _GROUPS[store] = group
         RUNNING.add(group)
-    if store is None:
+        if group.local is not None:
+            # who destroys the process group leaves it; its store ends with it
+            weakref.finalize(store, group.local.close).atexit = False
+        # a child of multiprocessing ends without `atexit`
+        Finalize(None, _leave, args=(weakref.ref(group),), exitpriority=0)
+    if store is None or _GROUPS[store].owner != os.getpid():
         return None
     return _GROUPS[store]
+
+
+def _leave(reference: weakref.ref[Group]) -> None:
+    group = reference()
+    if group is not None:
+        group.leave()
+
+
+def join_group() -> None:
+    """Let the other processes of this machine know this one, so that they notice if it dies before
+    its first pass.
+    """
+    with suppress(StreamError):  # the first pass raises it
+        default_group()
+
+
+def gone_store(store: Any) -> StreamError:
+    """Return the error for a store that does not answer any more."""
+    while hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    where = ""
+    if hasattr(store, "host"):
+        where = f" at {store.host}:{store.port}"
+    return StreamError(
+        f"the store of the process group{where} is gone, and with it most likely the process that"
+        " kept it: rank 0, or the launcher",
+        remedy="look for the cause there, then resume all ranks from the last saved state",
+    )
 
 
 def once_in_group(name: str, ask: Callable[[], str]) -> str:

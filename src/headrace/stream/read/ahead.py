@@ -21,8 +21,8 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
 from typing import Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
@@ -41,6 +41,7 @@ _SHARED_BYTES = 1 << 26  # bound of blocks that wait for their second lane
 _SPARE_PARTS = 32  # free parts that are kept for reuse
 _MOST_DONE = 16  # blocks
 _LEAST_RATIO = 1 / 16
+CHECK_S = 0.5  # between checks while a thread waits
 _this_thread = threading.local()
 
 
@@ -76,7 +77,54 @@ def end_threads(threads: Threads, *, finalizing: Callable[[], bool] = sys.is_fin
     if finalizing():
         return
     is_own = threads.starter is threading.current_thread()
-    threads.shutdown(wait=is_own or not getattr(_this_thread, "reads", False), cancel_futures=True)
+    waits = is_own or not getattr(_this_thread, "reads", False)
+    if getattr(_this_thread, "leaves", False):
+        waits = False
+    threads.shutdown(wait=waits, cancel_futures=True)
+
+
+@contextmanager
+def waiting(check: Callable[[], None] | None) -> Generator[None, None, None]:
+    """Call `check` twice a second while this thread waits for what others read.
+
+    If it raises, threads that read are left to themselves, as they may read for a long time.
+    """
+    _this_thread.check = check
+    try:
+        yield
+    finally:
+        _this_thread.check = None
+        _this_thread.leaves = False
+
+
+@contextmanager
+def leaving() -> Generator[None, None, None]:
+    """Let `end_threads` of this thread wait for no read."""
+    _this_thread.leaves = True
+    try:
+        yield
+    finally:
+        _this_thread.leaves = False
+
+
+def check_while_waiting() -> None:
+    """Raise what the check of this thread raises; see `waiting`."""
+    check = getattr(_this_thread, "check", None)
+    if check is None:
+        return
+    try:
+        check()
+    except BaseException:
+        _this_thread.leaves = True
+        raise
+
+
+def result_of(future: Future[Made]) -> Made:
+    """Wait for a result of another thread, and return it; see `waiting`."""
+    if getattr(_this_thread, "check", None) is not None:
+        while not future.done() and not wait([future], timeout=CHECK_S).done:
+            check_while_waiting()
+    return future.result()
 
 
 def made_ahead(
@@ -109,7 +157,7 @@ def made_ahead(
     try:
         largest = 0
         coming.append(threads.submit(make))
-        while (result := coming.popleft().result()) is not None:
+        while (result := result_of(coming.popleft())) is not None:
             largest = max(largest, result[1])
             if most_bytes is None or not largest:
                 room = most
@@ -218,7 +266,7 @@ class Fetcher:
             self._threads.submit(lambda block: use(block, self._decode(block)), block)
             for block in blocks
         ]
-        return [decoded.result() for decoded in coming]
+        return [result_of(decoded) for decoded in coming]
 
     def get_alone(self, wanted_spans: Sequence[Piece]) -> list[Columns]:
         """Return the rows of pieces that were not announced, in order; holds nothing else of their
@@ -266,7 +314,7 @@ class Fetcher:
                 part.columns, max(start, part.start) - part.start, min(stop, part.stop) - part.start
             )
             for block, start, stop in spans
-            for part in self._begun[block].result()
+            for part in result_of(self._begun[block])
             if part.start < stop and start < part.stop
         ]
 

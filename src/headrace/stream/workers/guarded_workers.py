@@ -27,7 +27,15 @@ from typing import Any
 from torch._C import _remove_worker_pids
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
-_METHODS = ("_mark_worker_as_unavailable", "_shutdown_workers", "_try_put_index")
+from headrace.errors import HeadraceError
+from headrace.stream.read.ahead import CHECK_S, check_while_waiting
+
+_METHODS = (
+    "_mark_worker_as_unavailable",
+    "_shutdown_workers",
+    "_try_get_data",
+    "_try_put_index",
+)
 _FIELDS = (
     "_workers",
     "_workers_status",
@@ -85,6 +93,7 @@ class GuardedWorkers(_MultiProcessingDataLoaderIter):
     """
 
     def __init__(self, loader: Any) -> None:
+        self.abandoned = False  # because another rank has gone
         self._let_go: set[int] = set()  # workers that may end
         self._lost: list[int] = []
         self._noticed = threading.Event()
@@ -140,6 +149,16 @@ class GuardedWorkers(_MultiProcessingDataLoaderIter):
         with held_interrupts():
             self._index_queues[worker_id].put(None)
         self._workers_status[worker_id] = False
+
+    def _try_get_data(self, timeout: float = CHECK_S) -> Any:
+        try:
+            check_while_waiting()
+        except HeadraceError:
+            self.abandoned = True
+            if not self._shutdown:
+                self._abandon()
+            raise
+        return super()._try_get_data(timeout)  # type: ignore[no-untyped-call]
 
     def _try_put_index(self) -> None:
         with held_interrupts():
