@@ -85,7 +85,13 @@ def lose_one(
                     os.kill(os.getpid(), signal.SIGKILL)
             if out["batches"] == BEFORE and not last:
                 begun.touch()
-                wait_until(lambda: any("stopped the stream" in line for line in log.lines))
+                wait_until(
+                    lambda: any(
+                        words in line
+                        for line in log.lines
+                        for words in ("stopped the stream", "has gone")
+                    )
+                )
     except headrace.HeadraceError as error:
         out |= {"error": str(error), "kind": type(error).__name__}
     Path(folder, f"process-{process}.json").write_text(json.dumps(out | {"log": log.lines}))

@@ -278,8 +278,8 @@ class Group:
         local = self.local
         while local is not None and time.monotonic() < deadline:
             self.look()
-            if 0 in local.died:
-                return failure_of_peer(local.died[0], self.processes).error()
+            for peer in local.died.values():
+                return failure_of_peer(peer, self.processes).error()
             if self.process == 0 or 0 in local.left or not local.knows(0):
                 break
             time.sleep(_LOOK_S)

@@ -6,6 +6,7 @@ it handed to the others through the sockets: what stands there outlives its writ
 
     the socket is open                   alive, even if it is suspended or does not answer
     it ended, the record says "left"     ended in order, or left the group
+    it ended, the record says "stopped"  ended because of an error of a rank, which is named already
     it ended, the record says else       died; the record says in which epoch
 
 A PID says none of this: it may be used again, and another container's cannot be seen. A key in the
@@ -82,7 +83,8 @@ class RankGone(StreamError):
 class LastRecord:
     """The last words of a process.
 
-    phase: "pass", "between" passes, or "left". epoch: of the pass that it reads.
+    phase: "pass", "between" passes, "stopped" by an error that the others know, or "left". epoch: of
+    the pass that it reads.
     """
 
     rank: int
@@ -130,6 +132,7 @@ class LocalPeers:
         self._unnamed: dict[int, socket.socket] = {}  # accepted, and not named yet
         self._passes: dict[int, tuple[Topology, int]] = {}  # those that this process reads
         self._topology = Topology(rank=process, world_size=processes)
+        self._idle = "between"
         self._owner = os.getpid()
         self._is_closed = False
         with _FORKING:
@@ -142,7 +145,7 @@ class LocalPeers:
             self._listener.listen(_MOST_WAITING)
             self._listener.setblocking(False)
             self._poll.register(self._listener, _END)
-            self._write("between")
+            self._write(self._idle)
         self.number = int(store.add(prefix, 1))
         store.set(f"{prefix}/{self.number}", json.dumps([process, self._owner, self.address]))
 
@@ -191,13 +194,20 @@ class LocalPeers:
     def enter(self, reading: object, topology: Topology, *, epoch: int) -> None:
         """Note that this process starts a pass. reading: an object that stands for the pass."""
         self._topology = topology
+        self._idle = "between"
         self._passes[id(reading)] = topology, epoch
         self._write("pass")
+
+    def stop(self, reading: object) -> None:
+        """Note that this process ends a pass because of an error that the others know."""
+        self._idle = "stopped"
+        self._passes.pop(id(reading), None)
+        self._write("pass" if self._passes else self._idle)
 
     def leave(self, reading: object) -> None:
         """Note that this process has ended a pass; a second call does nothing."""
         if self._passes.pop(id(reading), None) is not None:
-            self._write("pass" if self._passes else "between")
+            self._write("pass" if self._passes else self._idle)
 
     def look(self) -> list[Peer]:
         """Return those that have died since the last look of any thread."""
@@ -230,7 +240,7 @@ class LocalPeers:
             ended.append(peer)
         died = []
         for peer in ended:
-            if peer.last is not None and peer.last.phase == "left":
+            if peer.last is not None and peer.last.phase in ("left", "stopped"):
                 self.left[peer.process] = peer
             else:
                 self.died[peer.process] = peer

@@ -154,9 +154,11 @@ class Watch:
             )
             return starts.begin(self.progress, self._ahead)
         except RanksDiffer as error:
+            self._mark_stopped()
             log.error("%s", error)
             raise
         except StreamError as error:
+            self._mark_stopped()
             # a death is known to all that can hear of it
             if self.failure is None and not isinstance(error, RankGone):
                 self.report(error)
@@ -170,6 +172,7 @@ class Watch:
             return
         distributed = sys.modules.get("torch.distributed")
         if self._group is not None and isinstance(error, getattr(distributed, "DistError", ())):
+            self._mark_stopped()
             raise self._group.store_gone() from error
         self.report(error)
 
@@ -187,9 +190,10 @@ class Watch:
                 self._group.await_all(self.failure)
                 self._group.settle()
             self._raised = self.failure.error()
-            raise self._raised
-        if self._store_gone is not None:
+        elif self._store_gone is not None:
             self._raised = self._store_gone
+        if self._raised is not None:
+            self._mark_stopped()
             raise self._raised
 
     def report(self, error: Exception) -> None:
@@ -209,9 +213,14 @@ class Watch:
         try:
             self._group.await_all(self._group.post(failure))
             self._group.settle()
+            self._mark_stopped()
         except RuntimeError as lost:
             self._group.has_store = False
             log.warning("%s: cannot report the error to the other ranks: %s", self._topology, lost)
+
+    def _mark_stopped(self) -> None:
+        if self._local is not None:
+            self._local.stop(self)
 
     def stop(self, error: Exception | None = None) -> None:  # noqa: ARG002 - the group reports it
         """End the thread, and publish that this process reads no pass."""
@@ -262,7 +271,7 @@ class Watch:
         if self._has_store and self._group is not None:
             try:
                 if not self._group.has_store:
-                    raise RuntimeError("the store of the process group is gone")  # noqa: TRY301 - as the store does
+                    raise RuntimeError("the store of the process group is gone")
                 self._group.tell(lost)
                 self._group.host_has_left()
                 while (failure := self._group.unread()) is not None:

@@ -1,0 +1,53 @@
+"""What processes of one machine do that watch each other; imported by name, so that a child finds it."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import torch.distributed as dist
+from lost_process_cases import wait_until
+
+from headrace.stream.ranks.peers import LocalPeers
+from headrace.stream.ranks.topology import Topology
+
+
+def join(folder: str, process: int, processes: int, group: str = "group") -> LocalPeers:
+    store = dist.PrefixStore(group, dist.FileStore(f"{folder}/store", -1))
+    peers = LocalPeers.join(store, process=process, processes=processes)
+    assert peers is not None
+    return peers
+
+
+def stay(
+    rank: int, process: int, processes: int, folder: str, phase: str, group: str = "group"
+) -> None:
+    """Join, be in this phase, and wait to be killed, or leave.
+
+    phase: "pass", "between", "stopped", "left", or "parent": in a pass, with a child that lives on.
+    """
+    del rank  # of the only one that is started here
+    peers = join(folder, process, processes, group)
+    if phase not in ("between", "left"):
+        peers.enter(peers, Topology(rank=process, world_size=processes), epoch=7)
+    if phase == "stopped":
+        peers.stop(peers)
+    if phase == "parent":
+        child = os.fork()
+        if not child:
+            Path(folder, f"child-{process}").write_text(str(os.getpid()))
+            wait_until(Path(folder, "end").exists)
+            os._exit(0)
+        wait_until(Path(folder, f"child-{process}").exists)
+    if phase == "with a worker that ends":
+        child = os.fork()
+        if not child:
+            os._exit(0)
+        os.waitpid(child, 0)
+    Path(folder, f"here-{process}-{group}").write_text(str(os.getpid()))
+    if phase == "left":
+        peers.say_goodbye()
+    while not Path(folder, "end").exists():
+        peers.look()
+        time.sleep(0.05)
