@@ -49,10 +49,10 @@ def test_every_difference_is_an_error_on_every_rank_before_the_first_batch(told,
                 f"RanksDiffer: rank {rank} of 3: the ranks are about to read different data"
                 in each[name]["error"]
             )
-            first_came = each[name]["error"].replace(
-                "on rank 1", "on rank 0"
-            )  # of those that read alike
-            assert says in first_came, (name, rank)
+            assert says in each[name]["error"], (name, rank)
+            assert each[name]["error"].partition(": ")[2] == told[0][name]["error"].partition(": ")[
+                2
+            ].replace("rank 0 of 3", f"rank {rank} of 3")
             assert "topology=headrace.Topology(rank=0, world_size=1)" in each[name]["error"]
 
 

@@ -96,6 +96,7 @@ def test_the_death_of_a_process_is_seen_with_its_last_record(machine, first):
 def test_who_ends_in_order_or_because_of_a_known_error_has_not_died(machine, phase):
     machine.start(1, phase)
     peers = join(machine.folder, 0, 9)
+    assert {} == looked_for(peers, seconds=0.3)  # it sends its record
     machine.kill(1)
 
     assert {} == looked_for(peers, seconds=0.5)

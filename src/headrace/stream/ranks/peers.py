@@ -83,8 +83,8 @@ class RankGone(StreamError):
 class LastRecord:
     """The last words of a process.
 
-    phase: "pass", "between" passes, "stopped" by an error that the others know, or "left". epoch: of
-    the pass that it reads.
+    phase: "pass", "between" passes, "stopped" by an error that the others know, or "left".
+    epoch: of the pass that it reads.
     """
 
     rank: int
