@@ -230,9 +230,11 @@ def absent_on_rank(rank: int, world_size: int, folder: str) -> None:
         if rank == world_size - 1:
             alone = data.stream(batch_size=5, topology=headrace.Topology(rank=0, world_size=1))
             told["alone"] = sum(len(batch["row"]) for batch in alone)
+            (root / "read-alone").touch()
             for each in range(world_size - 1):
                 wait_for(root / f"gave-up-{each}")
         else:
+            wait_for(root / "read-alone")
             store.set_timeout(timedelta(seconds=1))
         batches, error = 0, ""
         try:

@@ -6,6 +6,7 @@ As a script it is one rank that a launcher starts: `gone_rank_cases.py FOLDER WH
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import sys
@@ -19,12 +20,14 @@ import torch
 import torch.distributed as dist
 from fault_cases import Lines
 from lost_process_cases import wait_until
+from restart_cases import workers_of
 from stream_cases import Numbers, index_of
 
 import headrace
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.loader.torch_dataset import StreamingDataset
+from headrace.stream.ranks.group import default_group
 from headrace.stream.ranks.start import RanksDiffer
 
 ROWS = (40,) * 9
@@ -35,13 +38,14 @@ WHENS = ("before", "barrier", "first", "middle", "blocked", "last", "between")
 
 
 class Slow:
-    """Numbers of which each block takes a minute from when this file exists."""
+    """Numbers of which this process reads so many blocks at once, and each later one in a minute."""
 
-    def __init__(self, when: Path) -> None:
-        self.when = when
+    def __init__(self, blocks: int) -> None:
+        self.left = blocks
 
     def __call__(self, block, columns):
-        if self.when.exists():
+        self.left -= 1
+        if self.left < 0:
             time.sleep(60)
         return Numbers(ROWS)(block, columns)
 
@@ -52,13 +56,13 @@ class Rank:
     def __init__(self, rank: int, world_size: int, folder: str) -> None:
         self.rank, self.world_size, self.folder = rank, world_size, Path(folder)
         self.log = Lines()
-        logger = __import__("logging").getLogger("headrace")
+        logger = logging.getLogger("headrace")
         logger.addHandler(self.log)
-        logger.setLevel("INFO")
+        logger.setLevel(logging.INFO)
         self.told = {"batches": 0, "error": "", "kind": "", "pid": os.getpid(), "gone": None}
 
-    def stream(self, workers: int):
-        read_block = Slow(self.folder / f"slow-{self.rank}")
+    def stream(self, workers: int, blocks: int = 1000):
+        read_block = Slow(blocks)
         if workers:
             dataset = StreamingDataset(index_of(ROWS), read_block, OPTIONS, num_workers=workers)
             return dataset.data_loader(method="fork")
@@ -94,7 +98,8 @@ class Rank:
                 "gone": [getattr(error, name, None) for name in ("rank", "process", "pid")],
                 "differences": getattr(error, "differences", None),
             }
-        self.told |= {"time": time.time(), "log": self.log.lines}
+        local = default_group().local
+        self.told |= {"time": time.time(), "log": self.log.lines, "socket": local.address}
         path = Path(self.folder, f"rank-{self.rank}.json")
         path.with_suffix(".new").write_text(json.dumps(self.told))
         path.with_suffix(".new").rename(path)
@@ -122,7 +127,7 @@ def lose(
 
 
 def lose_one(rank: Rank, who: int, when: str, workers: int) -> None:
-    stream = rank.stream(workers)
+    stream = rank.stream(workers, 4 if when == "blocked" else 1000)
     rank.meet("made")
     dies = rank.rank == who
     if dies and when == "before":
@@ -140,8 +145,8 @@ def lose_one(rank: Rank, who: int, when: str, workers: int) -> None:
                 rank.told["batches"] += 1
                 if number != at:
                     continue
-                if when == "blocked":
-                    (rank.folder / f"slow-{rank.rank}").touch()
+                children = workers_of(os.getpid())
+                Path(rank.folder, f"workers-{rank.rank}").write_text(json.dumps(children))
                 rank.meet("there")
                 if dies:
                     time.sleep(1.0 if when == "blocked" else 0.0)
@@ -258,14 +263,12 @@ def begin_again(
         else:
             for _ in stream:
                 pass
-            me.meet_others(who, "whole")
             if first:
                 time.sleep(2)
         for _ in stream:
             me.told["batches"] += 1
             time.sleep(0.5)
 
-    me.meet_others = lambda but, name: None
     me.keep(read)
     me.meet("end")
 

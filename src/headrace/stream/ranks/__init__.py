@@ -1,21 +1,24 @@
-"""Coordinate the ranks of a job: one loop on each rank, and the store of torch's process group
-between them.
+"""Coordinate the ranks of a job: one loop on each rank, the store of torch's process group between
+them, and sockets between those of one machine.
 
         rank 0                            store of the group                       rank 1
     ┌──────────────────────┐                                             ┌──────────────────────┐
     │ topology             │   a rank finds out who it is, without       │ topology             │
     │   who am I?          │   the store                                 │   who am I?          │
     ├──────────────────────┤                                             ├──────────────────────┤
-    │ watch, for each pass │                                             │ watch, for each pass │
+    │ start, for each pass │                                             │ start, for each pass │
     │   same data for all? │   contract ──▶ begin/…  ◀── contract        │   same data for all? │
     │                      │   nobody gets a batch before all have       │                      │
     │                      │   arrived; a difference stops everybody     │                      │
-    │                      │   failure ──▶ failure/<n> ──▶ all ranks     │                      │
-    │   loop: batches      │   PID     ──▶ here/…  ◀── same machine      │   loop: batches      │
-    │   thread: looks at   │               looks in /proc who died       │   thread: looks at   │
-    │   the store          │   progress ─▶ beat/…  ──▶ rank 0 logs       │   the store          │
-    │                      │               who waits for data            │                      │
-    └──────────────────────┘                                             └──────────────────────┘
+    ├──────────────────────┤                                             ├──────────────────────┤
+    │ watch                │   failure ──▶ failure/<n> ──▶ all ranks     │ watch                │
+    │   loop: batches      │   progress ─▶ beat/…  ──▶ rank 0 logs       │   loop: batches      │
+    │   thread: looks at   │               who waits for data            │   thread: looks at   │
+    │   store and peers    │                                             │   store and peers    │
+    └──────────┬───────────┘                                             └──────────┬───────────┘
+               └───────────── peers: a socket on one machine, which ends ───────────┘
+                              with the process that holds it
+
                    group: the keys of the store, below the name of the present group
 
 A loader says `Watch(self, contract).over(batches)` around a pass, and gets the barrier, errors that
