@@ -30,22 +30,21 @@ from headrace.stream.loader.torch_dataset import StreamingDataset
 from headrace.stream.ranks.group import default_group
 from headrace.stream.ranks.start import RanksDiffer
 
-ROWS = (40,) * 9
+ROWS = (40,) * 60
 STEPS = sum(ROWS) // (3 * 5)  # of each of 3 ranks
-OPTIONS = StreamOptions(batch_size=5, shuffle=True, shuffle_rows=15, lanes=3, prefetch_blocks=1)
+OPTIONS = StreamOptions(batch_size=5, shuffle_rows=15, lanes=3, prefetch_blocks=1)
 PATIENCE_S = 12.0
 WHENS = ("before", "barrier", "first", "middle", "blocked", "last", "between")
 
 
 class Slow:
-    """Numbers of which this process reads so many blocks at once, and each later one in a minute."""
+    """Numbers of which each block takes a minute from when this file exists."""
 
-    def __init__(self, blocks: int) -> None:
-        self.left = blocks
+    def __init__(self, when: Path) -> None:
+        self.when = when
 
     def __call__(self, block, columns):
-        self.left -= 1
-        if self.left < 0:
+        if self.when.exists():
             time.sleep(60)
         return Numbers(ROWS)(block, columns)
 
@@ -61,8 +60,8 @@ class Rank:
         logger.setLevel(logging.INFO)
         self.told = {"batches": 0, "error": "", "kind": "", "pid": os.getpid(), "gone": None}
 
-    def stream(self, workers: int, blocks: int = 1000):
-        read_block = Slow(blocks)
+    def stream(self, workers: int):
+        read_block = Slow(self.folder / f"slow-{self.rank}")
         if workers:
             dataset = StreamingDataset(index_of(ROWS), read_block, OPTIONS, num_workers=workers)
             return dataset.data_loader(method="fork")
@@ -93,6 +92,7 @@ class Rank:
             read()
         except (headrace.HeadraceError, RuntimeError) as error:
             self.told |= {
+                "raised": time.time(),
                 "error": str(error),
                 "kind": type(error).__name__,
                 "gone": [getattr(error, name, None) for name in ("rank", "process", "pid")],
@@ -127,7 +127,7 @@ def lose(
 
 
 def lose_one(rank: Rank, who: int, when: str, workers: int) -> None:
-    stream = rank.stream(workers, 4 if when == "blocked" else 1000)
+    stream = rank.stream(workers)
     rank.meet("made")
     dies = rank.rank == who
     if dies and when == "before":
@@ -147,6 +147,8 @@ def lose_one(rank: Rank, who: int, when: str, workers: int) -> None:
                     continue
                 children = workers_of(os.getpid())
                 Path(rank.folder, f"workers-{rank.rank}").write_text(json.dumps(children))
+                if when == "blocked":
+                    (rank.folder / f"slow-{rank.rank}").touch()
                 rank.meet("there")
                 if dies:
                     time.sleep(1.0 if when == "blocked" else 0.0)
@@ -223,8 +225,8 @@ def differ(rank: int, world_size: int, port: int, folder: str, number: int, who:
         {"columns": ["row"]},
         {"shuffle": False},
         {"remainder": "drop"},
-        {"rows": (40,) * 8},
-        {"rows": (40,) * 8 + (39,)},
+        {"rows": ROWS[1:]},
+        {"rows": (*ROWS[1:], 39)},
         {"epoch": 1},
     ]
     change = changes[number] if rank == who else {}

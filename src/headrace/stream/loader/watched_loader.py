@@ -15,14 +15,14 @@ import functools
 import logging
 import re
 import signal
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from multiprocessing import get_start_method
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch.utils.data import DataLoader
 
-from headrace.errors import EngineError, HeadraceError
+from headrace.errors import EngineError, HeadraceError, StreamError
 from headrace.stream.loader.check_collation import told_to_accelerate
 from headrace.stream.ranks.stats import StreamStats
 from headrace.stream.read.batch import Batch
@@ -81,7 +81,20 @@ class WatchedLoader(DataLoader[Batch]):
         )
         if self.num_workers:  # the dataset now knows whether the loop is watched
             begun.append(self._begin())
+            batches = self._started(batches, begun)
         return told_to_accelerate(batches, steps=len(self))
+
+    def _started(
+        self, batches: Iterator[Batch], begun: list[GuardedWorkers]
+    ) -> Generator[Batch, None, None]:
+        """Yield the batches, and end the workers at once if the ranks do not start the pass."""
+        try:
+            yield from batches
+        except StreamError:
+            if begun and hasattr(begun[0], "abandon"):
+                begun.pop().abandon()
+                self._iterator = None
+            raise
 
     def _get_iterator(self) -> Any:
         if not self.num_workers:

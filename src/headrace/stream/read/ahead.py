@@ -78,7 +78,7 @@ def end_threads(threads: Threads, *, finalizing: Callable[[], bool] = sys.is_fin
         return
     is_own = threads.starter is threading.current_thread()
     waits = is_own or not getattr(_this_thread, "reads", False)
-    if getattr(_this_thread, "leaves", False):
+    if is_leaving():
         waits = False
     threads.shutdown(wait=waits, cancel_futures=True)
 
@@ -105,6 +105,11 @@ def leaving() -> Generator[None, None, None]:
         yield
     finally:
         _this_thread.leaves = False
+
+
+def is_leaving() -> bool:
+    """Return whether this thread ends a pass because another rank has gone."""
+    return bool(getattr(_this_thread, "leaves", False))
 
 
 def check_while_waiting() -> None:

@@ -28,7 +28,7 @@ from torch._C import _remove_worker_pids
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from headrace.errors import HeadraceError
-from headrace.stream.read.ahead import CHECK_S, check_while_waiting
+from headrace.stream.read.ahead import CHECK_S, check_while_waiting, is_leaving
 
 _METHODS = (
     "_mark_worker_as_unavailable",
@@ -140,6 +140,12 @@ class GuardedWorkers(_MultiProcessingDataLoaderIter):
         process = self._workers[worker]
         return int(process.pid or 0), process.exitcode
 
+    def abandon(self) -> None:
+        """End all workers at once, because the pass ends on every rank."""
+        self.abandoned = True
+        if not self._shutdown:
+            self._abandon()
+
     def _mark_worker_as_unavailable(self, worker_id: int, shutdown: bool = False) -> None:
         # torch's own check found it dead
         if not shutdown and not self._workers[worker_id].is_alive():
@@ -154,9 +160,7 @@ class GuardedWorkers(_MultiProcessingDataLoaderIter):
         try:
             check_while_waiting()
         except HeadraceError:
-            self.abandoned = True
-            if not self._shutdown:
-                self._abandon()
+            self.abandon()
             raise
         return super()._try_get_data(timeout)  # type: ignore[no-untyped-call]
 
@@ -165,7 +169,7 @@ class GuardedWorkers(_MultiProcessingDataLoaderIter):
             super()._try_put_index()
 
     def _shutdown_workers(self) -> None:
-        if not self._lost:
+        if not self._lost and not is_leaving():
             super()._shutdown_workers()
         elif not self._shutdown:
             self._abandon()
