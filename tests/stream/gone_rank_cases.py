@@ -139,26 +139,27 @@ def lose_one(rank: Rank, who: int, when: str, workers: int) -> None:
             wait_until(Path(rank.folder, "killed").exists)
 
     def read() -> None:
-        at = {"first": 1, "middle": STEPS // 2, "blocked": 2, "last": STEPS}.get(when)
-        for _ in range(2):
+        at = {"first": 1, "middle": STEPS // 2, "last": STEPS}.get(when)
+        for epoch in range(2):
             for number, _ in enumerate(stream, start=1):
                 rank.told["batches"] += 1
-                if number != at:
-                    continue
-                children = workers_of(os.getpid())
-                Path(rank.folder, f"workers-{rank.rank}").write_text(json.dumps(children))
-                if when == "blocked":
-                    (rank.folder / f"slow-{rank.rank}").touch()
-                rank.meet("there")
-                if dies:
-                    time.sleep(1.0 if when == "blocked" else 0.0)
-                    rank.killed()
-                if when != "blocked":
+                if number == 1:
+                    children = workers_of(os.getpid())
+                    Path(rank.folder, f"workers-{rank.rank}").write_text(json.dumps(children))
+                if number == at:
+                    rank.meet("there")
+                    if dies:
+                        rank.killed()
                     rank.hold()
+                if when == "blocked" and epoch and dies:
+                    time.sleep(1)  # the others wait for their first batch
+                    rank.killed()
             if when == "between":
                 rank.meet("between")
                 if dies:
                     rank.killed()
+            if when == "blocked" and not dies:
+                (rank.folder / f"slow-{rank.rank}").touch()
 
     rank.keep(read)
     os._exit(0)  # what still reads for a minute is not waited for
