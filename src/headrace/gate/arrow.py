@@ -22,6 +22,7 @@ from headrace.errors import CorruptShard
 from headrace.gate.flatbuffer import Table, root_table
 from headrace.gate.growth import decoded_bytes
 from headrace.gate.mapped import Identity, Mapped, map_bytes
+from headrace.gate.whole import is_whole
 
 RESTORE = "restore the file or prepare the run again"
 # A record batch may have so many rows, and bytes once it is decompressed, or more if that is at
@@ -39,6 +40,7 @@ _DICTIONARY = 2
 _MOST_KNOWN = 1 << 17  # validated batches to remember
 # (identity of the file, offset of the batch) → bits of its validated columns
 _known: dict[tuple[Identity, int], int] = {}
+_OF_SCHEMA = -1  # in place of an offset
 
 
 class Message(NamedTuple):
@@ -96,6 +98,7 @@ class ArrowFile:
             else:
                 self._reader = pa.ipc.open_stream(self._source)
             self.schema: pa.Schema = self._reader.schema
+            self._check_names()
 
     @property
     def batch_count(self) -> int:
@@ -207,13 +210,25 @@ class ArrowFile:
             if not known >> column & 1:
                 values = record.column(place)
                 values.validate(full=not pa.types.is_primitive(values.type))
+                if not is_whole(values):
+                    raise pa.ArrowInvalid("a buffer ends within a value")
                 self._refuse_growth(decoded_bytes(values), values.nbytes)
             new |= 1 << column
-        if self._identity is not None and new & ~known:
+        if new & ~known:
+            self._remember(offset, known | new)
+        return record.select(places)
+
+    def _check_names(self) -> None:
+        """Read every name and type, because one that is not UTF-8 raises whenever it is read."""
+        if self._identity is None or (self._identity, _OF_SCHEMA) not in _known:
+            str(self.schema)
+            self._remember(_OF_SCHEMA, 0)
+
+    def _remember(self, offset: int, columns: int) -> None:
+        if self._identity is not None:
             if len(_known) >= _MOST_KNOWN:
                 _known.clear()
-            _known[self._identity, offset] = known | new
-        return record.select(places)
+            _known[self._identity, offset] = columns
 
     def _check_dictionaries(self) -> None:
         if not self._dictionaries_checked:
@@ -308,7 +323,7 @@ class ArrowFile:
             yield
         except (FileNotFoundError, PermissionError):
             raise
-        except (OSError, pa.ArrowException, StopIteration, struct.error) as error:
+        except (OSError, ValueError, pa.ArrowException, StopIteration, struct.error) as error:
             raise CorruptShard(
                 f"cannot be read ({error})",
                 path=self.path,

@@ -13,8 +13,9 @@ import errno
 import os
 import stat
 import threading
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -24,7 +25,8 @@ from headrace.arrays import U8
 from headrace.errors import CorruptShard
 
 _REMEDY = "restore it; give other programs a copy to write to"
-_MOST_AT_ONCE = 256
+_MOST_AT_ONCE = 64
+Item = TypeVar("Item")
 
 
 class Identity(NamedTuple):
@@ -99,6 +101,14 @@ def check_mapped() -> None:
             _turn += _MOST_AT_ONCE
     for name, identity in files:
         _check(name, identity)
+
+
+def while_mapped(items: Iterable[Item]) -> Iterator[Item]:
+    """Yield the same items, and check before each is made, as `check_mapped` does."""
+    check_mapped()
+    for item in items:
+        yield item
+        check_mapped()
 
 
 def _check(name: str, identity: Identity) -> None:

@@ -33,6 +33,7 @@ import pyarrow as pa
 from headrace.arrays import I64, Bools
 from headrace.dataset.index import SplitIndex
 from headrace.errors import CorruptShard, HeadraceError, StreamError
+from headrace.gate.mapped import while_mapped
 from headrace.stream.loader.options import IN_ARROW, STORE_THREADS, VALID, StreamOptions
 from headrace.stream.order.epoch import Pool, natural_rows, span_rows
 from headrace.stream.order.plan import MOST_POOLS_AHEAD, Plan, least_pool_rows, plan_pools
@@ -125,10 +126,10 @@ def read_share(  # noqa: PLR0913 - all are settings
     ready = made_ahead(pools, thread_name="headrace-read-pool")
     with closing(ready), fetcher:  # the fetcher ends first, so nothing still waits for blocks
         delivered = 0
-        for items, rows in whole_batches(ready, options.batch_size):
+        for items, rows in while_mapped(whole_batches(ready, options.batch_size)):
             is_row = np.arange(delivered, delivered + items) < rank_rows.rows
             delivered += items
-            yield from make(mark_real(rows, is_row, quarantine), options.batch_size)
+            yield from while_mapped(make(mark_real(rows, is_row, quarantine), options.batch_size))
 
 
 def _has_long_lanes(plan: Plan) -> bool:

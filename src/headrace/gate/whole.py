@@ -1,0 +1,52 @@
+"""Check that the buffers of arrays hold whole numbers, which numpy asks of a buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+_TEXTS = {pa.string(): 4, pa.binary(): 4, pa.large_string(): 8, pa.large_binary(): 8}
+_VIEWS = (pa.string_view(), pa.binary_view())
+_UNKNOWN = 0
+
+
+def is_whole(array: pa.Array) -> bool:
+    """Return whether each buffer of an array holds a whole number of its values or offsets."""
+    for buffer, width in zip(array.buffers(), _widths(array.type), strict=False):
+        if width == _UNKNOWN:
+            break
+        if buffer is not None and buffer.size % width:
+            return False
+    return not pa.types.is_dictionary(array.type) or is_whole(array.dictionary)
+
+
+def _widths(type_: pa.DataType) -> Iterator[int]:
+    """Yield the bytes of an element of each buffer, in Arrow's order.
+
+    1: any size will do. `_UNKNOWN`: Arrow alone knows the number and order of further buffers.
+    """
+    yield 1  # bits of validity
+    if type_ in _TEXTS:
+        yield _TEXTS[type_]
+        yield 1
+    elif type_ in _VIEWS:
+        yield 16
+        yield _UNKNOWN
+    elif pa.types.is_primitive(type_) or pa.types.is_decimal(type_):
+        yield max(1, type_.bit_width // 8)
+    elif pa.types.is_dictionary(type_):
+        yield type_.index_type.bit_width // 8
+    else:
+        yield from _widths_of_nested(type_)
+
+
+def _widths_of_nested(type_: pa.DataType) -> Iterator[int]:
+    if pa.types.is_list(type_):
+        yield 4
+    elif pa.types.is_large_list(type_):
+        yield 8
+    elif not pa.types.is_struct(type_) and not pa.types.is_fixed_size_list(type_):
+        yield _UNKNOWN
+    for number in range(type_.num_fields):
+        yield from _widths(type_.field(number).type)
