@@ -7,6 +7,7 @@ recipe is one more row.
 from __future__ import annotations
 
 import functools
+import json
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from chats import small_tokenizer
+from events import VALUES, random_events, write_events
 from large_histories import IN_MEMORY, MERGED, MERGED_ALONE, write_large
 from pings import dealt, random_pings, write_pings
 from recipe_cases import sources
@@ -181,6 +184,46 @@ def _series(directory: Path) -> Settings:
     }
 
 
+def _preferences(directory: Path) -> Settings:
+    directory.mkdir(parents=True)
+    question = [{"role": "user", "content": "how many apples are there"}]
+    rows = []
+    for number in range(60):
+        good, bad = (
+            [{"role": "assistant", "content": text}] for text in (f"there are {number}", "no idea")
+        )
+        prompt = [{**question[0], "content": f"how many apples are in box {number}"}]
+        rows.append(json.dumps({"prompt": prompt, "chosen": good, "rejected": bad}))
+    (directory / "pairs.jsonl").write_text("\n".join(rows) + "\n")
+    return {
+        "blend": str(directory / "pairs.jsonl"),
+        "tokenizer": str(small_tokenizer(directory / "tokenizer")),
+        "train_ratio": 0.6,
+        "val_ratio": 0.2,
+        "test_ratio": 0.2,
+    }
+
+
+def _packed_series(directory: Path) -> Settings:
+    return _series(directory) | {"layout": "packed"}
+
+
+def _events(directory: Path) -> Settings:
+    source = write_events(directory / "in", random_events(5, 800), 2)
+    return {
+        "source": str(source),
+        "entity": "user",
+        "entity_kind": "text",
+        "peer": "page",
+        "peer_kind": "text",
+        "time": "when",
+        "values": VALUES,
+        "partitions": 2,
+        "train_ratio": 0.6,
+        "format": "arrow",
+    }
+
+
 RECIPES = {
     "split csv.gz": FaultRecipe(headrace.TemporalSplit, _split, read_batches),
     "split single parquet": FaultRecipe(headrace.TemporalSplit, _single, read_batches),
@@ -201,7 +244,13 @@ LARGE = {
         headrace.Histories, _large(**MERGED_ALONE, train_ratio=0.6), read_contexts
     ),
 }
-_EVERY = RECIPES | LARGE
+# Runs with further kinds of files.
+OTHERS = {
+    "preferences": FaultRecipe(headrace.Preferences, _preferences, read_batches),
+    "histories of texts": FaultRecipe(headrace.Histories, _events, read_contexts),
+    "packed series": FaultRecipe(headrace.Series, _packed_series, read_batches),
+}
+_EVERY = RECIPES | LARGE | OTHERS
 
 
 @functools.cache

@@ -21,7 +21,7 @@ from headrace.dataset.open import FinishedRun
 from headrace.dataset.verify import Check
 from headrace.engine.local import run_tasks
 from headrace.formats.content import NOTHING, Repeated, among, count_sorted, row_digests, tagged
-from headrace.gate.json import find_object
+from headrace.gate.json import find_object, interpreting
 from headrace.recipe import recipe_of_run
 from headrace.settings import Duplicates
 
@@ -35,17 +35,20 @@ def roles_of(dataset: IndexedDataset) -> dict[str, Any]:
     manifest = getattr(dataset, "manifest", None)
     if manifest is None:
         return {}
-    settings = find_object(dataset.root / "config.json")
+    path = dataset.root / "config.json"
+    settings = find_object(path)
     if settings is None:
         return {}
-    roles: dict[str, Any] = {
-        "targets": tuple(settings.get("targets") or ()),
-        "null_values": tuple(settings.get("null_values") or ()),
-        "label_horizon": settings.get("label_horizon"),
-        "cutoff_us": manifest.metadata.get("cutoff_us"),
-    }
     named = {name: settings.get(name) for name in ("time", "entity", "label", "time_format")}
-    for role, name in {**named, **recipe_of_run(manifest.recipe).roles(settings)}.items():
+    with interpreting(path):
+        roles: dict[str, Any] = {
+            "targets": tuple(settings.get("targets") or ()),
+            "null_values": tuple(settings.get("null_values") or ()),
+            "label_horizon": settings.get("label_horizon"),
+            "cutoff_us": manifest.metadata.get("cutoff_us"),
+        }
+        named |= recipe_of_run(manifest.recipe).roles(settings)
+    for role, name in named.items():
         # Settings name columns of the source, which packed rows no longer have.
         if isinstance(name, str) and (role == "time_format" or name in dataset.schema.names):
             roles[role] = name

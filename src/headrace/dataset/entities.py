@@ -43,7 +43,7 @@ from headrace.errors import CorruptShard, InputError, SettingsError, setting_nam
 from headrace.formats.text_columns import as_text
 from headrace.gate.arrow import ArrowFile
 from headrace.gate.cache_entry import content_bytes, identity_of
-from headrace.gate.json import read_object
+from headrace.gate.json import interpreting, read_object
 from headrace.gate.mapped import map_bytes
 from headrace.keyed_hash import hash_texts
 from headrace.recipe import recipe_of_run
@@ -75,8 +75,10 @@ def entity_column(dataset: IndexedDataset, column: str | None = None) -> str:
     name = column
     if manifest is not None and column is None:
         recipe = f"a run of {manifest.recipe!r}"
-        config = read_object(dataset.root / "config.json")
-        name = recipe_of_run(manifest.recipe).roles(config).get("entity")
+        path = dataset.root / "config.json"
+        config = read_object(path)
+        with interpreting(path):
+            name = recipe_of_run(manifest.recipe).roles(config).get("entity")
         source = manifest.metadata.get("source_facts")
         name = (
             name

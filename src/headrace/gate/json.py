@@ -6,11 +6,13 @@ reader expects of it, the reader checks.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from headrace.digest import loads
-from headrace.errors import CorruptShard
+from headrace.errors import CorruptShard, SettingsError
 from headrace.storage.places import place_of
 
 LARGEST = 64 << 20  # bytes; parsed, they take up to thirty times as much
@@ -59,6 +61,22 @@ def find_object(path: Path) -> dict[str, Any] | None:
         return None
     except (OSError, ValueError) as error:
         raise CorruptShard(f"cannot be read ({error})", path=path, remedy=_RESTORE) from error
+
+
+@contextmanager
+def interpreting(path: Path) -> Iterator[None]:
+    """Name the file if its facts, as the block uses them, are not those that are written there.
+
+    For values that lack a key or have another type. Raises `CorruptShard`.
+    """
+    try:
+        yield
+    except (SettingsError, LookupError, TypeError, ValueError, AttributeError) as error:
+        raise CorruptShard(
+            f"does not say what it should ({type(error).__name__}: {error})",
+            path=path,
+            remedy=_RESTORE,
+        ) from error
 
 
 def _inside(values: list[Any]) -> list[Any]:

@@ -14,13 +14,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import CorruptShard
-from headrace.gate.json import read_object
+from headrace.gate.json import interpreting, read_object
 from headrace.gate.parquet import read_run_table
 from headrace.histories import ID_KINDS
 from headrace.histories.codec.addresses import Addresses, render, to_numbers
 from headrace.histories.codec.rows import Decoded, damaged, decode_together
 from headrace.histories.codec.values import FAILED, decode_latencies, is_missing
-from headrace.histories.config import value_role
+from headrace.histories.config import Histories, value_role
 from headrace.histories.contexts.reading import ROWS, find_histories
 from headrace.histories.dictionary import Dictionary, dictionary_file
 from headrace.histories.shard_file import read_blobs
@@ -128,7 +128,11 @@ def _read_split(root: Path, split: str) -> Iterator[pa.RecordBatch]:
 
 def columns_of_run(root: Path) -> RunColumns:
     """Read the columns of a run."""
-    config = read_object(root / "config.json")
+    path = root / "config.json"
+    config = read_object(path)
+    config.pop("recipe", None)
+    with interpreting(path):
+        config = Histories(**config).config()
     roles = [role for role in ("entity", "peer") if config[f"{role}_kind"] == "text"]
     for number, type_name in enumerate(config.get("values", {}).values()):
         if type_name == "category":

@@ -29,7 +29,7 @@ from headrace.digest import sha256_file
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import CorruptShard
 from headrace.formats.content import NOTHING, Repeated
-from headrace.gate.json import read_object
+from headrace.gate.json import interpreting, read_object
 from headrace.gate.parquet import open_run_table
 from headrace.histories import ID_KINDS
 from headrace.histories.codec.addresses import Addresses, render, to_numbers
@@ -166,9 +166,11 @@ def _check_sum(run: FinishedRun, results: Sequence[ShardResult], *, compare: boo
 
 def _settings_of(root: Path) -> Histories:
     """Return the settings of a run."""
-    config = read_object(root / "config.json")
+    path = root / "config.json"
+    config = read_object(path)
     config.pop("recipe", None)
-    return Histories(**config)
+    with interpreting(path):
+        return Histories(**config)
 
 
 def _open_dictionary(path: Path, entry: Mapping[str, Any]) -> Dictionary:

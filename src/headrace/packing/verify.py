@@ -32,13 +32,13 @@ import pyarrow.parquet as pq
 
 from headrace.arrays import I64, U64
 from headrace.bins.rows import PackedRows, first_fault, shift_left
-from headrace.dataset.manifest import in_usual_order
+from headrace.dataset.manifest import MANIFEST, in_usual_order
 from headrace.dataset.open import FinishedRun
 from headrace.dataset.verify import Check
 from headrace.digest import sha256_file
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import CorruptShard, MissingExtra
-from headrace.gate.json import read_object
+from headrace.gate.json import interpreting, read_object
 from headrace.near.stages import find_near
 from headrace.packing.blend import SPLITS
 from headrace.packing.chats.hub import cached_directory, digests_in
@@ -68,12 +68,14 @@ class _SeenBins:
 
 def verify_packed(run: FinishedRun, workers: int | None = None) -> list[Check]:
     """Read every shard once and check the laws above. O(row group) of memory per worker."""
-    config = read_object(run.root / "config.json")
+    path = run.root / "config.json"
+    config = read_object(path)
     # No law depends on the packer, which may be gone from newer versions; the tokenizer need not be
     # on this machine.
     for name in ("recipe", "algorithm", "tokenizer", "chat_template"):
         config.pop(name, None)
-    settings = PackedSequences(**config)
+    with interpreting(path):
+        settings = PackedSequences(**config)
     groups = run.manifest.metadata["groups"]
     names = [name for group in groups for name in group["shards"]]
     looks = [partial(_look_at, run, settings, name) for name in names]
@@ -478,22 +480,25 @@ def verify_preferences(run: FinishedRun, workers: int | None = None) -> list[Che
 
     O(row group) of memory per worker, and 8 bytes per row.
     """
-    config = read_object(run.root / "config.json")
-    most = config["max_tokens"]
-    known = run.manifest.metadata["encoder"]["vocabulary"]
+    path = run.root / "config.json"
+    config = read_object(path)
+    with interpreting(path):
+        most = config["max_tokens"]
+        columns = id_columns(config["kind"])
+        duplicates = config["duplicates"] or ("group" if config["blend"]["datasets"] else "count")
+        if not isinstance(most, int | None):
+            raise TypeError(f"max_tokens is {most!r}")
+    with interpreting(run.root / MANIFEST):
+        known = int(run.manifest.metadata["encoder"]["vocabulary"])
     seen: dict[str, list[_SeenRows]] = {}
     for split in in_usual_order(run.splits):
         shards = run.split_index(split).shards
-        looks = [
-            partial(_look_at_shard, run, id_columns(config["kind"]), name, most, known)
-            for name in shards
-        ]
+        looks = [partial(_look_at_shard, run, columns, name, most, known) for name in shards]
         seen[split] = run_tasks(looks, workers or default_workers())
     prompts = {
         split: [prints for shard in shards for prints in shard.prompts]
         for split, shards in seen.items()
     }
-    duplicates = config["duplicates"] or ("group" if config["blend"]["datasets"] else "count")
     return [
         _rows_check(run, seen),
         _content_check(prompts, "prompts", "no prompt of a split is in another", duplicates),

@@ -24,12 +24,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.arrays import F32, I64
+from headrace.dataset.manifest import MANIFEST
 from headrace.dataset.open import FinishedRun
 from headrace.dataset.sound import damaged
 from headrace.digest import canonical_json, sha256_hex
 from headrace.formats.dates import moment
 from headrace.formats.write import BLOCK_BYTES, BLOCK_ROWS, HashingFile
-from headrace.gate.json import read_object
+from headrace.gate.json import interpreting, read_object
 from headrace.gate.parquet import read_run_table
 from headrace.report.words import many_entities
 from headrace.run.context import TaskFiles
@@ -346,10 +347,13 @@ def shared_times(run: Path, settings: Series) -> list[str]:
 
 def stored_settings(run: FinishedRun) -> Series:
     """Read the settings that the run was made with, with the frequency that it found."""
-    config = read_object(run.root / "config.json")
+    path = run.root / "config.json"
+    config = read_object(path)
     config.pop("recipe", None)
-    settings = Series(**config | {"frequency": run.manifest.metadata["frequency"]})
-    settings.__dict__["division"] = Division.from_facts(settings, run.manifest.metadata)
+    with interpreting(path):
+        settings = Series(**config | {"frequency": run.manifest.metadata["frequency"]})
+    with interpreting(run.root / MANIFEST):
+        settings.__dict__["division"] = Division.from_facts(settings, run.manifest.metadata)
     return settings
 
 

@@ -35,7 +35,7 @@ from headrace.folds.settings import Rolling
 from headrace.formats.content import NOTHING, row_digests
 from headrace.formats.dates import MISSING, Dates, parse_dates
 from headrace.formats.text_columns import as_text, nulled
-from headrace.gate.json import read_object
+from headrace.gate.json import interpreting, read_object
 from headrace.split.allocate import EntitySet, Hashes, hash_entities, hash_null_entity
 from headrace.split.cutoff import DateBins, cutoffs, in_utc
 from headrace.split.features.cells import FoldCells, fold_cells
@@ -260,9 +260,11 @@ class _SplitOutput:
 
 def settings_of(run: FinishedRun) -> TemporalSplit:
     """Return the settings of a finished run."""
-    config = read_object(run.root / "config.json")
+    path = run.root / "config.json"
+    config = read_object(path)
     config.pop("recipe", None)
-    return TemporalSplit(**config)
+    with interpreting(path):
+        return TemporalSplit(**config)
 
 
 def times_of(run: FinishedRun, settings: TemporalSplit, table: pa.Table) -> tuple[Dates, I64]:
