@@ -13,6 +13,8 @@ from parquet_bombs import BOMBS, GROUP, coded
 
 from headrace.digest import sha256_file
 from headrace.errors import CorruptShard
+from headrace.formats.source import read_block
+from headrace.formats.types import Target
 from headrace.gate.parquet import open_run_table, read_run_table
 from raised import raised
 
@@ -115,3 +117,23 @@ def test_rows_that_the_caller_knows_of_are_read(tmp_path: Path) -> None:
     with raised(CorruptShard, path=path):
         read_run_table(path)
     assert GROUP == read_run_table(path, least=200 << 20).num_rows
+
+
+def read_planned(path: str) -> None:
+    """Read a row group of which fewer rows were planned."""
+    limit_memory(1 << 30)
+    target = Target.of(pa.schema({"text": pa.string(), "number": pa.int64()}))
+    with raised(CorruptShard, path=path, row="row group 0"):
+        read_block(
+            Path(path), "parquet", block=0, offset=0, length=0, target=target, names=[], rows=10
+        )
+
+
+def test_a_row_group_of_other_rows_than_planned_is_not_decoded(tmp_path: Path) -> None:
+    path = tmp_path / "part-0.parquet"
+    table = pa.table({"text": coded("x" * 3000, GROUP), "number": np.zeros(GROUP, np.int64)})
+    pq.write_table(table, path, store_schema=False)
+    ended = run_child("test_parquet:read_planned", str(path), output=tmp_path / "output.txt")
+
+    assert 0 == ended.code, ended.output[-3000:]
+    assert ended.cpu_s < 1

@@ -234,6 +234,8 @@ class BlockReader:
                 null_values=self._null_values,
                 pages="trust" if checksum else "check",
                 content=content,
+                # of a plain shard that was changed, more is known after it was read
+                rows=int(index.rows[number]) if index.stamps is None else None,
             )
         except CorruptShard:
             if copy is None or copy.exists():

@@ -163,39 +163,39 @@ def open_file(
     return _file(source, fetched.metadata, pages, coded, pre_buffer=True)
 
 
-def read_group(
-    path: Path,
-    file_type: FileType,
-    group: int,
-    columns: Sequence[str],
-    pages: Pages,
-    content: pa.Buffer | None = None,
-) -> pa.Table:
+def read_group(block: BlockRead, columns: Sequence[str]) -> pa.Table:
     """Read the named columns of one row group, in that order; decoded on the calling thread.
 
-    content: the bytes of the file, if they are in memory.
+    block.content: the bytes of the file, if they are in memory. block.rows: what the group must
+    have, if that is known.
 
     Raises what Arrow raises for a damaged file, and `InputError` if it is not a Parquet file.
     """
-    if file_type.compression != "none":
-        with open_file(path, file_type, pages) as file:
+    path, group, rows = block.path, block.block, block.rows
+    if block.file_type.compression != "none":
+        with open_file(path, block.file_type, block.pages) as file:
             raw = _raw_names(file.schema_arrow)
             return _group(file, group, [raw[name] for name in columns], columns)
     footer = _footer(path)
     fact = footer.version
     try:
+        groups = footer.metadata.num_row_groups
+        if rows is not None and group < groups:
+            actual = footer.metadata.row_group(group).num_rows
+            if actual != rows:  # decoding it might take any memory
+                raise pa.ArrowInvalid(f"it has {actual:,} rows, the index says {rows:,}")
         file_names = [footer.raw[name] for name in columns]
         source: Any = str(path)
-        if content is not None:
-            source = pa.BufferReader(content)
+        if block.content is not None:
+            source = pa.BufferReader(block.content)
         elif isinstance(fact, Fact):  # fetch the bytes that are needed
-            if group >= footer.metadata.num_row_groups:
-                raise pa.ArrowInvalid(f"it has {footer.metadata.num_row_groups} row groups")
+            if group >= groups:
+                raise pa.ArrowInvalid(f"it has {groups} row groups")
             chunks = place_of(path).read_pieces(
                 _column_ranges(footer.metadata, fact.size, group, file_names), fact
             )
             source = pa.PythonFile(place_of(path).open(fact, chunks), mode="r")
-        with _file(source, footer.metadata, pages) as file:
+        with _file(source, footer.metadata, block.pages) as file:
             return _group(file, group, file_names, columns)
     except BaseException:
         _kept.drop(str(path))  # read the footer again after any error
@@ -458,24 +458,16 @@ class ParquetCode(FormatCode):
     def read_block(self, block: BlockRead, target: Target) -> pa.Table:
         """Read one row group. block.content: the bytes of the file, if they are in memory."""
         try:
-            table = read_group(
-                block.path,
-                block.file_type,
-                block.block,
-                target.schema.names,
-                block.pages,
-                block.content,
-            )
+            return in_schema(read_group(block, target.schema.names), target)
         except FileNotFoundError:
             raise
-        except (OSError, pa.ArrowInvalid, KeyError, InputError) as error:
+        except (OSError, ValueError, pa.ArrowException, KeyError, InputError) as error:
             raise CorruptShard(
                 f"{error.args[0] if isinstance(error, InputError) else error}",
                 path=block.path,
                 row=f"row group {block.block}",
                 remedy="restore the file or prepare the run again",
             ) from error
-        return in_schema(table, target)
 
     def open_sink(self, file: HashingFile, settings: WriteSettings) -> ParquetSink:
         """Begin a file whose options follow from the schema and the first row group."""

@@ -218,6 +218,7 @@ class BlockRead:
     null_values: Sequence[str] = ()
     pages: Pages = "check"
     content: pa.Buffer | None = None
+    rows: int | None = None
 
     @property
     def words(self) -> str:

@@ -196,6 +196,7 @@ def read_block(  # noqa: PLR0913 - all are settings
     null_values: Sequence[str] = (),
     pages: Pages = "check",
     content: pa.Buffer | None = None,
+    rows: int | None = None,
 ) -> pa.Table:
     """Read one block as the target's columns.
 
@@ -203,9 +204,12 @@ def read_block(  # noqa: PLR0913 - all are settings
     offset, length: byte range (text, Arrow streams); a CSV or TSV block at offset 0 begins with the
     header of its file, which is not a row. names: of all columns of the file, which delimited text
     needs. pages: "trust" skips the page checksums of Parquet, if the bytes of the file were
-    verified before. content: these bytes, if they are in memory. Thread-safe; the work releases the
-    interpreter lock. Raises `CorruptShard` naming file and block if the bytes cannot be read as
-    they were written, and `InputError` if a text is not of its declared type.
+    verified before. content: these bytes, if they are in memory. rows: of the block, as it
+    was planned; a Parquet file with others is refused before it is decoded. Thread-safe; the work
+    releases the interpreter lock.
+
+    Raises `CorruptShard` naming file and block if the bytes cannot be read as they were written,
+    and `InputError` if a text is not of its declared type.
     """
     file_type = file_type_of_word(word)
     block_read = BlockRead(
@@ -219,6 +223,7 @@ def read_block(  # noqa: PLR0913 - all are settings
         null_values=null_values,
         pages=pages,
         content=content,
+        rows=rows,
     )
     try:
         return file_type.format.load().read_block(block_read, target)

@@ -26,7 +26,7 @@ from headrace.dataset.open import find_run
 from headrace.dataset.sound import damaged
 from headrace.errors import InputError, SettingsError, setting, setting_name
 from headrace.gate.arrow import ArrowFile, mapped_file
-from headrace.gate.json import parse_object
+from headrace.gate.json import interpreting, parse_object
 from headrace.gate.mapped import Mapped
 from headrace.gate.parquet import read_run_table
 from headrace.series.arrays.axis import Frequency, times_at
@@ -256,7 +256,8 @@ class SeriesStore:
         self.columns = _columns_of(table.schema, root / ENTITIES)
         self.folds = len(manifest.metadata.get("folds", ()))
         ranges = manifest.metadata["parts"]["ranges"]
-        self.shards, self.bases, self.entities = _entities_of(table, root / ENTITIES, ranges)
+        with interpreting(root / ENTITIES):
+            self.shards, self.bases, self.entities = _entities_of(table, root / ENTITIES, ranges)
         self.static_names: tuple[str, ...] = ()
         self.static: F32 = np.empty((0, 0), np.float32)
         if (root / STATICS).exists():
