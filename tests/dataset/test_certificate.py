@@ -132,7 +132,7 @@ def test_words_of_another_version_are_no_difference(split: Path, tmp_path: Path)
 @pytest.mark.parametrize(
     ("data", "remedy"),
     [
-        (b"no JSON", "give a file of --certificate"),
+        (b"no JSON", "give a file that `headrace verify OUT --certificate` wrote"),
         (b"[1]", "give a file that `headrace verify OUT --certificate` wrote"),
         (
             b'{"kind": "headrace.certificate", "format_version": 9}',
@@ -144,7 +144,7 @@ def test_words_of_another_version_are_no_difference(split: Path, tmp_path: Path)
         ),
         (
             b'{"kind": "headrace.certificate", "format_version": 1, "rows": NaN}',
-            "fetch the certificate again",
+            "give a file that `headrace verify OUT --certificate` wrote",
         ),
         (
             b'{"kind": "headrace.certificate", "format_version": 1, "rows": "\\ud800"}',
@@ -159,7 +159,11 @@ def test_other_files_are_no_certificates(
     path.write_bytes(data)
     with raised(InputError, path=path, remedy=remedy):
         headrace.verify(split, against=path)
-    with raised(InputError, path=tmp_path / "missing.json", remedy="give a file of --certificate"):
+    with raised(
+        InputError,
+        path=tmp_path / "missing.json",
+        remedy="give a file that `headrace verify OUT --certificate` wrote",
+    ):
         headrace.verify(split, against=tmp_path / "missing.json")
 
 

@@ -120,7 +120,7 @@ def read_certificate(path: Path) -> dict[str, Any]:
         raise InputError(
             f"cannot be read as a certificate: {error.args[0]}",
             path=path,
-            remedy="give a file of --certificate",
+            remedy="give a file that `headrace verify OUT --certificate` wrote",
         ) from error
     if certificate.get("kind") != KIND:
         raise InputError(
