@@ -231,6 +231,13 @@ def read_block(  # noqa: PLR0913 - all are settings
         raise CorruptShard(
             "is missing", path=path, remedy="restore it or prepare the run again"
         ) from error
+    except (ValueError, pa.ArrowException) as error:  # such as null values that the schema excludes
+        raise CorruptShard(
+            f"cannot be read as the index says ({error})",
+            path=path,
+            row=block_read.words,
+            remedy="restore it or prepare the run again",
+        ) from error
 
 
 def copied_records(
