@@ -136,7 +136,7 @@ trainer-composer_train: $(COMPOSER)/ready
 	$(COMPOSER)/bin/composer -n 2 examples/trainers/composer_train.py $(if $(DATA),--data $(DATA))
 
 $(VENV)/trainers: $(VENV)/base
-	$(PIP) install --quiet $(CONSTRAINTS) -e '.[lightning,stateful,ray]' 'ray[train]' 'accelerate>=1.2'
+	$(PIP) install --quiet $(CONSTRAINTS) -e '.[lightning,stateful,ray]' 'ray[train]' 'accelerate>=1.15'
 	@touch $@
 
 # Composer asks for a torch older than streams should have (it reads checkpoints unsafely), so what it needs is listed and

@@ -124,6 +124,9 @@ def __getattr__(name: str) -> Any:
         return import_module(f"headrace.{name}")
     if name not in _WHERE:
         raise AttributeError(f"module 'headrace' has no attribute {name!r}")
+    from headrace.shortage import refuse_small_address_space  # `import headrace` loads nothing
+
+    refuse_small_address_space()
     module, _, attribute = _WHERE[name].partition(":")
     value = getattr(import_module(module), attribute or name)
     globals()[name] = value

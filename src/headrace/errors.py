@@ -44,6 +44,7 @@ printed in any other way than as an error or a note of a run. To quote an error 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Mapping
 from enum import Enum
 from itertools import accumulate
@@ -264,12 +265,16 @@ class SettingsError(HeadraceError):
 
 
 class MissingExtra(SettingsError):
-    """An optional dependency is not installed; the remedy names the extra."""
+    """An optional dependency is not installed, or cannot be loaded, if that is what is being
+    handled; the remedy names the extra.
+    """
 
     def __init__(self, module: str, extra: str) -> None:
-        super().__init__(
-            f"{module} is not installed", remedy=f"install it with: pip install 'headrace[{extra}]'"
-        )
+        problem = f"{module} is not installed"
+        handled = sys.exc_info()[1]
+        if isinstance(handled, ImportError) and not isinstance(handled, ModuleNotFoundError):
+            problem = f"{module} cannot be loaded: {first_line(handled)}"
+        super().__init__(problem, remedy=f"install it with: pip install 'headrace[{extra}]'")
 
 
 class InputError(HeadraceError):

@@ -23,12 +23,20 @@ from headrace.cli.output import in_flags, json_errors
 from headrace.credentials import without_secrets
 from headrace.errors import HeadraceError
 from headrace.printable import printable, printable_lines
+from headrace.shortage import (
+    address_limit,
+    is_likely,
+    memory_sentence,
+    refuse_small_address_space,
+    shortage,
+)
 
 _OF_INTERRUPT = 130  # 128 plus the signal's number, as in shells
 _INTERRUPTED = "interrupted; finished shards are kept, run the same command again to continue"
 _SWITCH = "HEADRACE_TRACEBACK"
 _WORD = re.compile(r"[a-z]{1,20}")
 _RESEND_S = 0.5  # between two interrupts
+_WITHOUT_LIBRARIES = ("doctor", "--help", "-h", "--version")
 
 
 def run_guarded(work: Callable[[], None], arguments: list[str]) -> None:
@@ -37,6 +45,8 @@ def run_guarded(work: Callable[[], None], arguments: list[str]) -> None:
     """
     try:
         with _warnings_as_lines(), json_errors(arguments, explain), resend_sigint():
+            if arguments and not set(_WITHOUT_LIBRARIES).intersection(arguments):
+                refuse_small_address_space()
             work()
     except BaseException as error:  # noqa: BLE001 - the outermost handler, which says all of them
         with _interrupts_ignored():
@@ -46,16 +56,20 @@ def run_guarded(work: Callable[[], None], arguments: list[str]) -> None:
                     lines = "".join(traceback.format_exception(error))
                     _write(without_secrets(printable_lines(lines), os.environ))
                 _complain(message if code != _OF_INTERRUPT else _INTERRUPTED)
-                expected = isinstance(error, HeadraceError | MemoryError) or (
-                    isinstance(error, OSError) and error.strerror
-                )
-                if code != _OF_INTERRUPT and not expected:
+                if code != _OF_INTERRUPT and not _is_expected(error):
                     _complain(_report_hint(arguments), label="")
             elif (
                 code == _OF_INTERRUPT
             ):  # typer turns an interrupt inside a command into this code, silently
                 _complain(_INTERRUPTED)
         sys.exit(code)
+
+
+def _is_expected(error: BaseException) -> bool:
+    """Return whether an error is no bug of headrace."""
+    if isinstance(error, HeadraceError) or (isinstance(error, OSError) and error.strerror):
+        return True
+    return shortage(error) is not None or is_likely(error)
 
 
 @contextmanager
@@ -162,17 +176,13 @@ def explain(error: BaseException) -> tuple[str, str, int]:
             code,
         )
     if isinstance(error, HeadraceError):
-        public = next(
-            family
-            for family in type(error).__mro__
-            if family.__module__ == HeadraceError.__module__
-        )
-        return public.__name__, without_secrets(error.words(in_flags), os.environ), error.exit_code
+        return _explain_ours(error)
     if caused_by_interrupt(error):
         return "Interrupted", "interrupted", _OF_INTERRUPT
     name = type(error).__name__
-    if isinstance(error, MemoryError):
-        return name, "the machine ran out of memory; use fewer workers, or a machine with more", 1
+    lacking = shortage(error)
+    if lacking is not None:
+        return name, lacking, 1
     if isinstance(error, OSError) and error.strerror:
         if error.filename is None:
             prefix = ""
@@ -181,7 +191,22 @@ def explain(error: BaseException) -> tuple[str, str, int]:
         remedy = "check the path, its permissions and the disk, then run the command again"
         return name, f"{prefix}{error.strerror}; {remedy}", 1
     text = _clean(str(error))
-    return name, f"{name}: {text}" if text else name, 1
+    told = f"{name}: {text}" if text else name
+    if is_likely(error):
+        told = f"{memory_sentence()} (a library failed with {told})"
+    return name, told, 1
+
+
+def _explain_ours(error: HeadraceError) -> tuple[str, str, int]:
+    public = next(
+        family for family in type(error).__mro__ if family.__module__ == HeadraceError.__module__
+    )
+    led_to_it = error.__cause__ or error.__context__
+    if led_to_it is not None and address_limit() is not None:
+        lacking = shortage(led_to_it)
+        if lacking is not None:  # it only looked like damage, or like a package that is missing
+            return "StoreError", lacking, 1
+    return public.__name__, without_secrets(error.words(in_flags), os.environ), error.exit_code
 
 
 def _report_hint(arguments: Sequence[str]) -> str:

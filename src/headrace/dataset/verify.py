@@ -20,6 +20,7 @@ from headrace.dataset.vouched import file_problems, read_vouched, tree_of
 from headrace.engine.local import default_workers
 from headrace.errors import CorruptShard, HeadraceError
 from headrace.recipe import recipe_of_run
+from headrace.shortage import shortage
 from headrace.storage.places import path_of
 
 
@@ -114,6 +115,8 @@ def verify(
         AttributeError,
         pa.ArrowException,
     ) as error:
+        if shortage(error) is not None:
+            raise
         # Every digest fits, yet a field is missing or has another type: another recipe made the
         # run.
         problem = f"{root}: its files do not say what a run of {manifest.recipe!r} says ({error!r})"

@@ -12,10 +12,11 @@ from importlib.resources import files
 from importlib.util import find_spec
 from typing import Any
 
-from headrace.errors import HeadraceError, MissingExtra
+from headrace.errors import HeadraceError, MissingExtra, StoreError
 from headrace.printable import escape_lines
 from headrace.report.charts import narrow
 from headrace.report.figure import Chart, Figure, Page
+from headrace.shortage import has_room_for_pictures
 
 Draw = Callable[[Chart, str, str], str]
 
@@ -40,8 +41,13 @@ def draw(chart: Chart, key: str, label: str) -> str:
     width.
 
     key: unique on the page; the prefix of all ids inside. label: read first by screen readers.
-    Raises `MissingExtra`.
+    Raises `MissingExtra`, and `StoreError` where drawing would end the process.
     """
+    if not has_room_for_pictures():
+        raise StoreError(
+            "the address space of this process is limited (ulimit -v), and drawing reserves more",
+            remedy="raise that limit; `headrace inspect --json` has the figures",
+        )
     try:
         import vl_convert
     except ImportError:

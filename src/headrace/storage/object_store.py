@@ -33,7 +33,7 @@ from headrace.storage.bucket import SCHEMES, Bucket, bucket
 from headrace.storage.listing import list_all, list_directly
 from headrace.storage.local import storing
 from headrace.storage.place import Fact, Put, RemoteFile
-from headrace.storage.reading import Reading
+from headrace.storage.reading import ObjectReading
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -216,7 +216,7 @@ class ObjectPlace:
     # Reading
 
     def read(self) -> bytes:
-        reading = Reading(self._bucket, self._key)
+        reading = ObjectReading(self._bucket, self._key)
         data = reading.take_up_to(_PIECE_BYTES)
         if data is None:
             return b"".join(self._pieces(_fact(reading.meta, self.path.name)))
@@ -228,7 +228,7 @@ class ObjectPlace:
         Raises `CorruptShard` if the object was replaced: its tag is not `etag`.
         """
         if stop > start:
-            return Reading(self._bucket, self._key, (start, stop), etag).take()
+            return ObjectReading(self._bucket, self._key, (start, stop), etag).take()
         return memoryview(b"")
 
     def read_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
@@ -275,7 +275,7 @@ class ObjectPlace:
             fact = self.stat()
             return fact, self.read_range(max(0, fact.size - size), fact.size, fact.etag)
 
-        reading = Reading(self._bucket, self._key, {"suffix": size})
+        reading = ObjectReading(self._bucket, self._key, {"suffix": size})
         try:
             data = reading.take()
         except StoreError as error:

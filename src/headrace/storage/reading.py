@@ -22,7 +22,7 @@ _AS_IT_COMES = 1  # bytes of the least piece
 Range = tuple[int, int] | dict[str, int]
 
 
-class Reading:
+class ObjectReading:
     """One read: `take` returns its bytes.
 
     asked: [start, stop), an {"offset": …} or {"suffix": …} of obstore, or None for the whole
