@@ -17,7 +17,7 @@ from store_cases import files_on_disk, rows_of, shards_of, split_of, tree, uploa
 from store_servers import CANARY
 
 import headrace
-from headrace.errors import CorruptShard, InputError, SettingsError
+from headrace.errors import CorruptShard, InputError, SettingsError, StoreError
 from headrace.report.run_facts import read_run
 from headrace.report.write import page_of
 from headrace.run import in_store
@@ -461,3 +461,48 @@ def test_entities_are_erased_from_a_run_in_a_store(
     }
     assert shards(f"{s3}/some/out") == ours
     assert not local.run.exists()
+
+
+@pytest.mark.slow
+def test_a_run_has_one_manifest_wherever_it_is_made_and_every_object_is_vouched_for(
+    s3: str, tmp_path: Path
+) -> None:
+    raw = write_raw(tmp_path / "raw")
+    local = headrace.prepare(split_of(str(raw)), tmp_path / "out", workers=1)
+    remote = headrace.prepare(split_of(str(raw)), f"{s3}/out", workers=2, work_dir=tmp_path / "w")
+
+    assert (local.run / "manifest.json").read_bytes() == (remote.run / "manifest.json").read_bytes()
+    names = [fact.name for fact in place_of(remote.run).files_below()]
+    assert not [name for name in names if name.startswith("stage/")]
+    place_of(remote.run / "notes.txt").replace(b"1")
+    assert f"{remote.run}/notes.txt: is not part" in headrace.verify(f"{s3}/out").problems[0]
+    place_of(remote.run / "notes.txt").delete()
+    for name in names:
+        if name in ("manifest.json", "_SUCCESS"):
+            continue
+        data = (remote.run / name).read_bytes()
+        for harmed in (None, data[:-1] + bytes([data[-1] ^ 1]), data + b"\n"):
+            if harmed is None:
+                place_of(remote.run / name).delete()
+            else:
+                place_of(remote.run / name).replace(harmed)
+            assert name in headrace.verify(f"{s3}/out").problems[0], harmed
+        place_of(remote.run / name).replace(data)
+    assert [] == headrace.verify(f"{s3}/out").problems
+
+
+@pytest.mark.slow
+def test_a_copy_that_the_store_makes_wrongly_is_found(
+    s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw = write_raw(tmp_path / "raw")
+
+    def alias(place: ObjectPlace, target: Path) -> None:
+        data = place.read()
+        place_of(target).replace(data[:-1] + bytes([data[-1] ^ 1]))
+
+    monkeypatch.setattr(ObjectPlace, "alias", alias)
+
+    with pytest.raises(StoreError, match="oot_data/.* is not the copy"):
+        headrace.prepare(split_of(str(raw)), f"{s3}/out", workers=1, work_dir=tmp_path / "w")
+    assert not (path_of(f"{s3}/out") / "splits.json").exists()

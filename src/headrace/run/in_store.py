@@ -10,8 +10,8 @@ no temporary names. No listing decides whether work is done, and nothing is rena
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -38,37 +38,18 @@ _STAGE = f"{STAGE_DIRECTORY}/"
 _LAST = receipt_name(PUBLISH, 0)  # names files that no task has published
 
 
-def put(source: Path, target: Path) -> None:
-    """Put a file into the store under a free name. Raises `StoreError` if it does not stay."""
-    with _kept_by_the_store(target):
-        place_of(target).put_new(source)
-
-
 def copy(source: Path, target: Path, checksum: str) -> None:
     """Let the store copy an object, and read the copy back.
 
     checksum: XXH3-128 of the source. Raises `StoreError` if the copy does not stay or differs.
     """
     place_of(source).alias(target)
-    with _kept_by_the_store(target):
-        if place_of(target).checksum() != checksum:
-            raise StoreError(
-                f"is not the copy of {source} that the store says it made",
-                path=target,
-                remedy="delete it and run again; what was finished is kept",
-            )
-
-
-@contextmanager
-def _kept_by_the_store(target: Path) -> Iterator[None]:
-    try:
-        yield
-    except FileNotFoundError as error:
+    if place_of(target).checksum() != checksum:
         raise StoreError(
-            "the store said that it keeps this object, and does not have it",
+            f"is not the copy of {source} that the store says it made",
             path=target,
-            remedy="see that the store is well, then run again: what was finished is kept",
-        ) from error
+            remedy="delete it and run again; what was finished is kept",
+        )
 
 
 def publish_task(run: Path, target: Path, receipt: Receipt) -> None:
@@ -79,12 +60,12 @@ def publish_task(run: Path, target: Path, receipt: Receipt) -> None:
     """
     for record in receipt.files:
         try:
-            put(run / record.path, target / record.path)
+            place_of(target / record.path).put_new(run / record.path)
         except StoreError:
             if not (record.path.startswith(_STAGE) and (target / MANIFEST).is_file()):
                 raise
     name = receipt_name(receipt.stage, receipt.number)
-    put(run / name, target / name)
+    place_of(target / name).put_new(run / name)
 
 
 def publish_found(run: Path, target: Path, receipts: Sequence[Receipt], workers: int) -> None:
@@ -169,11 +150,11 @@ def publish_rest(run: Path, target: Path, published: Callable[[str], None]) -> N
         if twin is not None and twin in done:
             copy(target / twin, target / name, checksum_file(run / name))
         else:
-            put(run / name, target / name)
+            place_of(target / name).put_new(run / name)
         published(name)
 
     run_tasks([partial(publish, name) for name in remaining], _THREADS)
-    put(run / INDEX, target / INDEX)
+    place_of(target / INDEX).put_new(run / INDEX)
     published(INDEX)
 
 
