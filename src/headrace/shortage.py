@@ -67,10 +67,10 @@ def shortage(error: BaseException) -> str | None:
     """Return a sentence if the error, or one that led to it, says that the machine refused
     something; None if it says anything else.
     """
-    for each in _chain(error):
-        said = _said(each)
-        if said is not None:
-            return said
+    for cause in _chain(error):
+        sentence = _sentence(cause)
+        if sentence is not None:
+            return sentence
     return None
 
 
@@ -97,7 +97,7 @@ def memory_sentence() -> str:
     )
 
 
-def _said(error: BaseException) -> str | None:
+def _sentence(error: BaseException) -> str | None:
     code = error.errno if isinstance(error, OSError) else None
     if code in (errno.EMFILE, errno.ENFILE):
         return (

@@ -191,10 +191,10 @@ def explain(error: BaseException) -> tuple[str, str, int]:
         remedy = "check the path, its permissions and the disk, then run the command again"
         return name, f"{prefix}{error.strerror}; {remedy}", 1
     text = _clean(str(error))
-    told = f"{name}: {text}" if text else name
+    message = f"{name}: {text}" if text else name
     if is_likely(error):
-        told = f"{memory_sentence()} (a library failed with {told})"
-    return name, told, 1
+        message = f"{memory_sentence()} (a library failed with {message})"
+    return name, message, 1
 
 
 def _explain_ours(error: HeadraceError) -> tuple[str, str, int]:

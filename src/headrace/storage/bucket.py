@@ -147,10 +147,10 @@ def total(counts: Iterable[Traffic]) -> Traffic:
     """Add counts up."""
     every = list(counts)
     return Traffic(
-        bytes=sum(each.bytes for each in every),
-        seconds=sum(each.seconds for each in every),
-        retries=sum(each.retries for each in every),
-        stalls=sum(each.stalls for each in every),
+        bytes=sum(count.bytes for count in every),
+        seconds=sum(count.seconds for count in every),
+        retries=sum(count.retries for count in every),
+        stalls=sum(count.stalls for count in every),
     )
 
 
@@ -320,7 +320,7 @@ class Bucket:
         _refuse_forked()
         address = f"{self.address}/{key}"
         began = since = time.monotonic()
-        attempt = held = 0
+        attempt = before = 0
         while True:
             try:
                 return act()
@@ -331,10 +331,10 @@ class Bucket:
             now = time.monotonic()
             if failure.remedy is not None:
                 raise StoreError(failure.reason, path=address, remedy=failure.remedy) from None
-            if got() - held >= self.patience.bytes:
+            if got() - before >= self.patience.bytes:
                 attempt = 0
                 since = now
-            held = got()
+            before = got()
             attempt += 1
             if failure.out_of_time and now - since >= self.patience.without_progress_s:
                 raise self._stalled(address, got(), now - since, now - began) from None
@@ -408,7 +408,7 @@ def bucket(scheme: str, name: str) -> Bucket:
 def traffic() -> Traffic:
     """Return what this process has read from all stores so far."""
     with _lock:
-        counts = [each.traffic.so_far() for each in _buckets.values()]
+        counts = [used.traffic.so_far() for used in _buckets.values()]
     return total(counts)
 
 

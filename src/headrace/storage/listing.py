@@ -59,8 +59,8 @@ def list_directly(bucket: Bucket, prefix: str) -> tuple[list[str], list[Any]]:
                 bucket.verbs.list_with_delimiter_async(bucket.store, prefix or None), limit_s
             )
 
-    found = _waited(look())
-    prefixes, entries = found["common_prefixes"], found["objects"]
+    listing = _waited(look())
+    prefixes, entries = listing["common_prefixes"], listing["objects"]
     _refuse_repeated(bucket, prefix, [entry["path"] for entry in entries], set())
     return prefixes, entries
 

@@ -203,8 +203,8 @@ class ObjectPlace:
 
     def files_below(self) -> list[Fact]:
         entries = self._do(lambda: list_all(self._bucket, self._key))
-        facts = [_fact(entry, self._relative(entry["path"])) for entry in entries]
-        return sorted(facts, key=lambda fact: fact.name)
+        listed = [_fact(entry, self._relative(entry["path"])) for entry in entries]
+        return sorted(listed, key=lambda fact: fact.name)
 
     def holds_any(self, names: Collection[str]) -> bool:
         prefixes, files = self.children()

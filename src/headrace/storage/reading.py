@@ -25,17 +25,17 @@ Range = tuple[int, int] | dict[str, int]
 class ObjectReading:
     """One read: `take` returns its bytes.
 
-    asked: [start, stop), an {"offset": …} or {"suffix": …} of obstore, or None for the whole
+    requested: [start, stop), an {"offset": …} or {"suffix": …} of obstore, or None for the whole
     object. etag: the tag that the object must have, None for any. meta: facts of the object, of the
     first response whose bytes are kept.
     """
 
     def __init__(
-        self, bucket: Bucket, key: str, asked: Range | None = None, etag: str | None = None
+        self, bucket: Bucket, key: str, requested: Range | None = None, etag: str | None = None
     ) -> None:
         self._bucket = bucket
         self._key = key
-        self._asked = asked
+        self._requested = requested
         self._known = etag
         self._parts: list[bytes] = []
         self._start = 0
@@ -67,8 +67,8 @@ class ObjectReading:
 
     def _attempt(self) -> memoryview:
         size = 0  # unknown
-        if isinstance(self._asked, tuple):
-            size = self._asked[1] - self._asked[0]
+        if isinstance(self._requested, tuple):
+            size = self._requested[1] - self._requested[0]
         with self._bucket.reading.request(size), self._timed():
             return self._received(self._ask())
 
@@ -117,8 +117,8 @@ class ObjectReading:
         options: dict[str, Any] = {}
         if self.got:
             options["range"] = (self._start + self.got, self._stop)
-        elif self._asked is not None:
-            options["range"] = self._asked
+        elif self._requested is not None:
+            options["range"] = self._requested
         if tag and not tag.startswith("W/"):  # which never match
             options["if_match"] = tag
         answer = self._bucket.verbs.get(self._bucket.store, self._key, options=options)
@@ -126,12 +126,12 @@ class ObjectReading:
             raise self._replaced()
         if not self.got:
             self.meta = answer.meta
-            self._start, self._stop = self._asked_of(answer)
+            self._start, self._stop = self._span_of(answer)
         return answer
 
-    def _asked_of(self, answer: Any) -> tuple[int, int]:
-        if isinstance(self._asked, tuple):
-            return self._asked
+    def _span_of(self, answer: Any) -> tuple[int, int]:
+        if isinstance(self._requested, tuple):
+            return self._requested
         start, stop = answer.range
         return int(start), int(stop)
 
