@@ -81,7 +81,7 @@ def check_pointer(out: Path) -> None:
     probe = local.temporary_for(pointer)
     try:
         os.symlink(SPLITS, probe)
-        probe.unlink()
+        probe.unlink(missing_ok=True)  # `headrace gc` may have swept it
     except OSError as error:
         raise StoreError(
             f"cannot hold symbolic links ({error.strerror}), and splits/ is one",

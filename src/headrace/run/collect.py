@@ -74,6 +74,8 @@ def collect(
                         size += removed_bytes
         except RunBusy:
             busy.append(run or out)
+    if not in_store:
+        removed += _links(out)
     return Swept(tuple(removed), size, tuple(busy))
 
 
@@ -101,10 +103,15 @@ def _here(out: Path, incomplete: Literal["keep", "remove"]) -> Iterator[_Doomed]
 
     for run in sorted(directory for directory in (out / "runs").iterdir() if directory.is_dir()):
         yield run, partial(doomed, run)
-    yield (
-        None,
-        lambda: [link for link in sorted(out.glob(f"{local.TEMP_PREFIX}*")) if link.is_symlink()],
-    )
+
+
+def _links(out: Path) -> Iterator[Path]:
+    """Remove and yield the temporary links of killed processes, unless one makes links now."""
+    with local.alone(out / "runs", others="skip") as is_alone:
+        for link in sorted(out.glob(f"{local.TEMP_PREFIX}*")) if is_alone else ():
+            if link.is_symlink():
+                link.unlink(missing_ok=True)
+                yield link
 
 
 def _in_store(out: Path, incomplete: Literal["keep", "remove"], base: Path) -> Iterator[_Doomed]:
