@@ -20,6 +20,7 @@ from headrace.dataset.manifest import in_usual_order
 from headrace.dataset.open import FinishedRun
 from headrace.dataset.verify import Check
 from headrace.engine.local import run_tasks
+from headrace.errors import CorruptShard
 from headrace.formats.content import NOTHING, Repeated, among, count_sorted, row_digests, tagged
 from headrace.gate.json import find_object, interpreting
 from headrace.recipe import recipe_of_run
@@ -71,7 +72,13 @@ def map_blocks(
         blocks = range(len(dataset.split_index(split).rows))
 
     def applied(block: int) -> Any:
-        return work(read(block, None if columns is None else list(columns)))
+        table = read(block, None if columns is None else list(columns))
+        try:
+            return work(table)
+        except CorruptShard as error:
+            index = dataset.split_index(split)
+            shard = index.shards[int(index.shard_of_block[block])]
+            raise error.at(path=dataset.root / shard) from None
 
     return run_tasks([partial(applied, block) for block in blocks], workers)
 

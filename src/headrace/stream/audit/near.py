@@ -25,6 +25,7 @@ from headrace.arrays import F64, I64, U64, Ints, components, offsets_from_length
 from headrace.dataset.contents import map_blocks
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import IndexedDataset
+from headrace.errors import CorruptShard
 from headrace.near.shingles import Shingles, shingles_of_texts, shingles_of_tokens, take_sequences
 from headrace.near.stages import DocumentPart, Near, find_near
 from headrace.run.context import RunContext
@@ -288,12 +289,24 @@ def sequence_digests(table: pa.Table) -> U64:
 def _sequences_of(table: pa.Table) -> tuple[Ints, I64]:
     """Return the tokens of packed rows, end to end, and the start of each sequence in them, int64
     [sequences].
+
+    Raises `CorruptShard` for starts outside their row, which would be read outside its memory.
     """
     ids = table[TOKEN_IDS].combine_chunks()
     inside = table[STARTS].combine_chunks()
+    if any(lists.null_count or lists.flatten().null_count for lists in (ids, inside)):
+        raise _outside("it holds null values")
     lengths = pc.list_value_length(ids).to_numpy().astype(np.int64)
     counts = pc.list_value_length(inside).to_numpy().astype(np.int64)
-    starts = inside.flatten().to_numpy().astype(np.int64) + np.repeat(
-        np.cumsum(lengths) - lengths, counts
-    )
+    starts = inside.flatten().to_numpy().astype(np.int64)
+    limits = np.repeat(lengths, counts)
+    if ((starts < 0) | (starts > limits)).any():
+        raise _outside("a sequence begins outside its row")
+    starts += np.repeat(np.cumsum(lengths) - lengths, counts)
+    if (np.diff(starts) < 0).any():
+        raise _outside("a sequence begins before the one that precedes it")
     return ids.flatten().to_numpy(), starts
+
+
+def _outside(problem: str) -> CorruptShard:
+    return CorruptShard(problem, column=STARTS, remedy="restore it or prepare the run again")
