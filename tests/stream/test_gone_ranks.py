@@ -73,7 +73,15 @@ def check_named(folder, who):
     assert 1 == len({rank["gone"][2] for rank in told(folder, but=[who])})
 
 
-@pytest.mark.smoke("middle-0-0", "barrier-0-0")
+@pytest.mark.parametrize("when", ["barrier", "middle"])
+def test_a_killed_rank_that_kept_the_store_is_named(tmp_path, when):
+    run(lose, tmp_path, 0, when, 0)
+
+    check_named(tmp_path, 0)
+    check_nothing_is_left(tmp_path, 0)
+
+
+@pytest.mark.faults
 @pytest.mark.parametrize("who", range(WORLD_SIZE))
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("when", WHENS)
