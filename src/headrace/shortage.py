@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from headrace.errors import StoreError
 
 _GIB = 1 << 30
-_LEAST = 2 * _GIB
+_LEAST = 5 * _GIB // 2  # with 2.2 GiB on two cores Polars still ended the process
 _LEAST_FOR_CORE = 32 << 20  # stacks and heaps of the threads that libraries start for it
 _PICTURES = 80 * _GIB  # vl-convert reserves it; at 40 it ends the process
 _TEXTS = re.compile(
