@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace.cli.output import in_flags, json_errors
 from headrace.credentials import without_secrets
@@ -163,41 +163,46 @@ def caused_by_interrupt(error: BaseException | None) -> bool:
     return False
 
 
-def explain(error: BaseException) -> tuple[str, str, int]:
-    """Return the kind of an error, its message, and the exit code of a command that it ends."""
+class Explained(NamedTuple):
+    """What an error is to the user of a command, and the exit code of a command that it ends."""
+
+    kind: str
+    message: str
+    exit_code: int
+
+
+def explain(error: BaseException) -> Explained:
+    """Put an error into words."""
     if isinstance(error, SystemExit):
         if isinstance(error.code, int):
             code = error.code
         else:
             code = int(error.code is not None)
-        return (
-            {2: "UsageError", _OF_INTERRUPT: "Interrupted"}.get(code, "Exit"),
-            "interrupted",
-            code,
-        )
+        kind = {2: "UsageError", _OF_INTERRUPT: "Interrupted"}.get(code, "Exit")
+        return Explained(kind, "interrupted", code)
     if isinstance(error, HeadraceError):
         return _explain_ours(error)
     if caused_by_interrupt(error):
-        return "Interrupted", "interrupted", _OF_INTERRUPT
+        return Explained("Interrupted", "interrupted", _OF_INTERRUPT)
     name = type(error).__name__
     lacking = shortage(error)
     if lacking is not None:
-        return name, lacking, 1
+        return Explained(name, lacking, 1)
     if isinstance(error, OSError) and error.strerror:
         if error.filename is None:
             prefix = ""
         else:
             prefix = f"{_clean(os.fsdecode(error.filename))}: "
         remedy = "check the path, its permissions and the disk, then run the command again"
-        return name, f"{prefix}{error.strerror}; {remedy}", 1
+        return Explained(name, f"{prefix}{error.strerror}; {remedy}", 1)
     text = _clean(str(error))
     message = f"{name}: {text}" if text else name
     if is_likely(error):
         message = f"{memory_sentence()} (a library failed with {message})"
-    return name, message, 1
+    return Explained(name, message, 1)
 
 
-def _explain_ours(error: HeadraceError) -> tuple[str, str, int]:
+def _explain_ours(error: HeadraceError) -> Explained:
     public = next(
         family for family in type(error).__mro__ if family.__module__ == HeadraceError.__module__
     )
@@ -205,8 +210,9 @@ def _explain_ours(error: HeadraceError) -> tuple[str, str, int]:
     if led_to_it is not None and address_limit() is not None:
         lacking = shortage(led_to_it)
         if lacking is not None:  # it only looked like damage, or like a package that is missing
-            return "StoreError", lacking, 1
-    return public.__name__, without_secrets(error.words(in_flags), os.environ), error.exit_code
+            return Explained("StoreError", lacking, 1)
+    message = without_secrets(error.words(in_flags), os.environ)
+    return Explained(public.__name__, message, error.exit_code)
 
 
 def _report_hint(arguments: Sequence[str]) -> str:

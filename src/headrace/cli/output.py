@@ -172,11 +172,10 @@ def _flags_of(command: Any) -> dict[str, str]:
     flags: dict[str, str] = {}
     for subcommand in inner:
         flags |= _flags_of(subcommand)
-    return flags | {
-        parameter.name: parameter.opts[0]
-        for parameter in command.params
-        if parameter.opts[0].startswith("--")
-    }
+    for parameter in command.params:
+        if parameter.opts[0].startswith("--"):
+            flags[parameter.name] = parameter.opts[0]
+    return flags
 
 
 def say(text: str, stream: Literal["out", "err"] = "out") -> None:

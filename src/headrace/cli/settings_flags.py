@@ -231,9 +231,10 @@ def _with_flags(model: Any, command: Callable[..., Any]) -> Callable[..., Any]:
     """
     hints = get_type_hints(command, include_extras=True)
     parameters = inspect.signature(command).parameters
-    settings: Mapping[str, FieldInfo] = {
-        name: field for name, field in model.model_fields.items() if name not in parameters
-    }
+    settings: dict[str, FieldInfo] = {}
+    for name, field in model.model_fields.items():
+        if name not in parameters:
+            settings[name] = field
     flags: list[inspect.Parameter] = []
     for name, parameter in parameters.items():
         hint = hints[name]

@@ -185,12 +185,13 @@ def peek(
 
     cells = []
     for column in values:
-        cells.append(
-            [
-                Text("null", style="dim") if value is None else Text(cell(_cut(value)))
-                for value in column
-            ]
-        )
+        texts = []
+        for value in column:
+            if value is None:
+                texts.append(Text("null", style="dim"))
+            else:
+                texts.append(Text(cell(_cut(value))))
+        cells.append(texts)
     heads = [(cell(column["name"]), cell(column["type"])) for column in columns]
     title = f"{index.split}: {first.num_rows:,} of {index.total_rows:,} rows"
     for part in fitting_tables(title, heads, cells, printer().width):

@@ -52,9 +52,10 @@ def print_manifest(console: Console, manifest: Manifest, run: Path, detail: Deta
             nulls = "may contain nulls" if column["nullable"] else "none"
             schema.add_row(cell(column["name"]), cell(column["type"]), nulls)
         console.print(schema)
-        remaining = {
-            name: value for name, value in manifest.metadata.items() if name not in _TOLD_ELSEWHERE
-        }
+        remaining = {}
+        for name, value in manifest.metadata.items():
+            if name not in _TOLD_ELSEWHERE:
+                remaining[name] = value
         remaining["empty source shards"] = ", ".join(manifest.source["empty_shards"]) or "none"
         print_facts(console, run, remaining, manifest.libraries)
 

@@ -334,10 +334,9 @@ def propose(documents: I64, band: U32, next_band: U32) -> tuple[U64, Crowds]:  #
     while len(position := position[left[position] >= distance]):
         proposals.append((at[position], at[position + distance]))
         distance += 1
-    first, second = (
-        np.concatenate([np.empty(0, np.int64), *(pair[half] for pair in proposals)])
-        for half in (0, 1)
-    )
+    none = np.empty(0, np.int64)
+    first = np.concatenate([none, *(pair[0] for pair in proposals)])
+    second = np.concatenate([none, *(pair[1] for pair in proposals)])
     other = first != second
     return distinct(pair_words(documents[first[other]], documents[second[other]])), crowds
 

@@ -103,17 +103,14 @@ def find_near(context: RunContext, parts: Sequence[DocumentPart], near: float) -
     def stage(
         name: str, work: Sequence[tuple[str, Callable[[TaskFiles], dict[str, Any]]]]
     ) -> list[Receipt]:
-        return context.stage(
-            name, [Task(subject, 0, task_work) for subject, task_work in work], durable=False
-        )
+        tasks = [Task(subject, 0, task_work) for subject, task_work in work]
+        return context.stage(name, tasks, durable=False)
 
     def of_parts(name: str, work: Callable[..., dict[str, Any]]) -> list[Receipt]:
-        tasks = [
-            Task(
-                part.subject, part.input_bytes, partial(work, part=part, number=number), part.reads
-            )
-            for number, part in enumerate(parts)
-        ]
+        tasks = []
+        for number, part in enumerate(parts):
+            of_part = partial(work, part=part, number=number)
+            tasks.append(Task(part.subject, part.input_bytes, of_part, part.reads))
         return context.stage(name, tasks, durable=False)
 
     signed = of_parts("near_sign", partial(_sign, bands=bands))
@@ -140,10 +137,9 @@ def find_near(context: RunContext, parts: Sequence[DocumentPart], near: float) -
     shingles = sum(int(receipt.extra["shingles"]) for receipt in shingle_receipts)
     size = max(1, _COMPARE_SHINGLES * int(gathered.extra["documents"]) // max(1, 2 * shingles))
     compare = partial(_compare, size=size, parts=len(parts), near=near)
-    comparisons = [
-        (f"pairs from {begin:,}", partial(compare, number=number))
-        for number, begin in enumerate(range(0, compared, size))
-    ]
+    comparisons = []
+    for number, begin in enumerate(range(0, compared, size)):
+        comparisons.append((f"pairs from {begin:,}", partial(compare, number=number)))
     stage("near_compare", comparisons)
 
     run = context.run
@@ -156,10 +152,11 @@ def find_near(context: RunContext, parts: Sequence[DocumentPart], near: float) -
 
 def _crowds(run: Path, files: int) -> Crowds:
     """Read the documents of large buckets that were not all compared."""
-    tables = [read_arrow(run / _file("crowds", number)) for number in range(files)]
-    return Crowds.joined(
-        [Crowds(table["bucket"].to_numpy(), table["document"].to_numpy()) for table in tables]
-    )
+    crowds = []
+    for number in range(files):
+        table = read_arrow(run / _file("crowds", number))
+        crowds.append(Crowds(table["bucket"].to_numpy(), table["document"].to_numpy()))
+    return Crowds.joined(crowds)
 
 
 def _file(what: str, number: int) -> str:
@@ -196,10 +193,9 @@ def _propose(
     files: TaskFiles, parts: int, bands: Bands, shares: int, band: int, part_of_band: int
 ) -> dict[str, Any]:
     first = read_arrow(files.run / _COPIES)["first"].to_numpy()
-    numbers, following = (
-        _column(files.run, "signed", str((band + turn) % bands.bands), parts, np.uint32)
-        for turn in (0, 1)
-    )
+    next_band = (band + 1) % bands.bands
+    numbers = _column(files.run, "signed", str(band), parts, np.uint32)
+    following = _column(files.run, "signed", str(next_band), parts, np.uint32)
     selected = np.flatnonzero((first == np.arange(len(first))) & (numbers % shares == part_of_band))
     pairs, crowds = propose(selected, numbers[selected], following[selected])
     number = band * shares + part_of_band
@@ -211,11 +207,11 @@ def _propose(
 def _gather(files: TaskFiles, proposals: int) -> dict[str, Any]:
     first = read_arrow(files.run / _COPIES)["first"].to_numpy()
     copies = np.flatnonzero((first >= 0) & (first != np.arange(len(first))))
-    proposed = [
-        read_arrow(files.run / _file("proposed", number))["pair"].to_numpy()
-        for number in range(proposals)
-    ]
-    pairs = distinct(np.concatenate([pair_words(first[copies], copies), *proposed]))
+    proposed = [pair_words(first[copies], copies)]
+    for number in range(proposals):
+        table = read_arrow(files.run / _file("proposed", number))
+        proposed.append(table["pair"].to_numpy())
+    pairs = distinct(np.concatenate(proposed))
     needed = distinct(np.concatenate(documents_of(pairs)).astype(np.uint64)).astype(np.int64)
     files.write_arrow(_CANDIDATES, pa.table({"pair": pairs}))
     files.write_arrow(_NEEDED, pa.table({"document": needed}))

@@ -57,10 +57,14 @@ def growing_edges(low: float, high: float) -> F64:
     last = int(np.floor(np.log10(high))) + 1
     wide = last - first > 12
     stride = -(-(last - first) // 36)
-    powers = range(first, last + stride, stride)
-    edges = np.array(
-        [digit * 10.0**power for power in powers for digit in ((1,) if wide else (1, 2, 5))]
-    )
+    digits = [1, 2, 5]
+    if wide:
+        digits = [1]
+    steps: list[float] = []
+    for power in range(first, last + stride, stride):
+        for digit in digits:
+            steps.append(digit * 10.0**power)
+    edges = np.array(steps)
     begin = max(0, int(np.searchsorted(edges, low, "right")) - 1)
     end = int(np.searchsorted(edges, high, "right"))
     return np.asarray(edges[begin : end + 1], np.float64)
@@ -73,11 +77,10 @@ def span_edges(values: F64) -> tuple[F64, bool]:
     low = float(values.min())
     high = float(values.max())
     if high < 50 * low:
-        unit = max(
-            candidate
-            for candidate in (1.0, 60.0, 3600.0, _DAY, _YEAR)
-            if high >= 4 * candidate or candidate == 1
-        )
+        unit = 1.0
+        for candidate in (60.0, 3600.0, _DAY, _YEAR):
+            if high >= 4 * candidate:
+                unit = candidate
         return even_edges(low / unit, high / unit, integral=unit == 1) * unit, False
     end = int(np.searchsorted(_CLOCK, high, "right"))
     begin = int(np.searchsorted(_CLOCK, low, "right")) - 1

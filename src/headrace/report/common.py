@@ -76,12 +76,10 @@ def tables(run_facts: RunFacts) -> list[Table]:
         "source": (
             f"{pluralise(manifest.source['files'], 'file')}, {size(manifest.source['bytes'])}"
         ),
-        **{
-            name: value
-            for name, value in sorted(manifest.metadata.items())
-            if not isinstance(value, dict | list)
-        },
     }
+    for name, value in sorted(manifest.metadata.items()):
+        if not isinstance(value, dict | list):
+            origin[name] = value
     return [
         Table(f"{pluralise(len(columns), 'column')}", ["name", "type", "nulls"], columns),
         Table(

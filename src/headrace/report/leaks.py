@@ -44,13 +44,13 @@ def page_of_leaks(report: LeakReport, name: str, max_share: float) -> Page:
         f"{report.worst:.2%} of a split or benchmark was found elsewhere; at most"
         f" {max_share:.2%} may be."
     )
+    tiles = []
+    for split, rows in report.rows.items():
+        tiles.append((split, pluralise(rows, report.unit, report.units)))
     return Page(
         title=f"leaks: {name}",
         subtitle=f"{report.units.capitalize()} are compared by {columns}. {verdict}",
-        tiles=[
-            (split, pluralise(rows, report.unit, report.units))
-            for split, rows in report.rows.items()
-        ],
+        tiles=tiles,
         figures=figures,
         tables=_tables(report),
     )
@@ -122,20 +122,15 @@ def _repeats(
         lines = [
             f"No {unit} of a split is {other}." if len(report.rows) > 1 else "There is one split."
         ]
-    again = {split: rows for split, rows in repeats.repeated.items() if rows}
-    if again:
-        text = listed(
-            [f"{pluralise(rows, unit, units)} of {split}" for split, rows in again.items()]
-        )
-        lines.append(
-            f"Within a split, {text} {verb(sum(again.values()), 'is', 'are')} {opening} an earlier"
-            " one."
-        )
     pairs = {(item.split, item.earlier): (item.rows, item.fraction) for item in repeats.shared}
-    pairs |= {
-        (split, split): (rows, rows / max(1, report.rows[split]))
-        for split, rows in repeats.repeated.items()
-    }
+    again = []
+    for split, rows in repeats.repeated.items():
+        pairs[split, split] = (rows, rows / max(1, report.rows[split]))
+        if rows:
+            again.append(f"{pluralise(rows, unit, units)} of {split}")
+    if again:
+        are = verb(sum(repeats.repeated.values()), "is", "are")
+        lines.append(f"Within a split, {listed(again)} {are} {opening} an earlier one.")
     tone: Tone = "plain" if shared or again else "good"
     if any(item.fraction > max_share for item in shared):
         tone = "warning"
@@ -196,35 +191,45 @@ def _columns_figures(report: LeakReport) -> list[Figure]:
     best = sorted(report.telling, key=lambda item: -item.accuracy)
     usual = best[0].most_frequent
     verb = "does" if len(best) == 1 else "do, each alone"
+    columns = [item.column for item in best]
     answer = (
-        f"{listed([item.column for item in best])} {verb}."
+        f"{listed(columns)} {verb}."
         f" The most frequent label is right for {percentage(usual, 1)}. It may be a legitimate"
         " feature, so nothing was left out."
     )
+    shares = [*(item.accuracy for item in best), usual]
     chart = charts.bars(
-        [*(item.column for item in best), "most frequent label"],
-        [*(100 * item.accuracy for item in best), 100 * usual],
+        [*columns, "most frequent label"],
+        [100 * share for share in shares],
         [*["shared"] * len(best), "empty"],
         unit="right",
-        texts=[percentage(item, 1) for item in (*(item.accuracy for item in best), usual)],
+        texts=[percentage(share, 1) for share in shares],
         names={"shared": "column", "empty": "guess"},
     )
     return [Figure("columns", "Which column gives the label away?", answer, chart, "warning")]
+
+
+def _best_shares(report: LeakReport) -> dict[str, dict[int, float]]:
+    """Return the largest share of each item that a row holds, by benchmark and item."""
+    best: dict[str, dict[int, float]] = {source: {} for source in report.items}
+    for overlap in report.overlaps:
+        shares = best[overlap.source]
+        shares[overlap.item] = max(overlap.fraction, shares.get(overlap.item, 0.0))
+    return best
 
 
 def _benchmark_figures(report: LeakReport, max_share: float) -> list[Figure]:
     """Draw how much of each benchmark occurs in rows."""
     if not report.items:
         return []
-    best: dict[tuple[str, int], float] = {}
-    for overlap in report.overlaps:
-        best[overlap.source, overlap.item] = max(
-            overlap.fraction, best.get((overlap.source, overlap.item), 0.0)
-        )
+    best = _best_shares(report)
     parts: dict[str, list[float]] = {role: [] for role in _FOUND}
     lines = []
+    bad = False
     for source, count in report.items.items():
-        shares = [value for (opening, _), value in best.items() if opening == source]
+        shares = list(best[source].values())
+        if count and len(shares) / count > max_share:
+            bad = True
         complete = sum(value == 1 for value in shares)
         for role, value in zip(
             _FOUND, (complete, len(shares) - complete, count - len(shares)), strict=True
@@ -234,10 +239,6 @@ def _benchmark_figures(report: LeakReport, max_share: float) -> list[Figure]:
             f"{Path(source).name}: {len(shares):,} of {pluralise(count, 'item')} found"
             f" ({percentage(len(shares), count)}), {complete:,} of them whole."
         )
-    bad = any(
-        count and len([1 for opening, _ in best if opening == source]) / count > max_share
-        for source, count in report.items.items()
-    )
     names = [Path(source).name for source in report.items]
     # paths, if two files have the same name
     if len(set(names)) == len(names):
@@ -247,7 +248,7 @@ def _benchmark_figures(report: LeakReport, max_share: float) -> list[Figure]:
     chart = charts.stacked_bars(labels, parts, unit="items", names=_FOUND)
     if bad:
         tone: Tone = "warning"
-    elif best:
+    elif report.overlaps:
         tone = "plain"
     else:
         tone = "good"
@@ -273,12 +274,11 @@ def _time_figures(report: LeakReport) -> list[Figure]:
             }
         )
     lines = [f"{row['label']} from {row['hint']}." for row in rows]
-    lines += [
-        f"{pluralise(item.unread, 'row')} of {item.split} {verb(item.unread, 'has', 'have')} no"
-        " readable time."
-        for item in report.periods
-        if item.unread
-    ]
+    for item in report.periods:
+        if item.unread:
+            have = verb(item.unread, "has", "have")
+            unread = pluralise(item.unread, "row")
+            lines.append(f"{unread} of {item.split} {have} no readable time.")
     chart = charts.spans(
         rows, unit="", along="time", row_height=34, columns=("split", "split", "from and to")
     )

@@ -64,16 +64,21 @@ class _SourceLook:
 
 def _look_at_run(run: FinishedRun) -> _SourceLook:
     totals = run.manifest.splits
-    sizes = ", ".join(
-        f"{name} {pluralise(split.rows, 'row')} in {pluralise(split.shards, 'shard')}"
-        for name, split in totals.items()
-    )
+    sizes = []
+    rows = 0
+    size_bytes = 0
+    shards = 0
+    for name, split in totals.items():
+        sizes.append(f"{name} {pluralise(split.rows, 'row')} in {pluralise(split.shards, 'shard')}")
+        rows += split.rows
+        size_bytes += split.bytes
+        shards += split.shards
     return _SourceLook(
-        rows=sum(split.rows for split in totals.values()),
-        bytes=sum(split.bytes for split in totals.values()),
-        shards=sum(split.shards for split in totals.values()),
+        rows=rows,
+        bytes=size_bytes,
+        shards=shards,
         names=run.schema.names,
-        about=f"a prepared dataset ({run.manifest.recipe}): {sizes}",
+        about=f"a prepared dataset ({run.manifest.recipe}): {', '.join(sizes)}",
         scope="The splits stay as they are.",
     )
 
@@ -198,9 +203,10 @@ def _types(seen: Look, delimited: Container[str]) -> dict[str, str]:
             or column.content not in ("number", "time")
         ):
             continue
-        values = pa.chunked_array(
-            [chunk for part in parts for chunk in nulled(part, ("", *NULLS)).chunks]
-        )
+        chunks: list[pa.Array] = []
+        for part in parts:
+            chunks += nulled(part, ("", *NULLS)).chunks
+        values = pa.chunked_array(chunks)
         type_words = ["int64", "float64", "date", "datetime"]
         if id_like(name):
             type_words.remove("float64")

@@ -84,9 +84,8 @@ def label_map(distinct: Sequence[str], name: str) -> dict[str, int]:
     values = [int(match[1]) for match in matches if match is not None]
     if len(values) == len(distinct) and all(-(2**63) <= value < 2**63 for value in values):
         return dict(zip(distinct, values, strict=True))
-    if any(character.isdigit() for text in distinct for character in text) and all(
-        map(_NUMBER.fullmatch, distinct)
-    ):
+    has_digits = any(map(str.isdigit, "".join(distinct)))
+    if has_digits and all(map(_NUMBER.fullmatch, distinct)):
         for text, match in zip(distinct, matches, strict=True):
             if match is None:
                 raise InputError(

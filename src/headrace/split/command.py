@@ -181,9 +181,8 @@ def settings_from_environment(environment: Mapping[str, str]) -> tuple[dict[str,
         "targets": targets,
         "main_task_index": index,
     }
-    return {name: value for name, value in settings.items() if value is not None}, number(
-        "MAX_WORKERS", int
-    )
+    given = {name: value for name, value in settings.items() if value is not None}
+    return given, number("MAX_WORKERS", int)
 
 
 def _targets(text: str | None) -> tuple[str, ...] | None:
@@ -197,4 +196,8 @@ def _targets(text: str | None) -> tuple[str, ...] | None:
             raise SettingsError(
                 setting="TARGETS", value=text, remedy="give a comma-separated list of columns"
             ) from None
-    return tuple(name.strip().strip("'\"") for name in text.split(",") if name.strip())
+    names = []
+    for name in text.split(","):
+        if name.strip():
+            names.append(name.strip().strip("'\""))
+    return tuple(names)

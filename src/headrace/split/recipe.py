@@ -99,10 +99,12 @@ def _scan(
     """Scan all shards. Warns of odd values."""
 
     def scan(number: int, shard: Shard, files: TaskFiles) -> dict[str, Any]:
-        scanners = [feature.scanner(shard) for feature in features]
-        return scan_shard(
-            files, settings, shard, number, [scanner for scanner in scanners if scanner is not None]
-        )
+        scanners = []
+        for feature in features:
+            scanner = feature.scanner(shard)
+            if scanner is not None:
+                scanners.append(scanner)
+        return scan_shard(files, settings, shard, number, scanners)
 
     receipts = context.stage("scan", source.tasks(scan), durable=False)
     scans = Scans(context, source.shards, receipts)

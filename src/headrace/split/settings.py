@@ -535,7 +535,11 @@ class TemporalSplit(RecipeSettings):
             from headrace.storage.places import place_of
 
             signature = place_of(self.signature).real()
-            files = [(path, name) for path, name in files if place_of(path).real() != signature]
+            all_files = files
+            files = []
+            for path, name in all_files:
+                if place_of(path).real() != signature:
+                    files.append((path, name))
         if not files:
             raise InputError(
                 "holds no data file besides the signature",

@@ -472,7 +472,9 @@ def _lists(output: _SplitOutput, cells: FoldCells) -> Check:
     expected = cells.lists(filled)
     recorded = []
     for lists in run.manifest.folds:
-        filled_lists = {split: [name for name in lists[split] if name in filled] for split in lists}
+        filled_lists = {}
+        for split, names in lists.items():
+            filled_lists[split] = [name for name in names if name in filled]
         recorded.append(filled_lists)
     problem = None
     if recorded != expected:

@@ -129,23 +129,30 @@ def split_shard(
     if plan.content is not None and plan.settings.folds is None:
         words = tagged(np.concatenate(batches.digests), codes, codes <= TEST_CODE)
         keep_words(files, content_file(number), words)
+    return _facts(plan, codes, keys, written)
+
+
+def _facts(
+    plan: SplitPlan, codes: Codes, keys: I64, written: Mapping[str, Written]
+) -> dict[str, Any]:
+    """Return what the receipt of a shard records."""
     counts = np.bincount(codes, minlength=len(plan.codes))
     counted = {name: int(counts[code]) for name, code in plan.codes.items()}
-    if plan.settings.folds is None:
-        dated = plan.settings.splits
-    else:
+    dated = plan.settings.splits
+    if plan.settings.folds is not None:
         dated = tuple(written)
+    dates = {}
+    for name in dated:
+        dates[name] = plan.bins.counts(keys.compress(codes == plan.codes[name])).tolist()
+    blocks = {}
+    for split, result in written.items():
+        blocks[split] = [asdict(block) for block in result.blocks]
     return {
-        "rows_in": row,
+        "rows_in": len(codes),
         "rows_by_split": {name: counted[name] for name in plan.names},
         "dropped_by_reason": {rule.reason.value: counted[rule.reason] for rule in plan.rules},
-        "dates": {
-            name: plan.bins.counts(keys.compress(codes == plan.codes[name])).tolist()
-            for name in dated
-        },
-        "blocks": {
-            split: [asdict(block) for block in result.blocks] for split, result in written.items()
-        },
+        "dates": dates,
+        "blocks": blocks,
     }
 
 

@@ -83,11 +83,12 @@ class Look:
 
     def holds(self, name: str, texts: Sequence[str]) -> bool:
         """Return True if one of these texts is a value of a text column."""
-        return any(
-            pl.Series("x", table[name], dtype=pl.String).is_in(list(texts)).any()
-            for _, table in self.tables
-            if _is_text(table, name)
-        )
+        for _, table in self.tables:
+            if _is_text(table, name):
+                values = pl.Series("x", table[name], dtype=pl.String)
+                if values.is_in(list(texts)).any():
+                    return True
+        return False
 
 
 def _is_text(table: pa.Table, name: str) -> bool:
@@ -124,21 +125,19 @@ def look_of(
     """
     # Empty files have no columns to describe.
     tables = [(name, table) for name, table in tables if table.num_columns] or tables[:1]
-    names = list(dict.fromkeys(name for _, table in tables for name in table.column_names))
-    columns = {}
-    for name in names:
-        columns[name] = _column(
-            name, [table[name] for _, table in tables if name in table.column_names]
-        )
+    parts: dict[str, list[pa.ChunkedArray]] = {}
+    for _, table in tables:
+        for name in table.column_names:
+            parts.setdefault(name, []).append(table[name])
+    columns = {name: _column(name, of_column) for name, of_column in parts.items()}
     return Look(source, root, files, size, tables, columns)
 
 
 def inferred(seen: Look, keep: Collection[str] = ()) -> list[Section]:
     """Infer the types of the source's text columns from all rows. keep: columns that stay text."""
     nulls = NULLS if any(seen.holds(name, NULLS) for name in seen.texts()) else ()
-    types = infer_types(
-        [(seen.root / name, name) for name in seen.names], null_values=nulls, keep=keep
-    )
+    files = [(seen.root / name, name) for name in seen.names]
+    types = infer_types(files, null_values=nulls, keep=keep)
     if not types:
         return []
     words = (
@@ -151,7 +150,8 @@ def inferred(seen: Look, keep: Collection[str] = ()) -> list[Section]:
 
 def evenly(count: int, most: int) -> list[int]:
     """Choose at most `most` of the numbers 0..count-1, evenly from end to end."""
-    return sorted({int(position) for position in np.linspace(0, count - 1, most).round()})
+    numbers: list[int] = np.unique(np.linspace(0, count - 1, most).round().astype(int)).tolist()
+    return numbers
 
 
 def known(name: str, among: Iterable[str], option: str) -> str:
@@ -174,7 +174,10 @@ def known(name: str, among: Iterable[str], option: str) -> str:
 def named(name: str, words: Sequence[str]) -> int:
     """Score how well a name fits: higher for earlier words, 0 if it contains none of them."""
     low = name.lower().replace("identity", "")  # it contains "entity" but does not mean one
-    return max((len(words) - rank for rank, word in enumerate(words) if word in low), default=0)
+    for rank, word in enumerate(words):
+        if word in low:
+            return len(words) - rank
+    return 0
 
 
 def id_like(name: str) -> bool:
@@ -204,10 +207,12 @@ def _column(name: str, parts: Sequence[pa.ChunkedArray]) -> Column:
     count = len(parts)
     parts = [part for part in parts if len(part)] or parts
     rows = max(1, sum(len(part) for part in parts))
-    absent = sum(
-        nulled(part, ("", *NULLS)).null_count if is_text(part.type) else part.null_count
-        for part in parts
-    )
+    absent = 0
+    for part in parts:
+        if is_text(part.type):
+            absent += nulled(part, ("", *NULLS)).null_count
+        else:
+            absent += part.null_count
     form = None
     if all(is_text(part.type) or is_typed_time(part) for part in parts):
         form = time_format(parts)
@@ -216,11 +221,10 @@ def _column(name: str, parts: Sequence[pa.ChunkedArray]) -> Column:
     numbers = [number_share(part) for part in parts]
     if all(values is not None for values in numbers):
         content: Kind = "number"
-        absent += sum(
-            int(np.isnan(np.asarray(values.drop_null().to_numpy(), np.float64)).sum())
-            for values in numbers
-            if values is not None
-        )
+        for values in numbers:
+            assert values is not None
+            known_values = np.asarray(values.drop_null().to_numpy(), np.float64)
+            absent += int(np.isnan(known_values).sum())
     else:
         content = "other"
         if any(is_text(part.type) for part in parts):

@@ -117,11 +117,10 @@ def time_forms(columns: Sequence[pa.ChunkedArray]) -> TimeForms | None:
 
 def _text_forms(columns: Sequence[pa.ChunkedArray]) -> TimeForms | None:
     """Find the formats of columns of text; None if half of the texts or more is left unread."""
-    values = pc.unique(
-        pa.chunked_array(
-            [chunk for column in columns for chunk in column.cast(pa.large_string()).chunks]
-        )
-    )
+    chunks: list[pa.Array] = []
+    for column in columns:
+        chunks += column.cast(pa.large_string()).chunks
+    values = pc.unique(pa.chunked_array(chunks))
     left = nulled(pa.chunked_array([values.drop_null()]), ("",)).drop_null()
     total = len(left)
     forms: list[str] = []
