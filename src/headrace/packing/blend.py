@@ -106,11 +106,11 @@ class SourceBlend(Settings):
             return value
         if value.get("valid"):
             raise ValueError("the blend has both val and valid, which are one split; give one list")
-        return {
-            "valid" if name == "val" else name: sources
-            for name, sources in value.items()
-            if name != "valid"
-        }
+        result = {}
+        for name, sources in value.items():
+            if name != "valid":
+                result["valid" if name == "val" else name] = sources
+        return result
 
     @model_validator(mode="after")
     def _one_form(self) -> SourceBlend:
@@ -191,7 +191,10 @@ def blend_of(value: object) -> object:
             return {"datasets": [value]}
         return value
     if isinstance(value, Sequence) and value:
-        paths = [item for item in value if isinstance(item, str | PurePath)]
+        paths = []
+        for item in value:
+            if isinstance(item, str | PurePath):
+                paths.append(item)
         if len(paths) == len(value):
             return plain(paths)
         return {"datasets": list(value)}

@@ -162,10 +162,11 @@ def encode_tasks(
     sampled = []
     for owner in range(len(datasets)):
         of_dataset = [task for task in tasks if task.owner == owner]
-        hash_parts = [
-            read_arrow(context.run / task.file(".sample.arrow"))["hash"].to_numpy()
-            for task in of_dataset
-        ]
+        hash_parts = []
+        for task in of_dataset:
+            hash_parts.append(
+                read_arrow(context.run / task.file(".sample.arrow"))["hash"].to_numpy()
+            )
         hashes = np.sort(np.concatenate(hash_parts))
         below = None
         if len(hashes):
@@ -468,10 +469,9 @@ class Encoding:
             texts = pa.array([row.key for row in chosen.rows], pa.large_string())
             units = hash_texts(derive_key(seed, "packed_sequences.key"), texts)
             high, low = (half[stored.rows] for half in units)
-        digests = [
-            chosen.rows[int(row)].named or content
-            for row, content in zip(stored.rows.tolist(), stored.contents, strict=True)
-        ]
+        digests = []
+        for row, content in zip(stored.rows.tolist(), stored.contents, strict=True):
+            digests.append(chosen.rows[int(row)].named or content)
         halves = np.frombuffer(b"".join(digests), "<u8").astype(np.uint64).reshape(-1, 2)
         aligned = shift_left(stored.mask, np.cumsum(sizes)) if self.aligned else None
         self.origins.append(

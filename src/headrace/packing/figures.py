@@ -85,7 +85,9 @@ def _role_figures(run_facts: RunFacts) -> list[Figure]:
             others.append(pluralise(counts[role]["context"], f"{role} message"))
     if others:
         answer += f" Only read: {listed(others, len(others))}."
-    parts = {name: [counts[role][name] for role in roles] for name in ("trained", "context")}
+    parts = {}
+    for name in ("trained", "context"):
+        parts[name] = [counts[role][name] for role in roles]
     chart = charts.stacked_bars(roles, parts, unit="messages", names=_PARTS, shares=False)
     return [Figure("roles", "Which roles are trained?", answer, chart)]
 
@@ -114,8 +116,9 @@ def fill_figure(run_facts: RunFacts) -> Figure:
         tone = "plain"
     if len(groups) > _MOST_GROUPS:
         edges = even_edges(min(fills), max(fills), integral=False)
-        parts = {
-            split: counted(
+        parts = {}
+        for split in run_facts.splits:
+            parts[split] = counted(
                 np.array(
                     [
                         fill
@@ -126,17 +129,14 @@ def fill_figure(run_facts: RunFacts) -> Figure:
                 ),
                 edges,
             )
-            for split in run_facts.splits
-        }
         chart = charts.histogram(
             edges, parts, of="datasets", title="% of the room used", grows=False
         )
     else:
         several = len({group["dataset"] for group in groups}) > 1
-        labels = [
-            f"{group['split']} {group['dataset']}" if several else group["split"]
-            for group in groups
-        ]
+        labels = []
+        for group in groups:
+            labels.append(f"{group['split']} {group['dataset']}" if several else group["split"])
         chart = charts.bars(
             labels,
             fills,

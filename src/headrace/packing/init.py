@@ -425,7 +425,10 @@ def _mapping(sampled: Sampled, file: str) -> dict[str, str]:
     first = next(
         (row for row in objects if any(value is not None for value in row.values())), objects[0]
     )
-    texts = {name.lower(): name for name, value in first.items() if isinstance(value, str)}
+    texts = {}
+    for name, value in first.items():
+        if isinstance(value, str):
+            texts[name.lower()] = name
     proposals = [{}, *(_of_list(name, value) for name, value in first.items())]
     for user in filter(texts.__contains__, _USERS):
         for assistant in filter(texts.__contains__, (*_ASSISTANTS, *_MODELS)):
@@ -595,11 +598,10 @@ def preference_sections(options: AskedPreferences) -> tuple[list[Section], str]:
         shares_section(sampled, blend, "samples and mixes"),
         ENTITY,
     ]
-    proposed = {
-        name: value
-        for name, value in settings_of(sections).items()
-        if name not in ("recipe", "out")
-    }
+    proposed = {}
+    for name, value in settings_of(sections).items():
+        if name not in ("recipe", "out"):
+            proposed[name] = value
     # raises what the run would raise; the tokenizer is still to be given
     Preferences(**{"tokenizer": ".", **proposed})
     return sections, about

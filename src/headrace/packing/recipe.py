@@ -176,10 +176,10 @@ def _pools(settings: PackedSequences, tokenised: Tokenised) -> list[PackPool]:
     datasets = tokenised.datasets
     if settings.packs_across:
         return [PackPool("blend", datasets, range(len(datasets)), tokenised.whole_origins)]
-    return [
-        PackPool(dataset.source.name, [dataset], [owner], tokenised.origins[owner])
-        for owner, dataset in enumerate(datasets)
-    ]
+    result = []
+    for owner, dataset in enumerate(datasets):
+        result.append(PackPool(dataset.source.name, [dataset], [owner], tokenised.origins[owner]))
+    return result
 
 
 def _outcome(run: _PackedRun, files: Sequence[tuple[Path, str]], pad_id: int | None) -> Outcome:
@@ -191,10 +191,9 @@ def _outcome(run: _PackedRun, files: Sequence[tuple[Path, str]], pad_id: int | N
     repeated = {}
     if any(more["tokens"] for more in run.repeated.values()):
         repeated = {"repeated": run.repeated}
-    source_rows = {
-        split: sum(record["rows"] for record in records if record["split"] == split)
-        for split in settings.asked_splits
-    }
+    source_rows = {}
+    for split in settings.asked_splits:
+        source_rows[split] = sum(record["rows"] for record in records if record["split"] == split)
     return Outcome(
         schema=schema_of(settings.parquet["declared"], traced=settings.traced),
         index=index,
@@ -228,7 +227,9 @@ def _written(
     pad_id: int,
 ) -> list[Receipt]:
     """Write the shards and return their receipts."""
-    tasks_of = [[task for task in tokenised.tasks if task.owner in pool.owners] for pool in pools]
+    tasks_of = []
+    for pool in pools:
+        tasks_of.append([task for task in tokenised.tasks if task.owner in pool.owners])
     sources_of = [pool.files for pool in pools]
     encoder = tokenised.encoder.fingerprint
 

@@ -274,12 +274,11 @@ class Origins:
                 for part, begin in zip(parts, starts, strict=True)
             ]
         kinds = (np.int32, np.int64, *(4 * (np.uint64,)), np.int64, np.int64, np.uint64)
-        columns = {
-            column.name: np.concatenate(
+        columns = {}
+        for column, dtype in zip(fields(cls), kinds, strict=True):
+            columns[column.name] = np.concatenate(
                 [np.empty(0, dtype), *(getattr(part, column.name) for part in parts)]
             )
-            for column, dtype in zip(fields(cls), kinds, strict=True)
-        }
         return cls(**columns)
 
     @classmethod

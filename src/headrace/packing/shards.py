@@ -164,10 +164,9 @@ def pack_group(  # noqa: PLR0914 - the account of a group
             "rows": origins.row[sequences[packed]],
         }
     offsets = pa.array(bins.offsets)
-    lists = {
-        name: pa.LargeListArray.from_arrays(offsets, pa.array(values))
-        for name, values in columns.items()
-    }
+    lists = {}
+    for name, values in columns.items():
+        lists[name] = pa.LargeListArray.from_arrays(offsets, pa.array(values))
     files.write_arrow(group.bins_file, pa.table(lists))
     return {
         "rows_in": len(sequences),

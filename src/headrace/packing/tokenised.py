@@ -169,7 +169,10 @@ class Tokenised:
 
 def summed(receipts: Sequence[Receipt], *names: str) -> dict[str, int]:
     """Add up counts of receipts."""
-    return {name: sum(receipt.extra[name] for receipt in receipts) for name in names}
+    result = {}
+    for name in names:
+        result[name] = sum(receipt.extra[name] for receipt in receipts)
+    return result
 
 
 def check_conserved(counts: Iterable[tuple[str, int, int, int]]) -> None:

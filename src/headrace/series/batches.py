@@ -239,7 +239,11 @@ class BatchSpool:
 
     def retained(self) -> list[Entity]:
         """Return the retained entities, in order, with their rows in the spooled values."""
-        return [Entity(**record["entity"]) for record in self.records() if "entity" in record]
+        result = []
+        for record in self.records():
+            if "entity" in record:
+                result.append(Entity(**record["entity"]))
+        return result
 
     def entities(self) -> list[Entity]:
         """Return the retained entities, in order, with their rows in `values`."""
@@ -278,7 +282,7 @@ def _part_stem(number: int) -> str:
     return f"{STAGE_DIRECTORY}/write/fitted-{number:05d}"
 
 
-def write_batch(  # noqa: PLR0914 - one computation
+def write_batch(  # noqa: PLR0914 - the parts of a stored row, and what was learned
     settings: Series,
     spool: BatchSpool,
     files: TaskFiles,

@@ -254,7 +254,7 @@ class Cleaned:
     trimmed_steps: tuple[int, int]
 
 
-def clean(  # noqa: PLR0914 - one computation
+def clean(  # noqa: PLR0914 - each step of cleaning needs earlier ones
     settings: Series, observed: Observed, entity: str, *, edges: Sequence[int] | None = None
 ) -> Cleaned:
     """Clean the rows of one entity. O(steps of its axis) of memory. Raises `LeftOut`.
@@ -564,7 +564,7 @@ def quality_report(
     }
 
 
-def add_to_report(  # noqa: PLR0914 - one computation
+def add_to_report(  # noqa: PLR0914 - the parts of a report
     report: dict[str, Any],
     settings: Series,
     cleaned: Cleaned,

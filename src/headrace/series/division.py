@@ -91,7 +91,7 @@ class RollingCells:
     sides: Sequence[Side]
 
     @classmethod
-    def of(  # noqa: PLR0914 - one computation
+    def of(  # noqa: PLR0914 - the times of splits become cells of every fold
         cls, cuts: Cuts, folds: Rolling, margin_us: int, held_out: Sequence[Side]
     ) -> RollingCells:
         """Shift both cuts by a step for each fold.
@@ -147,10 +147,9 @@ class RollingCells:
         """Return, for the manifest, each fold's cut and the cells of its splits."""
         folds = []
         for cut, ranges in zip(self.cuts, self.layout.ranges, strict=True):
-            cells = {
-                split: [name for name in self.layout.names[first:last] if name is not None]
-                for split, (first, last) in ranges.items()
-            }
+            cells = {}
+            for split, (first, last) in ranges.items():
+                cells[split] = [name for name in self.layout.names[first:last] if name is not None]
             folds.append({"split_date": moment(cut), "cutoff_us": cut, "splits": cells})
         return folds
 

@@ -108,7 +108,10 @@ def _cut_faults(settings: Series) -> Iterator[str]:
     val_end = setting_name("val_end")
     if settings.val_end is not None and settings.train_end is None:
         yield f"{val_end} is given without {train_end}; give both"
-    used = [name for name in DIVISION_SETTINGS if getattr(settings, name) not in (None, ())]
+    used = []
+    for name in DIVISION_SETTINGS:
+        if getattr(settings, name) not in (None, ()):
+            used.append(name)
     names = ", ".join(map(setting_name, used))
     if used and not settings.fits:
         yield (

@@ -85,7 +85,7 @@ def _split_tables(run_facts: RunFacts) -> dict[str, pl.DataFrame]:
     return tables
 
 
-def _availability_figure(  # noqa: PLR0914 - one computation
+def _availability_figure(  # noqa: PLR0914 - two pictures, by the number of entities
     run_facts: RunFacts,
     tables: Mapping[str, pl.DataFrame],
 ) -> Figure:

@@ -408,7 +408,7 @@ def _look(options: AskedSeries) -> tuple[dict[str, str], Look]:
     return {"reader": reader}, look_of(tuple(options.source), folder, names, size, tables)
 
 
-def _look_at_rows(draft: _SeriesDraft, data: Look) -> None:  # noqa: PLR0914 - one computation
+def _look_at_rows(draft: _SeriesDraft, data: Look) -> None:  # noqa: PLR0914 - each guess needs earlier ones
     """Complete the draft from the first rows of some files, read as the run reads them."""
     seen = draft.seen
     shaped = Series(**draft.settings, min_train_years=0)

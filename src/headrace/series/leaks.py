@@ -152,7 +152,10 @@ class _Proof:
         chosen_rows: dict[str, Any] = dict.fromkeys(self.chosen)
         tallies = []
         for shard, members in self.shards.items():
-            entities = [entity for entity in members if settings.division.trains(entity.entity)]
+            entities = []
+            for entity in members:
+                if settings.division.trains(entity.entity):
+                    entities.append(entity)
             if not entities:
                 continue
             scaled, offsets = train_rows(entities, self._matrix(shard))

@@ -63,4 +63,8 @@ REASONS = (
 
 def reasons_of(settings: Series) -> list[str]:
     """Return the words of the reasons for which these settings can drop a row."""
-    return [reason.word for reason in REASONS if reason.applies is None or reason.applies(settings)]
+    result = []
+    for reason in REASONS:
+        if reason.applies is None or reason.applies(settings):
+            result.append(reason.word)
+    return result

@@ -51,7 +51,7 @@ _NAMES = 3  # in a message
 _FREQUENCY_ENTITIES = 16  # enough to find the most common step
 
 
-def execute(  # noqa: PLR0914 - one computation
+def execute(  # noqa: PLR0914 - each stage needs earlier results
     settings: Series,
     context: RunContext,
     files: Sequence[tuple[Path, str]],
@@ -102,7 +102,10 @@ def execute(  # noqa: PLR0914 - one computation
     if changes:
         result["times"] = dict(sorted(changes.items()))
     digests = {record.path: record.digest for record in finished.files}
-    stores = {record.path: record.checksum for record in records if record.path.startswith(STORE)}
+    stores = {}
+    for record in records:
+        if record.path.startswith(STORE):
+            stores[record.path] = record.checksum
     passed = len(retained.names)
     original = len(source.names)
     return Outcome(

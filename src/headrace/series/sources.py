@@ -325,7 +325,11 @@ def shards_of(settings: Series, files: Sequence[tuple[Path, str]]) -> NamedFiles
 def files_of(role: str, files: Sequence[tuple[Path, str]]) -> NamedFiles:
     """Select the files of role `SERIES` or `STATIC`, and remove this prefix from their names."""
     prefix = f"{role}/"
-    return [(path, name.removeprefix(prefix)) for path, name in files if name.startswith(prefix)]
+    result = []
+    for path, name in files:
+        if name.startswith(prefix):
+            result.append((path, name.removeprefix(prefix)))
+    return result
 
 
 def entity_source(settings: Series, files: Sequence[tuple[Path, str]]) -> EntitySource:

@@ -100,7 +100,7 @@ class _SpreadShard:
             return self._wide_rows()
         return self._long_rows()
 
-    def _long_rows(self) -> Iterator[_EntityRows]:  # noqa: PLR0914 - one computation
+    def _long_rows(self) -> Iterator[_EntityRows]:  # noqa: PLR0914 - the columns of a row and where an entity begins
         settings = self.settings
         key = settings.entity
         requested = None

@@ -58,7 +58,7 @@ class Statics:
         return messages
 
 
-def read_statics(  # noqa: PLR0914 - one computation
+def read_statics(  # noqa: PLR0914 - files are joined column by column
     settings: Series, files: Sequence[tuple[Path, str]], entities: Sequence[str]
 ) -> Statics:
     """Read the static features of these entities from all files. An entity in no file lacks all of
@@ -236,7 +236,7 @@ class ProcessedStatics:
     imputed: dict[str, int]
 
 
-def process_statics(  # noqa: PLR0914 - one computation
+def process_statics(  # noqa: PLR0914 - numbers and texts are fitted apart, then joined
     settings: Series, statics: Statics, entities: Sequence[str]
 ) -> ProcessedStatics:
     """Fit and transform the static features of these entities.

@@ -123,11 +123,10 @@ def _check_entities(run: FinishedRun, settings: Series) -> Check:
     detail = f"{len(names):,} retained of {original:,}, each with its static row and its targets"
     problem = None
     required = max(int(settings.fits), required_targets(settings))
-    short = [
-        name
-        for name, targets in zip(names, table["train_targets"].to_pylist(), strict=True)
-        if targets < required and settings.division.trains(name)
-    ]
+    short = []
+    for name, targets in zip(names, table["train_targets"].to_pylist(), strict=True):
+        if targets < required and settings.division.trains(name):
+            short.append(name)
     unreported = sorted({*names, *excluded} - _reported(run, settings, {*names, *excluded}))
     if names != summary["retained_basins"] or not excluded.keys().isdisjoint(names):
         problem = f"{path}: holds other entities than {SUMMARY} retains"
@@ -156,7 +155,11 @@ def _reported(run: FinishedRun, settings: Series, names: Set[str]) -> set[str]:
     if settings.layout == "packed":
         return set(read_run_table(run.root / REPORTS_TABLE, REPORTS_SCHEMA)["entity"].to_pylist())
     files = {path.name for path in (run.root / REPORTS).glob("*.json")}
-    return {name for name in names if f"{file_name(name)}.json" in files}
+    result = set()
+    for name in names:
+        if f"{file_name(name)}.json" in files:
+            result.add(name)
+    return result
 
 
 def _count_shared_times(run: FinishedRun, settings: Series) -> Check:
@@ -312,7 +315,7 @@ def _check_cuts(run: FinishedRun, settings: Series) -> list[Check]:
     return checks
 
 
-def _check_dates(  # noqa: PLR0914 - one computation
+def _check_dates(  # noqa: PLR0914 - the limits of each split in each fold
     run: FinishedRun,
     settings: Series,
     table: pl.DataFrame,
@@ -529,7 +532,7 @@ def _check_pipelines(run: FinishedRun, settings: Series) -> Check:
     return Check(name, f"{same} that {fitting_run} fitted", problem)
 
 
-def _check_scaling(run: FinishedRun, settings: Series) -> Check:  # noqa: PLR0914 - one computation
+def _check_scaling(run: FinishedRun, settings: Series) -> Check:  # noqa: PLR0914 - where the parts of a stored row begin
     """Check that some entities of the source, cleaned and scaled again, equal the rows of the
     store.
     """

@@ -207,10 +207,10 @@ class RowFeed:
         if self.tokenised and not mismatched:
             return rows
         if self.tokenised:
-            return [
-                {**row, "KL_completion_ids": before["completion_ids"]}
-                for row, before in zip(rows, [*rows[-1:], *rows], strict=False)
-            ]
+            result = []
+            for row, before in zip(rows, [*rows[-1:], *rows], strict=False):
+                result.append({**row, "KL_completion_ids": before["completion_ids"]})
+            return result
         self.rows = rows
         ready = list(self.prepared)
         if len(ready) != len(rows):
@@ -223,7 +223,10 @@ class RowFeed:
 
 
 def _without_mask(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{name: row[name] for name in row if name != VALID} for row in rows]
+    result = []
+    for row in rows:
+        result.append({name: row[name] for name in row if name != VALID})
+    return result
 
 
 def first_rows(stream: StreamLoader) -> list[dict[str, Any]]:

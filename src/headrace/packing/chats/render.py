@@ -103,10 +103,10 @@ class ChatRenderer:
         conversation with nothing to train on has a text without spans. Raises `RowRejected`.
         """
         turns = self._turns["tool_use" if chat.tools and "tool_use" in self._turns else "default"]
-        return [
-            turns.render(part, with_borders=with_borders)
-            for part in sequences_of(chat, self._reasoning)
-        ]
+        result = []
+        for part in sequences_of(chat, self._reasoning):
+            result.append(turns.render(part, with_borders=with_borders))
+        return result
 
 
 def _in_form(chat: Conversation, empty: str | None, arguments: str) -> Conversation:
@@ -242,14 +242,13 @@ class Turns:
             return turns
         rendering.check_marks()
         owners = set(rendering.owner)
-        turns = [
-            (
+        turns = []
+        for index in trained:
+            turns.append(
                 rendering.turn_by_marks(index)
                 if index in owners
                 else rendering.turn_by_difference(index)
             )
-            for index in trained
-        ]
         if self.template.fixed_prompt and owners.issuperset(trained):
             learnt = skeleton_of(text, rendering.marks, rendering.marked_texts, trace.texts, turns)
             if learnt is not None:
@@ -298,9 +297,10 @@ class Rendering:
         """Render with marks and keep their positions; return False if marks change the
         rendering.
         """
-        tools = {
-            id(part): _TOOLS for part in parts_of(self.chat.tools) if isinstance(part, dict | list)
-        }
+        tools = {}
+        for part in parts_of(self.chat.tools):
+            if isinstance(part, dict | list):
+                tools[id(part)] = _TOOLS
         trace = Trace(marked=True, owners={**tools, **self._parts})
         try:
             text, marks = without_marks(self._render(self.messages, trace))
@@ -338,16 +338,16 @@ class Rendering:
 
     def check_marks(self) -> None:
         """Raise `RowRejected` if the rendering leaves out the text of a message, or a tool call."""
-        written = {
-            (self.marked_texts[mark.number].owner, self.marked_texts[mark.number].part)
-            for mark in self.marks
-            if mark.sign not in (JSON_BEGIN, JSON_END)
-        }
-        with_json = {
-            owner
-            for mark, owner in zip(self.marks, self.owner, strict=True)
-            if mark.sign == JSON_BEGIN
-        }
+        written = set()
+        for mark in self.marks:
+            if mark.sign not in (JSON_BEGIN, JSON_END):
+                written.add(
+                    (self.marked_texts[mark.number].owner, self.marked_texts[mark.number].part)
+                )
+        with_json = set()
+        for mark, owner in zip(self.marks, self.owner, strict=True):
+            if mark.sign == JSON_BEGIN:
+                with_json.add(owner)
         for marked_text in self.marked_texts:
             if not marked_text.complete or (marked_text.owner, marked_text.part) in written:
                 continue

@@ -79,10 +79,11 @@ class RenderSettings:
 
     def renderer(self) -> ChatRenderer:
         """Compile the templates. Raises `SettingsError` if one is not a template."""
-        templates = {
-            name: Template(source, special=self.special, values=self.values, day=self.day)
-            for name, source in self.templates.items()
-        }
+        templates = {}
+        for name, source in self.templates.items():
+            templates[name] = Template(
+                source, special=self.special, values=self.values, day=self.day
+            )
         return ChatRenderer(templates, self.specials, self.reasoning)
 
 

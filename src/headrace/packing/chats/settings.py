@@ -313,10 +313,10 @@ def _with_complete_offsets(value: Any) -> Any:
     them.
     """
     if isinstance(value, dict):
-        return {
-            key: False if key == "trim_offsets" else _with_complete_offsets(inner)
-            for key, inner in value.items()
-        }
+        result = {}
+        for key, inner in value.items():
+            result[key] = False if key == "trim_offsets" else _with_complete_offsets(inner)
+        return result
     if isinstance(value, list):
         return [_with_complete_offsets(inner) for inner in value]
     return value

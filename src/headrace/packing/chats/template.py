@@ -173,10 +173,11 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         return value
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        sizes = [
-            len(operand) if isinstance(operand, str | bytes | list | tuple) else abs(operand)
-            for operand in (left, right)
-        ]
+        sizes = []
+        for operand in (left, right):
+            sizes.append(
+                len(operand) if isinstance(operand, str | bytes | list | tuple) else abs(operand)
+            )
         if operator == "**" and max(sizes) > 64:
             raise RowRejected(
                 "template_limit", f"{preview(left)} ** {preview(right)} in the template"
@@ -326,13 +327,14 @@ class Template:
             probes = (
                 [{"role": "user", "content": content}] for content in ("xyzzy", _parts("xyzzy"))
             )
-            written = [
-                "xyzzy"
-                in self._rendered(
-                    {"messages": messages, "tools": None, _PROMPT: False, _TRACE: Trace()}
+            written = []
+            for messages in probes:
+                written.append(
+                    "xyzzy"
+                    in self._rendered(
+                        {"messages": messages, "tools": None, _PROMPT: False, _TRACE: Trace()}
+                    )
                 )
-                for messages in probes
-            ]
         except (RowRejected, SettingsError):
             return False
         return written == [False, True]

@@ -191,19 +191,19 @@ def cut_at_turns(mask: U8, turns: Sequence[Border], longest: int) -> list[Segmen
     if not runs or runs[0][0] < head:
         return []
     following = [*(begin for begin, _ in runs[1:]), len(mask)]
-    ends = [
-        next((border.at for border in turns if end <= border.at <= next_begin), end)
-        for (_, end), next_begin in zip(runs, following, strict=True)
-    ]
+    ends = []
+    for (_, end), next_begin in zip(runs, following, strict=True):
+        ends.append(next((border.at for border in turns if end <= border.at <= next_begin), end))
     run = 0
     while run < len(runs):
-        starts = [
-            border
-            for border in turns
-            if border.at <= runs[run][0]
-            and ends[run] - border.at <= room
-            and done - border.at <= room // _OVERLAP
-        ]
+        starts = []
+        for border in turns:
+            if (
+                border.at <= runs[run][0]
+                and ends[run] - border.at <= room
+                and done - border.at <= room // _OVERLAP
+            ):
+                starts.append(border)
         if not starts:
             done = ends[run]
             run += 1

@@ -228,12 +228,13 @@ def _write(  # noqa: PLR0914 - lists of tokens beside columns
             parts = [(ids[(mask == 0) & (turn == 0)], (lengths - labels)[::answers])]
             for answer in range(len(ids_of) - 1):
                 parts.append((ids[(mask == 1) & (turn == answer)], labels[answer::answers]))
-            columns = [
-                pa.ListArray.from_arrays(
-                    pa.array(offsets_of(sizes), pa.int32()), pa.array(values), type=IDS
+            columns = []
+            for values, sizes in parts:
+                columns.append(
+                    pa.ListArray.from_arrays(
+                        pa.array(offsets_of(sizes), pa.int32()), pa.array(values), type=IDS
+                    )
                 )
-                for values, sizes in parts
-            ]
             others = beside.take(pa.array(rows[at : at + 4096])).columns
             writer.append(pa.Table.from_arrays([*columns, *others], schema=schema))
             counted.update(

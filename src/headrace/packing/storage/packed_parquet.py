@@ -338,10 +338,9 @@ def columns(
             (starts, sources.take(pa.array(rows.sources))),
             (starts, pa.array(rows.source_rows)),
         ]
-    lists = [
-        pa.ListArray.from_arrays(offsets, values, type=field.type)
-        for (offsets, values), field in zip(parts, schema, strict=False)
-    ]
+    lists = []
+    for (offsets, values), field in zip(parts, schema, strict=False):
+        lists.append(pa.ListArray.from_arrays(offsets, values, type=field.type))
     return pa.Table.from_arrays(lists, schema=schema)
 
 

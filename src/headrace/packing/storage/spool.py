@@ -267,10 +267,11 @@ class JoinedSpool:
         used = np.unique(owner)
         if not len(used):
             return np.empty(0, np.int32), np.empty(0, np.uint8), np.empty(0, np.int64)
-        parts = [
-            self._spools[int(number)].take(sequences[owner == number] - self._first[number])
-            for number in used
-        ]
+        parts = []
+        for number in used:
+            parts.append(
+                self._spools[int(number)].take(sequences[owner == number] - self._first[number])
+            )
         if len(parts) == 1:
             return parts[0]
         by_owner = np.argsort(owner, kind="stable")

@@ -234,7 +234,7 @@ class Placed:
     off_grid: I64
 
 
-def place_rows(times: I64, frequency: Frequency) -> Placed:  # noqa: PLR0914 - one computation
+def place_rows(times: I64, frequency: Frequency) -> Placed:  # noqa: PLR0914 - three kinds of frequency give the same three arrays
     """Place rows, in any order, on the axis that fits most of them. times: [N], N ≥ 1."""
     anchor: Anchor = "start"
     if frequency.months:

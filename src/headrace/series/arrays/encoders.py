@@ -151,9 +151,9 @@ def fit_encoder(step: StepData, columns: Sequence[str], texts: Texts) -> Encoder
         )
     categories = listed
     if listed == "auto":
-        categories = [
-            sorted({text for text in texts[column] if text is not None}) for column in columns
-        ]
+        categories = []
+        for column in columns:
+            categories.append(sorted({text for text in texts[column] if text is not None}))
     encoder = Encoder(dict(step), tuple(columns), tuple(map(tuple, categories)))
     encoder.transform(texts)
     return encoder

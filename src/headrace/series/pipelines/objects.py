@@ -160,10 +160,9 @@ def _pipeline(steps: Sequence[StepData], objects: Sequence[Any]) -> Any:
         from sklearn.pipeline import Pipeline
     except ImportError:
         raise MissingExtra("scikit-learn", "series") from None
-    named = [
-        (f"{number}_{step['step']}", transformer)
-        for number, (step, transformer) in enumerate(zip(steps, objects, strict=True))
-    ]
+    named = []
+    for number, (step, transformer) in enumerate(zip(steps, objects, strict=True)):
+        named.append((f"{number}_{step['step']}", transformer))
     return Pipeline(named or [("as_is", "passthrough")])
 
 

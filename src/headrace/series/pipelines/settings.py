@@ -107,9 +107,10 @@ def _fitted_word(value: Any) -> str | None:
         # the test of scikit-learn's check_is_fitted, ignoring attributes of steps that learn
         # nothing
         if hasattr(step, "get_params") and not isinstance(step, type):
-            learned = {
-                name for name in vars(step) if name.endswith("_") and not name.startswith("__")
-            }
+            learned = set()
+            for name in vars(step):
+                if name.endswith("_") and not name.startswith("__"):
+                    learned.add(name)
             if learned - _NOT_LEARNED:
                 return type(step).__name__
     return None
@@ -194,11 +195,10 @@ def _from_word(word: str, params: Mapping[str, Any]) -> list[StepData]:
     if word == "passthrough":
         return []
     if word in ENCODERS:
-        left = {
-            name
-            for name, value in _LEFT_ENCODING.items()
-            if name in params and params[name] == value
-        }
+        left = set()
+        for name, value in _LEFT_ENCODING.items():
+            if name in params and params[name] == value:
+                left.add(name)
         return [complete(word, _without(params, left | _NO_EFFECT_ENCODING))]
     if word not in NATIVE:
         return [_checked(word, params)]

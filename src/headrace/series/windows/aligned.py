@@ -75,15 +75,14 @@ class AlignedWindows(Windows):
         """Return the windows of these ascending entities over in-memory copies of their rows, for
         finer runs too.
         """
-        finer = {
-            name: windows.in_memory(self.numbers[name][entities])
-            for name, windows in self.finer.items()
-        }
+        finer = {}
+        for name, windows in self.finer.items():
+            finer[name] = windows.in_memory(self.numbers[name][entities])
         coarse = super().in_memory(entities)
         assert isinstance(coarse, AlignedWindows)
         return replace(coarse, finer=finer)
 
-    def having_all(self) -> AlignedWindows:  # noqa: PLR0914 - one computation
+    def having_all(self) -> AlignedWindows:  # noqa: PLR0914 - positions in two runs
         """Return the windows that have a counterpart in every finer run."""
         starts = [np.empty(0, np.int64)]
         owners = [np.empty(0, np.int64)]

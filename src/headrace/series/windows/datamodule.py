@@ -265,10 +265,10 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
     @cached_property
     def finer_pipelines(self) -> dict[str, Pipelines]:
         """The fitted pipelines of the finer runs, by name."""
-        return {
-            name: load_pipelines(store.root, store.pipeline_digests)
-            for name, store in self.finer_stores.items()
-        }
+        result = {}
+        for name, store in self.finer_stores.items():
+            result[name] = load_pipelines(store.root, store.pipeline_digests)
+        return result
 
     def windows(self, part: str) -> Windows:
         """Return the windows of a part: "train", "pool", "test" or "predict".
@@ -398,10 +398,11 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
         windows = windows_of(self.store, split, self.options.model_copy(update=changed))
         if not self._finer or not len(windows):
             return windows
-        finer = {
-            name: windows_of(self.finer_stores[name], split, options.model_copy(update=changed))
-            for name, (_, options) in self._finer.items()
-        }
+        finer = {}
+        for name, (_, options) in self._finer.items():
+            finer[name] = windows_of(
+                self.finer_stores[name], split, options.model_copy(update=changed)
+            )
         joined: Windows = aligned(windows, **finer)
         return joined
 

@@ -143,10 +143,9 @@ def in_units(
     """
     if len(targets) == 1:
         return np.asarray(pipelines.inverse_transform(scaled, entity=names), np.float64)
-    columns = [
-        pipelines.inverse_transform(scaled[..., at], entity=names, column=target)
-        for at, target in enumerate(targets)
-    ]
+    columns = []
+    for at, target in enumerate(targets):
+        columns.append(pipelines.inverse_transform(scaled[..., at], entity=names, column=target))
     return np.asarray(np.stack(columns, axis=-1), np.float64)
 
 

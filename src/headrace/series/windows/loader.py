@@ -363,7 +363,9 @@ class WindowLoader(StreamLoader):
 
 def as_tensors(batch: Mapping[str, Any], torch: Any) -> dict[str, Any]:
     """Return arrays as tensors that share their memory; dates as int64 microseconds."""
-    return {
-        name: torch.from_numpy(values.view(np.int64) if values.dtype.kind == "M" else values)
-        for name, values in batch.items()
-    }
+    result = {}
+    for name, values in batch.items():
+        result[name] = torch.from_numpy(
+            values.view(np.int64) if values.dtype.kind == "M" else values
+        )
+    return result

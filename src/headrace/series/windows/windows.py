@@ -232,7 +232,7 @@ def count_windows(windows: Windows, used: Windows | None = None) -> WindowCounts
     )
 
 
-def check_some(windows: Windows, *, remedy: str = "") -> None:  # noqa: PLR0914 - one computation
+def check_some(windows: Windows, *, remedy: str = "") -> None:  # noqa: PLR0914 - the figures of a message
     """Raise `InputError` if there is no window, with suggestions, because a loop over none would
     silently do nothing.
 
