@@ -219,9 +219,10 @@ class ArrowFile:
         return record.select(places)
 
     def _check_names(self) -> None:
-        """Read every name and type, because one that is not UTF-8 raises whenever it is read."""
+        """Read every name, because one that is not UTF-8 raises whenever it is read."""
         if self._identity is None or (self._identity, _OF_SCHEMA) not in _known:
-            str(self.schema)
+            for field in self.schema:
+                _read_names(field)
             self._remember(_OF_SCHEMA, 0)
 
     def _remember(self, offset: int, columns: int) -> None:
@@ -330,6 +331,20 @@ class ArrowFile:
                 row=None if batch is None else f"record batch {batch}",
                 remedy=self._remedy,
             ) from error
+
+
+def _read_names(field: pa.Field) -> None:
+    """Read the names of a field and those in it; one that is not UTF-8 raises `ValueError`."""
+    assert isinstance(field.name, str)
+    type_ = field.type
+    if isinstance(type_, pa.BaseExtensionType):
+        type_ = type_.storage_type
+    if pa.types.is_dictionary(type_):
+        type_ = type_.value_type
+    if pa.types.is_timestamp(type_):
+        assert type_.tz is None or isinstance(type_.tz, str)
+    for number in range(type_.num_fields):
+        _read_names(type_.field(number))
 
 
 def open_arrow(path: str | Path, remedy: str = RESTORE) -> ArrowFile:
