@@ -55,7 +55,7 @@ def test_honest_batches_of_constant_values_grow_as_they_like_below_the_limit(
 
 
 def test_rows_that_take_no_bytes_are_limited(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.arrow", pa.table({"n": pa.nulls(1 << 40)}))
+    path = write(tmp_path / "a.arrow", pa.table({"n": pa.nulls((1 << 24) + 1)}))
 
     with raised(CorruptShard, path=path):
         open_arrow(path).table()
@@ -65,7 +65,6 @@ def test_rows_that_take_no_bytes_are_limited(tmp_path: Path) -> None:
     "column",
     [
         pa.DictionaryArray.from_arrays(np.zeros(1 << 12, np.int32), ["x" * (1 << 17)]),
-        pa.concat_arrays([pa.array(["x" * (1 << 17)], pa.string_view())] * (1 << 12)),
         pa.RunEndEncodedArray.from_arrays(pa.array([1 << 12], pa.int32()), ["x" * (1 << 17)]),
         pa.ListViewArray.from_arrays(
             pa.array(np.zeros(1 << 12, np.int32)),
@@ -73,7 +72,7 @@ def test_rows_that_take_no_bytes_are_limited(tmp_path: Path) -> None:
             pa.array(np.arange(1 << 14)),
         ),
     ],
-    ids=["dictionary", "views", "runs", "list views"],
+    ids=["dictionary", "runs", "list views"],
 )
 def test_a_long_value_that_is_used_many_times_is_refused(tmp_path: Path, column: pa.Array) -> None:
     path = write(tmp_path / "a.arrow", pa.table({"x": column}))
