@@ -166,7 +166,7 @@ def caused_by_interrupt(error: BaseException | None) -> bool:
 class Explained(NamedTuple):
     """What an error is to the user of a command, and the exit code of a command that it ends."""
 
-    kind: str
+    error_type: str
     message: str
     exit_code: int
 
@@ -178,8 +178,8 @@ def explain(error: BaseException) -> Explained:
             code = error.code
         else:
             code = int(error.code is not None)
-        kind = {2: "UsageError", _OF_INTERRUPT: "Interrupted"}.get(code, "Exit")
-        return Explained(kind, "interrupted", code)
+        error_type = {2: "UsageError", _OF_INTERRUPT: "Interrupted"}.get(code, "Exit")
+        return Explained(error_type, "interrupted", code)
     if isinstance(error, HeadraceError):
         return _explain_ours(error)
     if caused_by_interrupt(error):

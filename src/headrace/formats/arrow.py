@@ -136,12 +136,12 @@ def _read(
 
 def _open(path: Path, file_type: FileType) -> ArrowFile:
     """Open a shard. Raises `CorruptShard`, and what its storage raises."""
-    place = place_of(path)
+    file = place_of(path)
     if file_type.compression != "none":
         with open_bytes(path, file_type.compression) as stream:
             return ArrowFile(pa.py_buffer(read_whole(path, stream, file_type.compression)), path)
-    if place.reads == "requests":
-        return ArrowFile(place.arrow_stream(), path)
+    if file.reads == "requests":
+        return ArrowFile(file.arrow_stream(), path)
     mapped = map_bytes(path)
     return ArrowFile(mapped.buffer, path, mapped.identity)
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.errors import CorruptShard
-from headrace.gate.flatbuffer import Table, root_table
+from headrace.gate.flatbuffer import FlatTable, root_table
 from headrace.gate.growth import decoded_bytes
 from headrace.gate.mapped import Identity, Mapped, map_bytes
 from headrace.gate.whole import is_whole
@@ -35,7 +35,7 @@ _TAIL_BYTES = 10  # the footer's length and the magic behind it
 _CONTINUES = b"\xff\xff\xff\xff"
 _BLOCKS = np.dtype([("offset", "<i8"), ("metadata", "<i4"), ("", "<i4"), ("body", "<i8")])
 _BUFFERS = np.dtype([("offset", "<i8"), ("length", "<i8")])
-_SCHEMA = 1  # kinds of messages
+_SCHEMA = 1  # types of messages
 _DICTIONARY = 2
 _MOST_KNOWN = 1 << 17  # validated batches to remember
 # (identity of the file, offset of the batch) → bits of its validated columns
@@ -47,13 +47,13 @@ class Message(NamedTuple):
     """What the metadata of a message says.
 
     offset, length: its bytes in the file. body: where its buffers begin, in the message.
-    kind: 1 for a schema, 2 for a dictionary, 3 for a record batch.
+    message_type: 1 for a schema, 2 for a dictionary, 3 for a record batch.
     """
 
     offset: int
     length: int
     body: int
-    kind: int
+    message_type: int
     rows: int
     compressed: bool
     buffers: npt.NDArray[np.void]
@@ -61,7 +61,7 @@ class Message(NamedTuple):
     @property
     def is_dictionary(self) -> bool:
         """Whether it holds values of a dictionary, not rows."""
-        return self.kind == _DICTIONARY
+        return self.message_type == _DICTIONARY
 
 
 class ArrowFile:
@@ -121,7 +121,7 @@ class ArrowFile:
                 message = self._message(offset)
             if message is None:
                 return
-            if message.kind != _SCHEMA:
+            if message.message_type != _SCHEMA:
                 yield message
             offset += message.length
 
@@ -198,17 +198,17 @@ class ArrowFile:
         if columns is None:
             columns = range(len(self.schema))
         if record.num_columns == len(self.schema):
-            places = list(columns)
+            positions = list(columns)
         else:
             read = sorted(columns)
-            places = [read.index(column) for column in columns]
+            positions = [read.index(column) for column in columns]
         known = 0
         if self._identity is not None:
             known = _known.get((self._identity, offset), 0)
         new = 0
-        for column, place in zip(columns, places, strict=True):
+        for column, position in zip(columns, positions, strict=True):
             if not known >> column & 1:
-                values = record.column(place)
+                values = record.column(position)
                 values.validate(full=not pa.types.is_primitive(values.type))
                 if not is_whole(values):
                     raise pa.ArrowInvalid("a buffer ends within a value")
@@ -216,7 +216,7 @@ class ArrowFile:
             new |= 1 << column
         if new & ~known:
             self._remember(offset, known | new)
-        return record.select(places)
+        return record.select(positions)
 
     def _check_names(self) -> None:
         """Read every name, because one that is not UTF-8 raises whenever it is read."""
@@ -266,7 +266,7 @@ class ArrowFile:
                 " smaller batches if it is none"
             )
 
-    def _footer(self) -> Table:
+    def _footer(self) -> FlatTable:
         (length,) = struct.unpack_from("<i", self._bytes(self._size - _TAIL_BYTES, 4))
         return root_table(self._bytes(self._size - _TAIL_BYTES - length, length).to_pybytes())
 
@@ -293,17 +293,19 @@ class ArrowFile:
         end = start + length + body_bytes
         if body_bytes < 0 or offset + end > self._size:
             raise pa.ArrowInvalid("a message ends outside the file")
-        kind = table.number(1, "<B")
+        message_type = table.number(1, "<B")
         header = table.table(2)
-        if kind == _SCHEMA:
-            return Message(offset, end, start + length, kind, 0, False, np.empty(0, _BUFFERS))
-        if kind == _DICTIONARY:
+        if message_type == _SCHEMA:
+            return Message(
+                offset, end, start + length, message_type, 0, False, np.empty(0, _BUFFERS)
+            )
+        if message_type == _DICTIONARY:
             header = header.table(1)
         return Message(
             offset,
             end,
             start + length,
-            kind,
+            message_type,
             rows=header.number(0, "<q"),
             compressed=header.has(3),
             buffers=header.structs(2, _BUFFERS),

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class FlatTable:
     """A table at a position in some bytes, whose fields are numbered from 0."""
 
     data: bytes
@@ -30,12 +30,12 @@ class Table:
         """Return whether the table has a field."""
         return bool(self._find(field))
 
-    def table(self, field: int) -> Table:
+    def table(self, field: int) -> FlatTable:
         """Return a field that is a table."""
         at = self._find(field)
         if not at:
             raise pa.ArrowInvalid("its metadata lack a part")
-        return Table(self.data, at + _number("<I", self.data, at))
+        return FlatTable(self.data, at + _number("<I", self.data, at))
 
     def structs(self, field: int, dtype: np.dtype[Any]) -> npt.NDArray[np.void]:
         """Return a vector of structs, none if the table lacks it."""
@@ -58,9 +58,9 @@ class Table:
         return self.at + offset if offset else 0
 
 
-def root_table(data: bytes) -> Table:
+def root_table(data: bytes) -> FlatTable:
     """Return the table that a flatbuffer is."""
-    return Table(data, _number("<I", data, 0))
+    return FlatTable(data, _number("<I", data, 0))
 
 
 def _number(form: str, data: bytes, at: int) -> int:

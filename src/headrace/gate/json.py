@@ -53,10 +53,10 @@ def find_object(path: Path) -> dict[str, Any] | None:
     Raises `CorruptShard`.
     """
     try:
-        place = place_of(path)
-        if place.stat().size > LARGEST:
+        file = place_of(path)
+        if file.stat().size > LARGEST:
             raise ValueError(f"it is larger than {LARGEST >> 20} MiB")
-        return parse_object(place.read())
+        return parse_object(file.read())
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:

@@ -29,7 +29,7 @@ class _Cut(Exception):
     """The struct does not end within the given bytes."""
 
 
-class Page(NamedTuple):
+class PageHeader(NamedTuple):
     """A page. decoded_bytes: what its body decompresses to.
 
     values: entries of a dictionary, or values of a data page with nulls. encoding: the number in
@@ -46,7 +46,7 @@ class Page(NamedTuple):
 _KINDS = {0: (5, 1, 2), 2: (7, 1, 2), 3: (8, 1, 4)}
 
 
-def pages(fd: int, start: int, stop: int) -> Iterator[Page]:
+def pages(fd: int, start: int, stop: int) -> Iterator[PageHeader]:
     """Yield the pages of a column chunk, which is the bytes [start, stop) of an open file.
 
     Raises `PageError`.
@@ -57,17 +57,17 @@ def pages(fd: int, start: int, stop: int) -> Iterator[Page]:
         body = header.get(3, -1)
         decoded = header.get(2, -1)
         at += length + body
-        kind = header.get(1)
-        if kind not in _KINDS or body < 0 or decoded < 0 or at > stop:
+        page_type = header.get(1)
+        if page_type not in _KINDS or body < 0 or decoded < 0 or at > stop:
             raise PageError(f"a page header has {header}")
-        struct_field, values_field, encoding_field = _KINDS[kind]
+        struct_field, values_field, encoding_field = _KINDS[page_type]
         details = header.get(struct_field)
         if not isinstance(details, dict):
             raise PageError(f"a page header has {header}")
         values = details.get(values_field, -1)
         if values < 0:
             raise PageError(f"a page header has {values} values")
-        yield Page(kind == 2, decoded, values, details.get(encoding_field, -1))
+        yield PageHeader(page_type == 2, decoded, values, details.get(encoding_field, -1))
 
 
 def _header(fd: int, at: int, stop: int) -> tuple[dict[int, Any], int]:
@@ -96,15 +96,15 @@ def read_struct(data: bytes, at: int, depth: int) -> tuple[dict[int, Any], int]:
     fields: dict[int, Any] = {}
     number = 0
     while True:
-        number, kind, at = _field(data, at, number)
-        if kind == 0:
+        number, field_type, at = _field(data, at, number)
+        if field_type == 0:
             return fields, at
-        if kind in _INTEGERS:
+        if field_type in _INTEGERS:
             fields[number], at = _integer(data, at)
-        elif kind == _STRUCT and depth:
+        elif field_type == _STRUCT and depth:
             fields[number], at = read_struct(data, at, depth - 1)
         else:
-            at = _skip(data, at, kind, depth, [0, _LONGEST_HEADER])
+            at = _skip(data, at, field_type, depth, [0, _LONGEST_HEADER])
 
 
 def _field(data: bytes, at: int, before: int) -> tuple[int, int, int]:
@@ -112,13 +112,13 @@ def _field(data: bytes, at: int, before: int) -> tuple[int, int, int]:
     if at >= len(data):
         raise _Cut
     head = data[at]
-    kind = head & 15
-    if kind == 0:
+    field_type = head & 15
+    if field_type == 0:
         return before, 0, at + 1
     if head >> 4:
-        return before + (head >> 4), kind, at + 1
+        return before + (head >> 4), field_type, at + 1
     number, at = _integer(data, at + 1)
-    return number, kind, at
+    return number, field_type, at
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
@@ -139,23 +139,23 @@ def _integer(data: bytes, at: int) -> tuple[int, int]:
     return (number >> 1) ^ -(number & 1), at
 
 
-def _skip(data: bytes, at: int, kind: int, depth: int, counter: list[int]) -> int:
+def _skip(data: bytes, at: int, field_type: int, depth: int, counter: list[int]) -> int:
     """Return the end of a value. counter: structs so far, and the most that are counted."""
-    if kind in _SIZES:
-        return at + _SIZES[kind]
-    if kind in _INTEGERS:
+    if field_type in _SIZES:
+        return at + _SIZES[field_type]
+    if field_type in _INTEGERS:
         return _varint(data, at)[1]
-    if kind == _BINARY:
+    if field_type == _BINARY:
         length, at = _varint(data, at)
         if at + length > len(data):
             raise _Cut
         return at + length
     if not depth:
         raise PageError("a header is nested too deeply")
-    if kind == _STRUCT:
+    if field_type == _STRUCT:
         return _skip_struct(data, at, depth - 1, counter)
-    if kind not in (_LIST, _SET):
-        raise PageError(f"a header has a value of type {kind}")
+    if field_type not in (_LIST, _SET):
+        raise PageError(f"a header has a value of type {field_type}")
     return _skip_list(data, at, depth - 1, counter)
 
 
@@ -165,25 +165,25 @@ def _skip_struct(data: bytes, at: int, depth: int, counter: list[int]) -> int:
         raise PageError("a header has too many structs")
     number = 0
     while True:
-        number, kind, at = _field(data, at, number)
-        if kind == 0:
+        number, field_type, at = _field(data, at, number)
+        if field_type == 0:
             return at
-        at = _skip(data, at, kind, depth, counter)
+        at = _skip(data, at, field_type, depth, counter)
 
 
 def _skip_list(data: bytes, at: int, depth: int, counter: list[int]) -> int:
     if at >= len(data):
         raise _Cut
     count = data[at] >> 4
-    kind = data[at] & 15
+    field_type = data[at] & 15
     at += 1
     if count == 15:
         count, at = _varint(data, at)
     if count > len(data) - at:  # each takes a byte or more
         raise _Cut
     for _ in range(count):
-        if kind in (_TRUE, _FALSE):  # a byte each, inside a list
+        if field_type in (_TRUE, _FALSE):  # a byte each, inside a list
             at += 1
         else:
-            at = _skip(data, at, kind, depth, counter)
+            at = _skip(data, at, field_type, depth, counter)
     return at

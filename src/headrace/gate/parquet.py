@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 
 from headrace.digest import sha256_file
 from headrace.errors import CorruptShard
-from headrace.gate.pages import Page, count_structs, pages
+from headrace.gate.pages import PageHeader, count_structs, pages
 from headrace.storage.places import place_of
 
 LEAST_BUDGET = 64 << 20
@@ -151,7 +151,7 @@ class RunTable:
                         f" says {row_group.num_rows:,} rows"
                     )
 
-    def _pages_of(self, chunk: Any, column: Any) -> Iterator[Page]:
+    def _pages_of(self, chunk: Any, column: Any) -> Iterator[PageHeader]:
         start = chunk.data_page_offset
         if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < start:
             start = chunk.dictionary_page_offset

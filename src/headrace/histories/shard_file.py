@@ -244,9 +244,9 @@ def mapped_blobs(path: Path, mapped: Mapped | None = None) -> Iterator[pa.LargeB
     file = ArrowFile(mapped.buffer, path, mapped.identity)
     if not file.is_file or not file.schema.equals(ROW_SCHEMA):
         raise unreadable(path, ValueError("its columns are not those of rows"))
-    place = ROW_SCHEMA.get_field_index("measurements")
+    index = ROW_SCHEMA.get_field_index("measurements")
     for number in range(file.batch_count):
-        blobs = file.batch(number, [place]).column(0)
+        blobs = file.batch(number, [index]).column(0)
         if blobs.null_count:
             raise unreadable(path, ValueError("a row has no measurements"))
         yield blobs

@@ -200,10 +200,10 @@ def _columns_figures(report: LeakReport) -> list[Figure]:
     shares = [*(item.accuracy for item in best), usual]
     chart = charts.bars(
         [*columns, "most frequent label"],
-        [100 * share for share in shares],
+        [100 * part for part in shares],
         [*["shared"] * len(best), "empty"],
         unit="right",
-        texts=[percentage(share, 1) for share in shares],
+        texts=[percentage(part, 1) for part in shares],
         names={"shared": "column", "empty": "guess"},
     )
     return [Figure("columns", "Which column gives the label away?", answer, chart, "warning")]

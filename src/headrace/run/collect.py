@@ -66,9 +66,9 @@ def collect(
                 if run is None
                 else nobody_works_on(run, "remove it" if run in listed else "look")
             ):
-                still = set(list_doomed())
+                remaining = set(list_doomed())
                 for path in listed:
-                    removed_bytes = _remove(path) if path in still else None
+                    removed_bytes = _remove(path) if path in remaining else None
                     if removed_bytes is not None:
                         removed.append(path)
                         size += removed_bytes

@@ -124,7 +124,7 @@ def _publish(job: Job, context: RunContext, outcome: Outcome) -> Manifest:
     for stray in local.strays(run):  # a killed attempt left them, and they are no part of the run
         stray.unlink(missing_ok=True)
     others = Others(
-        {row.shard for row in outcome.index}, outcome.kept, own_links(outcome.directories)
+        {row.shard for row in outcome.index}, outcome.retained, own_links(outcome.directories)
     )
     receipts = vouch_for(run, context.stages, others, context.workers)
     index = index_bytes(outcome.index, outcome.schema, outcome.null_values)

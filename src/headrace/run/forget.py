@@ -292,7 +292,7 @@ class _Without:
             tasks.append(Task(old.file.path, old.file.bytes, partial(eraser.task, old, count)))
         receipts = context.stage("forget", tasks)
         written = {old.file.path: receipt for (old, _), receipt in zip(work, receipts, strict=True)}
-        kept = _link(context, run, written, shards)
+        retained = _link(context, run, written, shards)
         index, totals = tally(_records(shards, work, written), run.splits)
         erased_rows = sum(receipt.extra["forgotten"] for receipt in receipts)
         outcome = Outcome(
@@ -304,7 +304,7 @@ class _Without:
             directories=manifest.metadata["directories"],
             metadata=self._metadata(context, erasure, touched, written),
             null_values=run.index.null_values,
-            kept=kept,
+            retained=retained,
         )
         local.write_new(context.run / FORGOTTEN, self._receipt(context.run.name, work, written))
         return outcome
@@ -428,7 +428,7 @@ def _link(
     twins = {shards[name].file.digest: receipt for name, receipt in written.items()}
     records = dict(read_vouched(run, tree_of(run.root), context.workers).records)
     records |= {name: shard.file for name, shard in shards.items()}
-    kept = []
+    retained = []
     linked: set[Path] = set()
     for name in sorted(records.keys() - written.keys() - {FORGOTTEN}):
         path = run.root / name
@@ -446,8 +446,8 @@ def _link(
             local.make_directory(target.parent)
             local.alias(path, target)
         if twin is None and name not in shards:
-            kept.append(records[name])
+            retained.append(records[name])
         linked.add(target.parent)
     for directory in sorted(name_ for name_ in linked if name_.is_dir()):
         local.sync_directory(directory)
-    return kept
+    return retained

@@ -55,8 +55,8 @@ if TYPE_CHECKING:
 class Outcome:
     """Result of a recipe's stages: the blocks of every split, and counts made on the way.
 
-    kept: files that the run takes over from another one, which no task has made. Files that tasks
-    have not named either are named when the run is published.
+    retained: files that the run takes over from another one, which no task has made. Files that
+    tasks have not named either are named when the run is published.
     """
 
     schema: pa.Schema
@@ -67,7 +67,7 @@ class Outcome:
     directories: Mapping[str, str]
     metadata: Mapping[str, Any] = field(default_factory=dict)
     null_values: Sequence[str] = ()
-    kept: Sequence[FileRecord] = ()
+    retained: Sequence[FileRecord] = ()
 
 
 @dataclass(frozen=True)

@@ -72,12 +72,12 @@ def has_recorded_bytes(run: Path, record: FileRecord) -> bool:
 class Others(NamedTuple):
     """What the tasks of a run have not made.
 
-    shards: of its index, which names them. kept: files of another run, which this one has too.
+    shards: of its index, which names them. retained: files of another run, which this one has too.
     links: of its splits.
     """
 
     shards: Collection[str]
-    kept: Collection[FileRecord]
+    retained: Collection[FileRecord]
     links: Collection[str]
 
 
@@ -95,7 +95,7 @@ def vouch_for(
     tasks.
     """
     digests: dict[str, list[str]] = {}
-    records = {record.path: record for record in others.kept}
+    records = {record.path: record for record in others.retained}
     for stage, tasks in stages.items():
         digests[stage] = []
         for number in range(tasks):
@@ -126,7 +126,7 @@ def _last_receipt(run: Path, records: Mapping[str, FileRecord], others: Others) 
     for name in sorted(tree.files & records.keys()):
         stat = os.stat(run / name)
         same.setdefault((stat.st_dev, stat.st_ino), records[name])
-    files = {record.path: record for record in others.kept}
+    files = {record.path: record for record in others.retained}
     for name in tree.files - records.keys() - set(others.shards) - NOT_VOUCHED - {CONFIG, INDEX}:
         if is_leftover(name) or name.startswith(f"{RECEIPTS}/"):
             continue
@@ -137,10 +137,10 @@ def _last_receipt(run: Path, records: Mapping[str, FileRecord], others: Others) 
         else:
             digest = digest_file(run / name)
             files[name] = FileRecord(name, stat.st_size, digest.sha256, digest.checksum)
-    own = {f"{SPLITS}/{name}" for name in others.links}
+    published = {f"{SPLITS}/{name}" for name in others.links}
     links = {}
     for name, text in sorted(tree.links.items()):
-        if name not in own and not is_leftover(name):
+        if name not in published and not is_leftover(name):
             links[name] = text
     return Receipt.of(
         PUBLISH,

@@ -181,8 +181,8 @@ def settings_from_environment(environment: Mapping[str, str]) -> tuple[dict[str,
         "targets": targets,
         "main_task_index": index,
     }
-    given = {name: value for name, value in settings.items() if value is not None}
-    return given, number("MAX_WORKERS", int)
+    provided = {name: value for name, value in settings.items() if value is not None}
+    return provided, number("MAX_WORKERS", int)
 
 
 def _targets(text: str | None) -> tuple[str, ...] | None:

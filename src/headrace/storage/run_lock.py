@@ -106,8 +106,8 @@ def remove_run(run: Path) -> int | None:
     On a local disk it gets a temporary name first, which `headrace gc` deletes if this process
     dies. In an object store its manifest goes first.
     """
-    place = place_of(run)
-    if place.writes == "in place":
+    directory = place_of(run)
+    if directory.writes == "in place":
         going = local.temporary_for(run)
         with local.storing(run):
             try:
@@ -116,7 +116,7 @@ def remove_run(run: Path) -> int | None:
                 return None
         return place_of(going).delete_below()
     place_of(run / "manifest.json").delete()
-    return place.delete_below()
+    return directory.delete_below()
 
 
 def _lock(descriptor: int) -> bool:
@@ -138,8 +138,8 @@ def _lock(descriptor: int) -> bool:
 
 
 def _busy(run: Path, descriptor: int) -> RunBusy:
-    pid, _, rest = os.pread(descriptor, _MOST_BYTES, 0).decode(errors="replace").partition(" ")
-    node, _, doing = rest.partition(" ")
+    pid, _, remainder = os.pread(descriptor, _MOST_BYTES, 0).decode(errors="replace").partition(" ")
+    node, _, doing = remainder.partition(" ")
     who = "another process is working on this run"
     if doing:
         who = f"another process (PID {pid} on {node}) {doing}"

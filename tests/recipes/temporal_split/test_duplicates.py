@@ -294,9 +294,7 @@ def test_the_default_warns_with_share_columns_and_cures(tmp_path: Path) -> None:
         train_ratio=0.9,
         on_event=notes.append,
     )
-    (told,) = [
-        each.text for each in notes if isinstance(each, Note) and each.level == "warning"
-    ]
+    (told,) = [each.text for each in notes if isinstance(each, Note) and each.level == "warning"]
 
     assert (
         "80.0 % of the test rows (400 of 500) repeat the content of an earlier split, compared by text; set "
@@ -311,9 +309,7 @@ def test_entities_that_share_too_much_are_told(tmp_path: Path) -> None:
     made = split(
         tmp_path / "in", tmp_path / "out", duplicates="group", content="text", on_event=notes.append
     )
-    told = [
-        each.text for each in notes if isinstance(each, Note) and each.level == "warning"
-    ]
+    told = [each.text for each in notes if isinstance(each, Note) and each.level == "warning"]
 
     assert any(
         each.startswith("50 of 200 entities are joined by rows with the same content")

@@ -23,11 +23,7 @@ def rows_of(ids: list[Any], dates: tuple[str, ...] = DATES) -> list[Row]:
 def warnings_of(tmp_path: Path, **settings: Any) -> list[str]:
     events: list[Any] = []
     split(tmp_path / "in", tmp_path / "out", on_event=events.append, **settings)
-    return [
-        event.text
-        for event in events
-        if isinstance(event, Note) and event.level == "warning"
-    ]
+    return [event.text for event in events if isinstance(event, Note) and event.level == "warning"]
 
 
 @pytest.mark.parametrize("extension", [".parquet", ".jsonl"])

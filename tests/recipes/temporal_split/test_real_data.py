@@ -267,9 +267,7 @@ def test_a_later_split_date_without_validation_customers_leaves_an_empty_test_an
         **CDNOW_COLUMNS,
     )
     warnings = [
-        event.text
-        for event in events
-        if isinstance(event, Note) and event.level == "warning"
+        event.text for event in events if isinstance(event, Note) and event.level == "warning"
     ]
 
     assert 0 == prepared.manifest.splits["test"].rows

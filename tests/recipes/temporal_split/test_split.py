@@ -240,9 +240,7 @@ def test_a_test_split_without_rows_is_a_warning(tmp_path: Path) -> None:
     prepared = split(tmp_path / "in", tmp_path / "out", on_event=notes.append)
 
     assert 0 == prepared.manifest.splits["test"].rows
-    (warning,) = [
-        each.text for each in notes if isinstance(each, Note) and each.level == "warning"
-    ]
+    (warning,) = [each.text for each in notes if isinstance(each, Note) and each.level == "warning"]
     assert (
         "test is empty: no row that counts is from 2025-01-01 on, and the last date is 2024-01-01 00:00:00; "
         "give an earlier split_date=" == warning
@@ -261,9 +259,7 @@ def test_a_test_split_whose_entities_all_train_says_so(tmp_path: Path) -> None:
         val_in_test="drop",
     )
 
-    (warning,) = [
-        each.text for each in notes if isinstance(each, Note) and each.level == "warning"
-    ]
+    (warning,) = [each.text for each in notes if isinstance(each, Note) and each.level == "warning"]
     assert (
         "test is empty: of 2 rows from 2025-01-01 on, 1 belong to entities that train and 1 to entities that validate; "
         "give an earlier split_date= or a smaller train_ratio=" == warning

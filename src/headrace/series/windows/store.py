@@ -158,9 +158,9 @@ class Matrices:
         ) // 4 - self.bases[:-1] * self.columns
         self._views: dict[tuple[int, int], Any] = {}
         self._extent = int((self._offset + self.bases[1:] * self.columns).max(initial=0))
-        begins = self._offset + self.bases[:-1] * self.columns
-        self._by_address = np.argsort(begins)
-        self._begins = begins[self._by_address]
+        starts = self._offset + self.bases[:-1] * self.columns
+        self._by_address = np.argsort(starts)
+        self._starts = starts[self._by_address]
 
     def __reduce__(self) -> Any:
         return (Matrices, (self.matrices,))  # leave out the views, which would be pickled as copies
@@ -184,7 +184,7 @@ class Matrices:
         if len(self._mapped) < 2:
             touched = range(len(self._mapped))
         else:
-            at = np.searchsorted(self._begins, offsets, side="right") - 1
+            at = np.searchsorted(self._starts, offsets, side="right") - 1
             touched = np.unique(self._by_address[at]).tolist()
         for number in touched:
             self._mapped[number].check()

@@ -196,10 +196,10 @@ class Starts:
         self.group.store.set(f"{key}/{self._numbers[self.count]}", values)
 
 
-def _out_of_step(behind: int, epoch: object, ahead: int, other_epoch: object) -> StreamError:
+def _out_of_step(first: int, epoch: object, second: int, other_epoch: object) -> StreamError:
     return StreamError(
-        f"the ranks are out of step: rank {behind} left epoch {epoch} early and begins it again,"
-        f" while rank {ahead} begins epoch {other_epoch}",
+        f"the ranks are out of step: rank {first} left epoch {epoch} early and begins it again,"
+        f" while rank {second} begins epoch {other_epoch}",
         remedy=(
             "leave a pass after the same number of batches on every rank, and call"
             " set_epoch(epoch) before each"
