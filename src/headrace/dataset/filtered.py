@@ -83,18 +83,18 @@ def _counts(
     index: SplitIndex,
     read_block: ReadBlock,
     condition: Condition,
-    counts: _CountsFile | None,
+    stored: _CountsFile | None,
 ) -> tuple[I64, list[Holds]]:
     """Count the matching rows of every block; also return what statistics decided about it.
 
-    counts: the file of both.
+    stored: the file of both.
     """
     # a missing or damaged file is written again
     with suppress(OSError, ValueError, KeyError, TypeError):
         record = {}
-        if counts is not None:
-            data = counts.path.read_bytes()
-            record = parse_object(data[: content_bytes(data, counts.identity)])
+        if stored is not None:
+            data = stored.path.read_bytes()
+            record = parse_object(data[: content_bytes(data, stored.identity)])
         if len(record["counts"]) == len(record["held"]) == len(index.rows):
             return np.array(record["counts"], np.int64), record["held"]
 
@@ -117,12 +117,12 @@ def _counts(
     unknown = [block for block, holds in enumerate(matching) if holds == "some"]
     counts = np.where(np.array(matching, dtype=object) == "all", index.rows, 0).astype(np.int64)
     counts[unknown] = run_tasks([partial(count, block) for block in unknown], default_workers())
-    if counts is not None:
+    if stored is not None:
         content = canonical_json({"counts": counts.tolist(), "held": matching})
         with suppress(StoreError, CorruptShard, OSError):
-            make_directory(counts.path.parent)
-            counts.path.unlink(missing_ok=True)
-            write_new(counts.path, content + trailer_of(content, counts.identity), sync="none")
+            make_directory(stored.path.parent)
+            stored.path.unlink(missing_ok=True)
+            write_new(stored.path, content + trailer_of(content, stored.identity), sync="none")
     return counts, matching
 
 
@@ -240,7 +240,7 @@ class FilteredRows(IndexedDataset):
         """
         index = self._source.split_index(split)
         if index.split not in self._found:
-            counts = None
+            stored = None
             # a source without a digest of its contents is counted each time
             with suppress(SettingsError):
                 identity = identity_of(
@@ -250,9 +250,9 @@ class FilteredRows(IndexedDataset):
                     index.identity,
                     self.condition.digest,
                 )
-                counts = _CountsFile(self._cache_dir / f"filter-{identity.hex()}.json", identity)
+                stored = _CountsFile(self._cache_dir / f"filter-{identity.hex()}.json", identity)
             counts, matching = _counts(
-                self.root, index, self._source.block_reader(split), self.condition, counts
+                self.root, index, self._source.block_reader(split), self.condition, stored
             )
             blocks = np.flatnonzero(counts)
             left = {}

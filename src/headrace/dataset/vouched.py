@@ -64,9 +64,9 @@ def tree_of(root: Path) -> Tree:
 
     Raises `CorruptShard` for a directory that cannot be listed.
     """
-    directory = place_of(root)
-    if not directory.has_links:
-        return Tree(frozenset(fact.name for fact in directory.files_below()), {})
+    root_place = place_of(root)
+    if not root_place.has_links:
+        return Tree(frozenset(fact.name for fact in root_place.files_below()), {})
 
     def fail(error: OSError) -> None:
         raise damaged(error.filename, f"cannot be listed ({error.strerror})") from error

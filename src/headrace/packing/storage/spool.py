@@ -30,7 +30,7 @@ from headrace.bins.rows import PackedRows, as_type, shift_left
 from headrace.digest import canonical_json
 from headrace.errors import CorruptShard, InputError
 from headrace.formats.write import HashingFile
-from headrace.gate.json import find_object
+from headrace.gate.json import parse_object
 from headrace.gate.mapped import map_bytes
 from headrace.run.context import TaskFiles
 
@@ -150,18 +150,18 @@ class SequenceSpool:
 
         Raises `InputError` if it was never finished, `CorruptShard` if a file has another size.
         """
-        manifest = find_object(root / MANIFEST)
-        if manifest is None:
-            raise InputError(
-                f"has no {MANIFEST}, so the spool was not finished",
-                path=root,
-                remedy="write it again",
-            )
         try:
+            manifest = parse_object((root / MANIFEST).read_bytes())
             files = manifest["files"]
             sequences = int(manifest["sequences"])
             tokens = int(manifest["tokens"])
             version = manifest["version"]
+        except FileNotFoundError:
+            raise InputError(
+                f"has no {MANIFEST}, so the spool was not finished",
+                path=root,
+                remedy="write it again",
+            ) from None
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptShard(
                 f"cannot be read ({error!r})", path=root / MANIFEST, remedy="write the spool again"
