@@ -28,6 +28,7 @@ from headrace.dataset.entities import entity_index, map_entities
 from headrace.dataset.stored_index import map_index
 from headrace.errors import HeadraceError
 from headrace.formats.source import read_chunks, survey
+from headrace.gate.cache_entry import identity_in
 from headrace.histories.dictionary import SCHEMA, Dictionary
 from headrace.run.context import read_arrow
 from headrace.windows import open_windows
@@ -207,7 +208,7 @@ def _entities(place: Path) -> Path:
 
 
 def _read_entities(path: Path) -> None:
-    index = map_entities(path, "id")
+    index = map_entities(path, "id", identity_in(path.read_bytes()))
     for split in index._splits:
         index.rows_of(split, ["e1", "e4", "none"])
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace
-from headrace.errors import HeadraceError
+from headrace.errors import NO_VALUE, HeadraceError
 from headrace.formats.delimited import parse_block
 from headrace.formats.delimited_rows import parse_numbers
 from headrace.formats.registry import file_type_of_name
@@ -329,7 +329,7 @@ def test_a_damaged_block_is_left_to_the_path_that_names_the_row(damage):
     [
         ("7, 1", "b", " 1", "row 3, column 'b' is ' 1': it is declared int64"),
         ("7,x", "b", "x", "row 3, column 'b' is 'x': it is declared int64"),
-        ("7", None, None, "row 3: it has 1 fields, the header 2: '7'"),
+        ("7", None, NO_VALUE, "row 3: it has 1 fields, the header 2: '7'"),
     ],
 )
 def test_a_stream_tells_the_row_the_column_and_the_value(tmp_path, line, column, value, told):

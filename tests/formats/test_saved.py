@@ -232,7 +232,7 @@ def test_a_listed_file_that_is_missing_is_named(tmp_path: Path) -> None:
         ({"_data_files": []}, "lists no files"),
         ({"_data_files": [None]}, "names None"),
         ({}, "_data_files is None"),
-        ([], "not a JSON object"),
+        ([], "a list, not an object"),
         ("{", "not JSON"),
     ],
 )  # fmt: skip

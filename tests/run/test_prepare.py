@@ -460,7 +460,7 @@ def test_a_place_that_cannot_be_written_is_an_error_that_names_it(
 ) -> None:
     (tmp_path / "file").write_bytes(b"")
 
-    with pytest.raises(StoreError, match="choose another output directory"):
+    with raised(SettingsError, setting="out", path=tmp_path / "file", remedy="another output"):
         split(source, tmp_path / "file" / "out")
 
 

@@ -125,7 +125,7 @@ def test_categories_that_are_given_are_taken_in_their_order() -> None:
         (
             "OrdinalEncoder",
             {"handle_unknown": "use_encoded_value"},
-            "unknown_value: handle_unknown of",
+            "unknown_value is None: handle_unknown of",
         ),
         (
             "OrdinalEncoder",

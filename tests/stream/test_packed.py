@@ -297,9 +297,7 @@ def test_auto_packs_only_what_says_that_it_is_packed(tmp_path):
     assert ["input_ids", "valid"] == names(saying, columns=["input_ids"])
     assert list(next(iter(saying.stream(batch_size=4, batch_format="rows")))[0]) == plain
     assert "input_ids_lengths" in names(saying, lists="padded")
-    with raised(
-        SettingsError, setting="loss_mask_alignment", value=None, remedy="say where its masks stand"
-    ):
+    with raised(SettingsError, setting="loss_mask_alignment", remedy="say where its masks stand"):
         names(silent, packed="varlen")
     asked = PackedBatches(loss_mask_alignment="shift_left")
     assert as_lists(next(iter(silent.stream(batch_size=4, packed=asked)))) == {

@@ -14,10 +14,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.dataset.manifest import CONFIG, INDEX, NOT_VOUCHED, SUCCESS, Manifest
-from headrace.dataset.open import FinishedRun
 from headrace.dataset.pointer import SPLITS, own_links
 from headrace.dataset.receipts import (
     NO_RECEIPT,
@@ -36,6 +35,9 @@ from headrace.engine.local import run_tasks
 from headrace.storage.local import TEMP_PREFIX
 from headrace.storage.places import place_of
 from headrace.storage.run_lock import is_busy
+
+if TYPE_CHECKING:
+    from headrace.dataset.open import FinishedRun
 
 
 class Tree(NamedTuple):

@@ -47,10 +47,12 @@ def _sizes(array: pa.Array) -> I64:
     if isinstance(type_, pa.BaseExtensionType):
         return _sizes(array.storage)
     if pa.types.is_dictionary(type_):
-        indices = array.indices.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-        return np.asarray(np.append(_sizes(array.dictionary), 0)[indices], np.int64)
+        sizes = _sizes(array.dictionary)
+        is_null = _integers(array.indices.is_null().cast(pa.uint8())) != 0
+        indices = np.where(is_null, len(sizes), _integers(array.indices))
+        return np.asarray(np.append(sizes, 0)[indices], np.int64)
     if pa.types.is_run_end_encoded(type_):
-        ends = array.run_ends.to_numpy().astype(np.int64)
+        ends = _integers(array.run_ends)
         lengths = np.diff(np.clip(ends - array.offset, 0, len(array)), prepend=0)
         return np.asarray(_sizes(array.values) * lengths, np.int64)
     if _is_view(type_):
@@ -63,11 +65,11 @@ def _sizes(array: pa.Array) -> I64:
 def _sizes_of_parts(array: pa.Array) -> I64:
     type_ = array.type
     if _is_list_view(type_):
-        starts = array.offsets.to_numpy().astype(np.int64)
-        ends = starts + array.sizes.to_numpy()
+        starts = _integers(array.offsets)
+        ends = starts + _integers(array.sizes)
         return _between(_sizes(array.values), starts, ends)
     if pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_map(type_):
-        offsets = array.offsets.to_numpy().astype(np.int64)
+        offsets = _integers(array.offsets)
         values = array.values
         if pa.types.is_map(type_):
             parts = _sizes(array.keys) + _sizes(array.items)
@@ -83,6 +85,17 @@ def _sizes_of_parts(array: pa.Array) -> I64:
         columns = [_sizes(array.field(number)) for number in range(type_.num_fields)]
         return np.asarray(np.sum(columns, axis=0), np.int64)
     return np.full(len(array), array.nbytes // max(1, len(array)), np.int64)
+
+
+def _integers(array: pa.Array) -> I64:
+    """Return integers; those of nulls are undefined.
+
+    Arrow's own conversions, also of a number for `fill_null`, would import pandas.
+    """
+    dtype = np.dtype(str(array.type))
+    buffer = array.buffers()[1]
+    values = np.frombuffer(buffer or b"", dtype, len(buffer or b"") // dtype.itemsize)
+    return values[array.offset : array.offset + len(array)].astype(np.int64)
 
 
 def _between(sizes: I64, starts: I64, ends: I64) -> I64:

@@ -568,10 +568,8 @@ def _describe(
         error.args = (f"the file's name is {value!r}: {problem}",)
         return error
     error.column = name
-    if value is None or isinstance(value, str | int | float):
-        error.value = value
-    else:  # a time, whose representation is Python
-        error.value = str(value)
+    if value is not None:  # str of a time, whose representation is Python
+        error.value = value if isinstance(value, str | int | float) else str(value)
     return error
 
 

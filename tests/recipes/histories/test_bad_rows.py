@@ -10,6 +10,7 @@ import pytest
 from pings import SPLITS, decoded, histories
 
 import headrace
+from headrace.errors import NO_VALUE
 from headrace.histories.config import Histories
 from headrace.run.events import StageBegan
 from headrace.run.prepare import prepare
@@ -51,7 +52,7 @@ def test_a_bad_row_is_an_error_that_names_file_row_column_and_value(
     )
     name, value = BAD[reason]
 
-    fields = {"column": name, "value": value or None, "remedy": 'bad_rows="drop"'}
+    fields = {"column": name, "value": value or NO_VALUE, "remedy": 'bad_rows="drop"'}
     with raised(headrace.InputError, path=path, row=3, **fields):
         histories(tmp_path / "in", tmp_path / "out")
 

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -14,13 +13,11 @@ from array_record.python import array_record_module
 from pings import blobs_of, dealt, histories, random_pings, write_pings
 
 import headrace
-from headrace.dataset.index import IndexRow, index_bytes
-from headrace.dataset.open import read_index
-from headrace.digest import checksum_file, sha256_file
 from headrace.histories.codec.rows import HEADER, HEADER_BYTES
 from headrace.histories.shard_file import read_blobs
 from headrace.run.prepare import Prepared
 from raised import raised
+from resealed import reseal, reseal_files
 
 PINGS = random_pings(11, 600, entities=12)
 Rows = list[bytearray]
@@ -40,26 +37,7 @@ def rewrite(prepared: Prepared, change: Callable[[Rows], Rows]) -> None:
     for row in rows:
         writer.write(bytes(row))
     writer.close()
-    index = read_index(prepared.run / "index.parquet")
-    blocks = [IndexRow(**record) for record in index.table.to_pylist()]
-    name = path.relative_to(prepared.run).as_posix()
-    blocks = [
-        replace(block, digest=sha256_file(path), checksum=checksum_file(path))
-        if block.shard == name
-        else block
-        for block in blocks
-    ]
-    data = index_bytes(blocks, index.schema, index.null_values)
-    (prepared.run / "index.parquet").write_bytes(data)
-    set_in_manifest(prepared, lambda record: record.update(index_digest=sha256(data).hexdigest()))
-
-
-def set_in_manifest(prepared: Prepared, change: Callable[[dict], None]) -> None:
-    path = prepared.run / "manifest.json"
-    record = json.loads(path.read_bytes())
-    record.pop("digest", None)
-    change(record)
-    path.write_text(json.dumps(record))
+    reseal_files(prepared.run)
 
 
 def header(row: bytearray) -> np.ndarray:
@@ -149,15 +127,13 @@ def test_verify_finds_an_entity_on_the_wrong_side(prepared: Prepared) -> None:
     config = json.loads(path.read_bytes())
     data = json.dumps({**config, "seed": 43}).encode()
     path.write_bytes(data)
-    set_in_manifest(prepared, lambda record: record.update(config_digest=sha256(data).hexdigest()))
+    reseal(prepared.run, lambda record: record.update(config_digest=sha256(data).hexdigest()))
 
     assert headrace.verify(prepared.out).problems
 
 
 def test_verify_finds_measurements_the_manifest_does_not_count(prepared: Prepared) -> None:
-    set_in_manifest(
-        prepared, lambda record: record["source"].update(rows=record["source"]["rows"] + 1)
-    )
+    reseal(prepared.run, lambda record: record["source"].update(rows=record["source"]["rows"] + 1))
 
     (problem,) = headrace.verify(prepared.out).problems
     assert "rows read" in problem
