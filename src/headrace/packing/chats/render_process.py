@@ -34,7 +34,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import EngineError, SettingsError, setting
+from headrace.errors import NO_VALUE, EngineError, SettingsError, setting
 from headrace.packing.chats.layouts import Conversation
 from headrace.packing.chats.marks import Specials
 from headrace.packing.chats.rejections import RowRejected
@@ -350,7 +350,8 @@ def _answer_of(renderer: ChatRenderer, chat: Conversation, with_borders: bool) -
 
 def _settings_answer(error: SettingsError) -> dict[str, Any]:
     """Return the answer that raises this error in the parent."""
-    return {"settings": error.args, "fields": vars(error)}
+    fields = {name: value for name, value in vars(error).items() if value is not NO_VALUE}
+    return {"settings": error.args, "fields": fields}
 
 
 def _encoded(answer: Any) -> bytes:
