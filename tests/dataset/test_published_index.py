@@ -374,12 +374,12 @@ _KILLED = """
 import os, signal, sys
 from headrace.storage import local
 from headrace.dataset.plain import publish_index
-sync = local._sync
+sync = local.sync_file
 def killed(path):
     if ".headrace" in str(path) and path.name.startswith(".tmp-") == (sys.argv[3] == "before"):
         os.kill(os.getpid(), signal.SIGKILL)
     sync(path)
-local._sync = killed
+local.sync_file = killed
 publish_index(sys.argv[1], cache_dir=sys.argv[2])
 """
 
