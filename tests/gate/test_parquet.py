@@ -15,6 +15,7 @@ from headrace.digest import sha256_file
 from headrace.errors import CorruptShard
 from headrace.formats.source import read_block
 from headrace.formats.types import Target
+from headrace.gate.pages import PageError, pages
 from headrace.gate.parquet import open_run_table, read_run_table
 from raised import raised
 
@@ -137,3 +138,11 @@ def test_a_row_group_of_other_rows_than_planned_is_not_decoded(tmp_path: Path) -
 
     assert 0 == ended.code, ended.output[-3000:]
     assert ended.cpu_s < 1
+
+
+def test_a_page_header_with_a_struct_in_place_of_a_number_is_refused(tmp_path: Path) -> None:
+    struct = b"\x1c\x15\x00\x00"  # field 1: a struct with one integer
+    path = tmp_path / "header"
+    path.write_bytes(struct + b"\x15\x00\x15\x00\x00")
+    with path.open("rb") as file, pytest.raises(PageError):
+        list(pages(file.fileno(), 0, path.stat().st_size))

@@ -54,20 +54,26 @@ def pages(fd: int, start: int, stop: int) -> Iterator[PageHeader]:
     at = start
     while at < stop:
         header, length = _header(fd, at, stop)
-        body = header.get(3, -1)
-        decoded = header.get(2, -1)
+        body = _integer_in(header, 3)
+        decoded = _integer_in(header, 2)
         at += length + body
-        page_type = header.get(1)
+        page_type = _integer_in(header, 1)
         if page_type not in _KINDS or body < 0 or decoded < 0 or at > stop:
             raise PageError(f"a page header has {header}")
         struct_field, values_field, encoding_field = _KINDS[page_type]
         details = header.get(struct_field)
         if not isinstance(details, dict):
             raise PageError(f"a page header has {header}")
-        values = details.get(values_field, -1)
+        values = _integer_in(details, values_field)
         if values < 0:
             raise PageError(f"a page header has {values} values")
-        yield PageHeader(page_type == 2, decoded, values, details.get(encoding_field, -1))
+        yield PageHeader(page_type == 2, decoded, values, _integer_in(details, encoding_field))
+
+
+def _integer_in(fields: dict[int, Any], number: int) -> int:
+    """Return a field of a struct; -1 if it is missing or no integer."""
+    value = fields.get(number)
+    return value if isinstance(value, int) else -1
 
 
 def _header(fd: int, at: int, stop: int) -> tuple[dict[int, Any], int]:
