@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -137,12 +137,16 @@ class Watch:
     @contextmanager
     def _closing(self, batches: Iterator[Given]) -> Generator[None, None, None]:
         """Close the batches at the end, without waiting for a read if another rank is gone."""
+        # found now: globals are gone when an interpreter ends with a stream open
+        close = batches.close if isinstance(batches, Generator) else None
         try:
             yield
         finally:
-            if isinstance(batches, Generator):
-                with nullcontext() if self._raised is None else leaving():
-                    batches.close()
+            if close is not None and self._raised is None:
+                close()
+            elif close is not None:
+                with leaving():
+                    close()
 
     def _start(self) -> Starts | None:
         """Wait until all ranks start this pass and agree on it; None without other ranks."""
