@@ -25,7 +25,8 @@ def stay(
 ) -> None:
     """Join, be in this phase, and wait to be killed, or leave.
 
-    phase: "pass", "between", "stopped", "left", or "parent": in a pass, with a child that lives on.
+    phase: "pass", "between", "stopped", "left", "stops before it looks" for connections once it was
+    met, or "parent": in a pass, with a child that lives on.
     """
     del rank  # of the only one that is started here
     peers = join(folder, process, processes, group)
@@ -48,6 +49,10 @@ def stay(
     Path(folder, f"here-{process}-{group}").write_text(str(os.getpid()))
     if phase == "left":
         peers.say_goodbye()
+    if phase == "stops before it looks":
+        wait_until(Path(folder, "met").exists)
+        peers.stop(peers)
+        os._exit(0)
     while not Path(folder, "end").exists():
         peers.look()
         time.sleep(0.05)

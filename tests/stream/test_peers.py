@@ -104,6 +104,17 @@ def test_who_ends_in_order_or_because_of_a_known_error_has_not_died(machine, pha
     peers.close()
 
 
+def test_who_stops_before_it_saw_that_another_connected_has_not_died(machine):
+    machine.start(1, "stops before it looks")
+    peers = join(machine.folder, 0, 9)
+    (machine.folder / "met").touch()
+    machine.children[0].join(100)
+
+    assert {} == looked_for(peers, seconds=0.5)
+    assert [1] == list(peers.left)
+    peers.close()
+
+
 def test_a_death_is_seen_while_a_forked_child_lives_on(machine):
     peers = join(machine.folder, 0, 9)
     machine.start(1, "parent")

@@ -203,6 +203,9 @@ class LocalPeers:
         self._idle = "stopped"
         self._passes.pop(id(reading), None)
         self._write("pass" if self._passes else self._idle)
+        with _FORKING:
+            if not self._is_closed:
+                self._accept()  # it may end now: who has just connected gets the record
 
     def leave(self, reading: object) -> None:
         """Note that this process has ended a pass; a second call does nothing."""
