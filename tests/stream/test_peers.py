@@ -59,7 +59,7 @@ def machine(tmp_path):
     made.end()
 
 
-def looked_for(peers, *, seconds=5.0, most=1):
+def looked_for(peers, *, seconds=30.0, most=1):
     """Those that died within these seconds, by process."""
     died = []
     until = time.monotonic() + seconds
