@@ -13,8 +13,9 @@ from typing import Any, TypeAlias
 
 from headrace.dataset.html import table_html
 from headrace.dataset.sound import damaged, manifest_problem
-from headrace.digest import canonical_json, loads, sha256_hex
+from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import InputError
+from headrace.gate.json import find_object
 from headrace.storage.run_lock import LOCK
 
 MANIFEST = "manifest.json"
@@ -29,7 +30,6 @@ FORMAT_VERSION = 5
 DIGEST = "digest"
 # the cells (splits of the run) that make up each split of a fold
 FoldLists: TypeAlias = Mapping[str, Sequence[str]]
-_MAX_BYTES = 64 << 20
 _USUAL = ("train", "val", "valid", "test")
 
 
@@ -148,14 +148,9 @@ def read_manifest(run: Path) -> Manifest | None:
     of another format wrote it.
     """
     path = run / MANIFEST
-    try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise damaged(path, f"is larger than {_MAX_BYTES} bytes")
-        record = loads(path.read_bytes())
-    except FileNotFoundError:
+    record = find_object(path)
+    if record is None:
         return None
-    except (ValueError, RecursionError) as error:
-        raise damaged(path, f"is not a manifest ({error})") from error
     _check_version(path, record)
     try:
         if record.pop(DIGEST) != sha256_hex(canonical_json(record)):

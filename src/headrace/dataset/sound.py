@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import CorruptShard
+from headrace.gate import RESTORE
 from headrace.printable import short_repr
 
 if TYPE_CHECKING:
@@ -165,4 +166,4 @@ def damaged(
             path=path,
             remedy="open the dataset again",
         )
-    return CorruptShard(problem, path=path, remedy="restore it or prepare the run again")
+    return CorruptShard(problem, path=path, remedy=RESTORE)

@@ -10,3 +10,8 @@ What a file says about itself – lengths, offsets, counts, sizes once decompres
 purpose. A digest does not help, as whoever changes a file can seal it again. Nothing outside this
 package maps a file, or opens one of these formats; a test holds that.
 """
+
+# what to do about a file of a run that is damaged
+RESTORE = "restore the file or prepare the run again"
+# What honest writers reach: a file, or a part of one, grows at most so many times when it is read.
+MOST_GROWTH = 200

@@ -19,17 +19,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.errors import CorruptShard
+from headrace.gate import MOST_GROWTH, RESTORE
 from headrace.gate.flatbuffer import FlatTable, root_table
-from headrace.gate.growth import decoded_bytes
+from headrace.gate.growth import decoded_bytes, shares_values
 from headrace.gate.mapped import Identity, Mapped, map_bytes
 from headrace.gate.whole import is_whole
 
-RESTORE = "restore the file or prepare the run again"
 # A record batch may have so many rows, and bytes once it is decompressed, or more if that is at
 # most so many times its bytes in the file.
 _BATCH_ROWS = 1 << 24
 _BATCH_BYTES = 256 << 20
-_MOST_GROWTH = 200
 _FILE_MAGIC = b"ARROW1"
 _TAIL_BYTES = 10  # the footer's length and the magic behind it
 _CONTINUES = b"\xff\xff\xff\xff"
@@ -86,7 +85,7 @@ class ArrowFile:
         self._identity = identity
         self._remedy = remedy
         self._dictionaries_checked = False
-        with self._told():
+        with self._naming():
             self._size: int = self._source.size()
             self.is_file = self._source.read_at(len(_FILE_MAGIC), 0) == _FILE_MAGIC
             self._source.seek(0)
@@ -111,13 +110,13 @@ class ArrowFile:
         """
         if self.is_file:
             for number in range(self.batch_count):
-                with self._told(number):
+                with self._naming(number):
                     listed = self._block(self._blocks[number])
                 yield listed
             return
         offset = 0
         while True:
-            with self._told():
+            with self._naming():
                 message = self._message(offset)
             if message is None:
                 return
@@ -130,7 +129,7 @@ class ArrowFile:
 
         columns: their positions; None: all.
         """
-        with self._told(number):
+        with self._naming(number):
             if not 0 <= number < self.batch_count:
                 raise pa.ArrowInvalid(f"it has {self.batch_count} record batches")
             message = self._block(self._blocks[number])
@@ -146,7 +145,7 @@ class ArrowFile:
         self, offset: int, length: int, columns: Sequence[int] | None = None
     ) -> pa.RecordBatch:
         """Read the record batch of a stream whose message has this range of bytes."""
-        with self._told():
+        with self._naming():
             message = self._message(offset)
             if message is None or message.length != length:
                 raise pa.ArrowInvalid(f"no record batch has the {length} bytes from {offset}")
@@ -162,14 +161,14 @@ class ArrowFile:
                 yield self.batch(number)
             return
         messages = list(self.messages())
-        with self._told():
+        with self._naming():
             for message in messages:
                 self._check_growth(message)
             self._source.seek(0)
             reader = pa.ipc.open_stream(self._source)
         for message in messages:
             if not message.is_dictionary:
-                with self._told():
+                with self._naming():
                     record = self._checked(reader.read_next_batch(), message.offset, None)
                 yield record
 
@@ -206,17 +205,22 @@ class ArrowFile:
         if self._identity is not None:
             known = _known.get((self._identity, offset), 0)
         new = 0
+        record.validate()
         for column, position in zip(columns, positions, strict=True):
             if not known >> column & 1:
-                values = record.column(position)
-                values.validate(full=not pa.types.is_primitive(values.type))
-                if not is_whole(values):
-                    raise pa.ArrowInvalid("a buffer ends within a value")
-                self._refuse_growth(decoded_bytes(values), values.nbytes)
+                self._check_values(record.column(position))
             new |= 1 << column
         if new & ~known:
             self._remember(offset, known | new)
         return record.select(positions)
+
+    def _check_values(self, values: pa.Array) -> None:
+        if not pa.types.is_primitive(values.type):
+            values.validate(full=True)
+        if not is_whole(values):
+            raise pa.ArrowInvalid("a buffer ends within a value")
+        if shares_values(values.type):
+            self._refuse_growth(decoded_bytes(values), values.nbytes)
 
     def _check_names(self) -> None:
         """Read every name, because one that is not UTF-8 raises whenever it is read."""
@@ -239,7 +243,7 @@ class ArrowFile:
 
     def _check_growth(self, message: Message) -> None:
         """Refuse a batch of more rows or bytes than its part of the file can plausibly hold."""
-        if message.rows < 0 or message.rows > max(_BATCH_ROWS, _MOST_GROWTH * message.length):
+        if message.rows < 0 or message.rows > max(_BATCH_ROWS, MOST_GROWTH * message.length):
             raise pa.ArrowInvalid(f"a record batch cannot have {message.rows} rows")
         if (message.buffers["offset"] < 0).any() or (message.buffers["length"] < 0).any():
             raise pa.ArrowInvalid("a buffer begins or ends outside the file")
@@ -260,7 +264,7 @@ class ArrowFile:
         self._refuse_growth(total, message.length)
 
     def _refuse_growth(self, grown: int, length: int) -> None:
-        if grown > max(_BATCH_BYTES, _MOST_GROWTH * length):
+        if grown > max(_BATCH_BYTES, MOST_GROWTH * length):
             raise pa.ArrowInvalid(
                 f"a record batch of {length:,} bytes holds {grown:,}, as only a bomb does; write"
                 " smaller batches if it is none"
@@ -320,7 +324,7 @@ class ArrowFile:
         return self._source.read_buffer(length)
 
     @contextmanager
-    def _told(self, batch: int | None = None) -> Iterator[None]:
+    def _naming(self, batch: int | None = None) -> Iterator[None]:
         """Raise `CorruptShard` for damage."""
         try:
             yield

@@ -17,20 +17,20 @@ def decoded_bytes(array: pa.Array) -> int:
     A dictionary of one long text and a million indices is a million long texts once it is written
     out. array: validated.
     """
-    if _shares(array.type):
+    if shares_values(array.type):
         return int(_sizes(array).sum())
     return int(array.nbytes)
 
 
-def _shares(type_: pa.DataType) -> bool:
+def shares_values(type_: pa.DataType) -> bool:
     """Return whether values of this type, or in it, may be used many times."""
     if isinstance(type_, pa.BaseExtensionType):
-        return _shares(type_.storage_type)
+        return shares_values(type_.storage_type)
     if pa.types.is_dictionary(type_) or _is_list_view(type_) or _is_view(type_):
         return True
     if pa.types.is_run_end_encoded(type_):
         return True
-    return any(_shares(type_.field(number).type) for number in range(type_.num_fields))
+    return any(shares_values(type_.field(number).type) for number in range(type_.num_fields))
 
 
 def _is_view(type_: pa.DataType) -> bool:

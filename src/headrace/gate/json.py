@@ -13,12 +13,11 @@ from typing import Any
 
 from headrace.digest import loads
 from headrace.errors import CorruptShard, SettingsError
+from headrace.gate import RESTORE
 from headrace.storage.places import place_of
 
 LARGEST = 64 << 20  # bytes; parsed, they take up to thirty times as much
 DEEPEST = 64
-
-_RESTORE = "restore it or prepare the run again"
 
 
 def parse_object(data: bytes | str) -> dict[str, Any]:
@@ -43,7 +42,7 @@ def read_object(path: Path) -> dict[str, Any]:
     """Read a file with a JSON object, local or in a store. Raises `CorruptShard`."""
     record = find_object(path)
     if record is None:
-        raise CorruptShard("is missing", path=path, remedy=_RESTORE)
+        raise CorruptShard("is missing", path=path, remedy=RESTORE)
     return record
 
 
@@ -60,7 +59,7 @@ def find_object(path: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise CorruptShard(f"cannot be read ({error})", path=path, remedy=_RESTORE) from error
+        raise CorruptShard(f"cannot be read ({error})", path=path, remedy=RESTORE) from error
 
 
 @contextmanager
@@ -75,7 +74,7 @@ def interpreting(path: Path) -> Iterator[None]:
         raise CorruptShard(
             f"does not say what it should ({type(error).__name__}: {error})",
             path=path,
-            remedy=_RESTORE,
+            remedy=RESTORE,
         ) from error
 
 

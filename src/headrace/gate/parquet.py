@@ -30,11 +30,11 @@ import pyarrow.parquet as pq
 
 from headrace.digest import sha256_file
 from headrace.errors import CorruptShard
+from headrace.gate import MOST_GROWTH, RESTORE
 from headrace.gate.pages import PageHeader, count_structs, pages
 from headrace.storage.places import place_of
 
 LEAST_BUDGET = 64 << 20
-GROWTH = 200
 
 _LARGEST_PAGE = 64 << 20  # writers end a page at 1 MiB, or with the text that exceeds it
 _BATCH_ROWS = 1 << 16
@@ -63,7 +63,7 @@ class RunTable:
         self._fd = os.open(local, os.O_RDONLY)
         try:
             self.size = os.fstat(self._fd).st_size
-            self._budget = max(least, GROWTH * self.size)
+            self._budget = max(least, MOST_GROWTH * self.size)
             self._check_footer()
             with pq.ParquetFile(local) as file:
                 self._footer: pq.FileMetaData = file.metadata
@@ -241,7 +241,7 @@ def _naming(path: Path) -> Iterator[None]:
 
 
 def _damaged(path: Path, problem: str) -> CorruptShard:
-    return CorruptShard(problem, path=path, remedy="restore it or prepare the run again")
+    return CorruptShard(problem, path=path, remedy=RESTORE)
 
 
 def _check_fields(actual: pa.Schema, expected: pa.Schema) -> None:

@@ -13,6 +13,9 @@ _UNKNOWN = 0
 
 def is_whole(array: pa.Array) -> bool:
     """Return whether each buffer of an array holds a whole number of its values or offsets."""
+    if pa.types.is_primitive(array.type):
+        values = array.buffers()[1]
+        return values is None or values.size % max(1, array.type.bit_width // 8) == 0
     for buffer, width in zip(array.buffers(), _widths(array.type), strict=False):
         if width == _UNKNOWN:
             break

@@ -26,7 +26,8 @@ from headrace.arrays import I64, U32, U64
 from headrace.digest import derive_key
 from headrace.errors import CorruptShard, InputError, setting_name
 from headrace.formats.write import HashingFile
-from headrace.gate.arrow import RESTORE, open_arrow
+from headrace.gate import RESTORE
+from headrace.gate.arrow import open_arrow
 from headrace.gate.mapped import map_bytes
 from headrace.histories.codec.addresses import Addresses, from_numbers, from_words, to_numbers
 from headrace.keyed_hash import hash_texts

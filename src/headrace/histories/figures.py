@@ -11,6 +11,7 @@ import polars as pl
 
 from headrace.arrays import F64, Bools
 from headrace.errors import CorruptShard
+from headrace.gate import RESTORE
 from headrace.histories.contexts.contexts import open_contexts
 from headrace.report import charts, common
 from headrace.report.bins import counted, covering, edges_for, span_edges, time_edges
@@ -49,7 +50,7 @@ def _rows(run_facts: RunFacts) -> pl.DataFrame | None:
         rows = pl.read_parquet(path, columns=names)
     except (OSError, pl.exceptions.PolarsError) as error:
         raise CorruptShard(
-            f"cannot be read ({error})", path=path, remedy="restore it or prepare the run again"
+            f"cannot be read ({error})", path=path, remedy=RESTORE
         ) from error
     if len(rows):
         return rows

@@ -21,6 +21,7 @@ from headrace.arrays import I64, U8, offsets_from_lengths
 from headrace.digest import digest_file
 from headrace.errors import CorruptShard, MissingExtra
 from headrace.formats.write import HashingFile, Written
+from headrace.gate import RESTORE
 from headrace.gate.arrow import ArrowFile, mapped_file
 from headrace.gate.mapped import Mapped
 from headrace.histories.codec.rows import Encoded
@@ -260,7 +261,7 @@ def open_array_record(path: Path, *, max_parallelism: int) -> Any:
     """
     module = _array_record()
     if not path.is_file():
-        raise CorruptShard("is missing", path=path, remedy="restore it or prepare the run again")
+        raise CorruptShard("is missing", path=path, remedy=RESTORE)
     try:
         options = f"readahead_buffer_size:0,max_parallelism:{max_parallelism}"
         return module.ArrayRecordReader(str(path), options)
@@ -271,7 +272,7 @@ def open_array_record(path: Path, *, max_parallelism: int) -> Any:
 def unreadable(path: Path, error: Exception) -> CorruptShard:
     """Return the error for a shard that cannot be read."""
     return CorruptShard(
-        f"cannot be read ({error})", path=path, remedy="restore it or prepare the run again"
+        f"cannot be read ({error})", path=path, remedy=RESTORE
     )
 
 

@@ -32,6 +32,7 @@ import pyarrow as pa
 
 from headrace.arrays import I64, U8, U16, U32, Bools, Ints, offsets_from_lengths, ranges
 from headrace.errors import CorruptShard
+from headrace.gate import RESTORE
 from headrace.histories import ID_KINDS, IdKind
 from headrace.histories.codec.addresses import Addresses
 from headrace.histories.codec.partition_kernels import fill_rows, peers_of_rows
@@ -324,7 +325,7 @@ def damaged(path: str | PathLike[str], damage: str, row: int | None = None) -> C
     path: of its file, or of file and row.
     """
     return CorruptShard(
-        damage, path=path, row=row, remedy="restore the file or prepare the run again"
+        damage, path=path, row=row, remedy=RESTORE
     )
 
 

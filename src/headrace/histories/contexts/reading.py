@@ -25,6 +25,7 @@ from headrace.dataset.local_shards import LocalFiles, LocalShards
 from headrace.dataset.open import FinishedRun, find_run
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import CorruptShard, InputError, setting_name
+from headrace.gate import RESTORE
 from headrace.gate.arrow import mapped_file
 from headrace.gate.mapped import Mapped
 from headrace.gate.parquet import read_run_table
@@ -187,7 +188,7 @@ class HistoryRows:
                 f"has {n} measurements, {ROWS} says {self.n[number]}",
                 path=self._shards[self._shard_of_row[number]],
                 row=int(self._position[number]) + 1,
-                remedy="restore the file or prepare the run again",
+                remedy=RESTORE,
             )
 
     def _close(self) -> None:

@@ -37,6 +37,7 @@ from headrace.arrays import I64
 from headrace.bins.rows import TRACES, PackedRows, as_type
 from headrace.errors import CorruptShard, InputError, SettingsError, StoreError, setting
 from headrace.formats.write import Block, HashingFile, Written
+from headrace.gate import RESTORE
 from headrace.storage import local
 from headrace.storage.places import is_address, path_of
 
@@ -404,7 +405,7 @@ def read_parquet(path: Path) -> Iterator[PackedRows]:
             f"cannot be read ({error})",
             path=path,
             row=group_words,
-            remedy="restore it or prepare the run again",
+            remedy=RESTORE,
         ) from error
 
 

@@ -26,6 +26,7 @@ from headrace.dataset.contents import map_blocks
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import IndexedDataset
 from headrace.errors import CorruptShard
+from headrace.gate import RESTORE
 from headrace.near.shingles import Shingles, shingles_of_texts, shingles_of_tokens, take_sequences
 from headrace.near.stages import DocumentPart, Near, find_near
 from headrace.run.context import RunContext
@@ -309,4 +310,4 @@ def _sequences_of(table: pa.Table) -> tuple[Ints, I64]:
 
 
 def _outside(problem: str) -> CorruptShard:
-    return CorruptShard(problem, column=STARTS, remedy="restore it or prepare the run again")
+    return CorruptShard(problem, column=STARTS, remedy=RESTORE)
