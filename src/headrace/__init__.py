@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from headrace.series.pipelines.frames import GroupedPipeline, UnifiedPipeline
     from headrace.series.pipelines.save import load_pipelines
     from headrace.series.settings import Series
+    from headrace.split.random_split import RandomSplit
     from headrace.split.settings import TemporalSplit
     from headrace.stream.audit.leaks import find_leaks
     from headrace.stream.audit.rows import audit
@@ -68,6 +69,7 @@ _NAMES = {
     "series.settings": "Series",
     "series.pipelines.frames": "GroupedPipeline UnifiedPipeline",
     "series.pipelines.save": "load_pipelines",
+    "split.random_split": "RandomSplit",
     "split.settings": "TemporalSplit",
     "stream.audit.leaks": "find_leaks",
     "stream.audit.rows": "audit",
@@ -96,6 +98,7 @@ __all__ = [
     "ParquetShardWriter",
     "PipelineIterableDataset",
     "Preferences",
+    "RandomSplit",
     "Rewrite",
     "Rolling",
     "Series",

@@ -42,6 +42,7 @@ GROUP = "headrace.recipes"
 # are ignored. A test compares the lists.
 BUILT_IN = {
     "temporal_split": "headrace.split.capability:TemporalSplitRecipe",
+    "random_split": "headrace.split.capability:RandomSplitRecipe",
     "packed_sequences": "headrace.packing.capability:PackedSequencesRecipe",
     "preferences": "headrace.packing.preferences.capability:PreferencesRecipe",
     "histories": "headrace.histories.capability:HistoriesRecipe",
@@ -123,6 +124,12 @@ class Recipe:
         raise SettingsError(
             f"recipe {self.name!r} is not installed", remedy="install the package that has it"
         )
+
+    def flags(self) -> Any:
+        """Return the model whose fields are the flags of its commands: its settings, unless a
+        command prepares runs of several recipes.
+        """
+        return self.settings()
 
     def execute(
         self, settings: Any, context: RunContext, files: Sequence[tuple[Path, str]]

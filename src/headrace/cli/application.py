@@ -104,7 +104,7 @@ def _add_command_of_recipe(app: typer.Typer, word: str) -> None:
     elif isinstance(command, typer.Typer):
         app.add_typer(command, name=word)
     elif is_derived(command):
-        add_derived(app, word, recipe.settings, command)
+        add_derived(app, word, recipe.flags, command)
     else:
         app.command(word)(command)
 

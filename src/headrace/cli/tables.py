@@ -133,7 +133,7 @@ def folds_record(manifest: Manifest, run: Path) -> dict[str, Any]:
     for number in range(len(manifest.folds)):
         fold = manifest.fold(number)
         rows = {split: totals.rows for split, totals in fold.splits.items()}
-        folds.append({"fold": number, "split_date": fold.metadata["split_date"], "rows": rows})
+        folds.append({"fold": number, "split_date": fold.metadata.get("split_date"), "rows": rows})
     return {"run": str(run), "folds": folds}
 
 

@@ -13,7 +13,7 @@ from headrace.formats.shard import Shard
 from headrace.report.words import percentage, pluralise
 from headrace.split.features import Counts, Scans
 from headrace.split.reasons import Reason
-from headrace.split.settings import TemporalSplit
+from headrace.split.settings import SplitSettings, TemporalSplit
 
 # A split of fewer rows measures nothing. One below the fraction gets a warning unless it is large
 # anyway.
@@ -143,12 +143,12 @@ def cost_of_rules(counts: Counts) -> str | None:
     )
 
 
-def odd_values(settings: TemporalSplit, scans: Scans) -> Iterator[str]:
+def odd_values(settings: SplitSettings, scans: Scans) -> Iterator[str]:
     """Warn of texts that other tools read as missing, entities that look alike, and times that are
     left out.
     """
     for role, counts in missing_like(scans).items():
-        name = settings.entity
+        name = settings.entity_column
         meaning = "one entity"
         if role == "label":
             name = settings.label
@@ -164,9 +164,9 @@ def odd_values(settings: TemporalSplit, scans: Scans) -> Iterator[str]:
         padded = receipt.extra["padded"]
         if padded is not None:
             yield (
-                f"{settings.entity}: texts with surrounding blanks, or not in Unicode form NFC, are"
-                f" separate entities, first {padded[:_ESCAPED]!r} in {receipt.subject}; clean them"
-                " if they mean the same entity"
+                f"{settings.entity_column}: texts with surrounding blanks, or not in Unicode form"
+                f" NFC, are separate entities, first {padded[:_ESCAPED]!r} in {receipt.subject};"
+                " clean them if they mean the same entity"
             )
             break
     first = next(filter(None, scans.results("first_unreadable")), None)

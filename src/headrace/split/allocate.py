@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from headrace.arrays import I64, U64, Bools, offsets_from_lengths
 from headrace.digest import derive_key
-from headrace.keyed_hash import hash_texts
+from headrace.keyed_hash import hash_texts, hash_words
 
 TRAIN = 0
 VAL = 1
@@ -86,6 +86,11 @@ class Hashes:
 def hash_entities(texts: pa.Array, seed: int) -> Hashes:
     """Hash entity texts [N], no nulls."""
     return Hashes(*hash_texts(derive_key(seed, "temporal_split.entity"), texts))
+
+
+def hash_rows(digests: U64, seed: int) -> Hashes:
+    """Hash the digests of rows [N] that are drawn by their own values."""
+    return Hashes(*hash_words(derive_key(seed, "random_split.row"), digests[:, None]))
 
 
 def hash_null_entity(seed: int) -> Hashes:

@@ -1,4 +1,4 @@
-"""The temporal split, as headrace finds it."""
+"""The temporal and the random split, as headrace finds them."""
 
 from __future__ import annotations
 
@@ -21,12 +21,9 @@ if TYPE_CHECKING:
     from headrace.run.prepare import Outcome
 
 
-class TemporalSplitRecipe(Recipe):
-    """Rows before a cutoff are in train or val by entity; rows from it on are in test."""
+class _SplitRecipe(Recipe):
+    """What both splits of tables do in the same way."""
 
-    name = "temporal_split"
-    commands = ("split",)
-    init_word = "split"
     stages: ClassVar = {
         "scan": ("find entities and dates", "shards"),
         **STAGES,
@@ -35,12 +32,6 @@ class TemporalSplitRecipe(Recipe):
         "join": ("join files", "splits"),
         "forget": ("write shards again", "shards"),
     }
-    unproved = (
-        (
-            "Rows of other entities at the same time may be in two splits: val is from the time of"
-            " train."
-        ),
-    )
 
     @cached_property
     def reasons(self) -> Mapping[str, str]:
@@ -48,32 +39,12 @@ class TemporalSplitRecipe(Recipe):
 
         return sentences()
 
-    def settings(self) -> Any:
-        from headrace.split.settings import TemporalSplit
-
-        return TemporalSplit
-
     def execute(
         self, settings: Any, context: RunContext, files: Sequence[tuple[Path, str]]
     ) -> Outcome:
         from headrace.split.recipe import execute
 
         return execute(settings, context, files)
-
-    def command(self, word: str) -> Any:
-        from headrace.split.command import split
-
-        return split
-
-    def init_options(self) -> type[Any]:
-        from headrace.cli.init.asked import AskedSplit
-
-        return AskedSplit
-
-    def init(self, options: Any) -> tuple[list[Section], str]:
-        from headrace.split.init import split_sections
-
-        return split_sections(options)
 
     def verify(self, run: FinishedRun, workers: int | None) -> list[Check]:
         from headrace.split.verify import verify_split
@@ -85,7 +56,63 @@ class TemporalSplitRecipe(Recipe):
 
         return figures(data)
 
+
+class TemporalSplitRecipe(_SplitRecipe):
+    """Rows before a cutoff are in train or val by entity; rows from it on are in test."""
+
+    name = "temporal_split"
+    commands = ("split",)
+    init_word = "split"
+    unproved = (
+        (
+            "Rows of other entities at the same time may be in two splits: val is from the time of"
+            " train."
+        ),
+    )
+
+    def settings(self) -> Any:
+        from headrace.split.settings import TemporalSplit
+
+        return TemporalSplit
+
+    def command(self, word: str) -> Any:
+        from headrace.split.command import split
+
+        return split
+
+    def flags(self) -> Any:
+        from headrace.split.command import flag_models
+
+        return flag_models()
+
+    def init_options(self) -> type[Any]:
+        from headrace.cli.init.asked import AskedSplit
+
+        return AskedSplit
+
+    def init(self, options: Any) -> tuple[list[Section], str]:
+        from headrace.split.init import split_sections
+
+        return split_sections(options)
+
     def erasure(self) -> Erasure:
         from headrace.split.forget import ERASURE
 
         return ERASURE
+
+
+class RandomSplitRecipe(_SplitRecipe):
+    """Rows or groups are drawn into train, val and test; `headrace split` without a time."""
+
+    name = "random_split"
+    unproved = ("Time does not part the splits: a test row may be older than a train row.",)
+
+    def settings(self) -> Any:
+        from headrace.split.random_split import RandomSplit
+
+        return RandomSplit
+
+    def erasure(self) -> Erasure:
+        from headrace.split.forget import RANDOM_ERASURE
+
+        return RANDOM_ERASURE

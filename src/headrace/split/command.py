@@ -1,12 +1,12 @@
-"""`headrace split`: the temporal split from flags, or from the environment of the container job it
-replaces.
+"""`headrace split`: a split in time or a random one from flags, or a split in time from the
+environment of the container job it replaces.
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +15,8 @@ import typer
 from headrace.cli.commands import execute
 from headrace.cli.settings_flags import PartialFlagValues, RunOptions
 from headrace.errors import SettingsError, setting, setting_name
+from headrace.split.random_split import RandomSplit
+from headrace.split.settings import SplitSettings, TemporalSplit
 
 # paths of the container job
 _SOURCE = "/opt/ml/processing/input/data"
@@ -47,10 +49,11 @@ def split(
     flag_values: PartialFlagValues,
     about: RunOptions,
 ) -> None:
-    """Split shards by time without leaking an entity.
+    """Split shards by time without leaking an entity, or at random where there is no time.
 
     Rows before the split date train or validate, by entity; rows from it on test entities that did
-    not train. Without --entity time alone decides.
+    not train. Without --entity time alone decides. Without --time, rows are drawn, equal ones
+    together, or by --by the groups of a column.
 
     Example:  headrace split raw --out out --time time --entity customer --split-date 2025-01-01
     """
@@ -88,11 +91,48 @@ def split(
             path=out,
             remedy="leave it out",
         )
-    run = execute(flag_values.model(source=source, **settings), out, about)
+    run = execute(_model(settings)(source=source, **settings), out, about)
     if from_env:
         from headrace.run.prepare import export_tree
 
         export_tree(run, out, ("training_data", "oot_data"))
+
+
+@dataclass(frozen=True)
+class _Flags:
+    """The fields of several settings models, as one model has them."""
+
+    model_fields: Mapping[str, Any]
+
+
+def flag_models() -> _Flags:
+    """Return the flags of both splits; where both have one, its help is that of a split in time."""
+    return _Flags({**TemporalSplit.model_fields, **_only_random()})
+
+
+def _only_random() -> dict[str, Any]:
+    fields = RandomSplit.model_fields
+    return {name: field for name, field in fields.items() if name not in TemporalSplit.model_fields}
+
+
+def _in_time(settings: Mapping[str, Any]) -> bool:
+    """Return whether a setting that only a split in time has is given."""
+    return any(name not in RandomSplit.model_fields for name in settings)
+
+
+def _model(settings: Mapping[str, Any]) -> type[SplitSettings]:
+    """Return the settings model of a split with these settings."""
+    if not _in_time(settings):
+        return RandomSplit
+    for name in settings:
+        if name in _only_random():
+            raise SettingsError(
+                f"rows are split by {setting_name('time')}, which leaves nothing to draw",
+                setting=name,
+                value=settings[name],
+                remedy=f"leave it out, or {setting('time')}",
+            )
+    return TemporalSplit
 
 
 def _refuse_missing(flags: Sequence[str], settings: Mapping[str, Any], from_env: bool) -> None:
@@ -102,7 +142,9 @@ def _refuse_missing(flags: Sequence[str], settings: Mapping[str, Any], from_env:
     """
     # the job always requires an entity
     needed = [name for name in _REQUIRED if from_env or name != "entity"]
-    if "folds" in settings:
+    if not from_env and not _in_time(settings):
+        needed = []
+    elif "folds" in settings:
         needed.remove("split_date")
     missing = [name for name in needed if name not in settings]
     flags = [*flags, *map(setting, missing)]

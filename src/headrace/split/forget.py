@@ -1,4 +1,4 @@
-"""Update the facts of a temporal split after rows of some entities are erased."""
+"""Update the facts of a split after rows of some entities are erased."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headrace.split.verify import settings_of, times_of
 def _keys(run: FinishedRun) -> tuple[Sequence[str], Callable[[pa.Table], I64]]:
     """Return the dates of rows in microseconds, on the clock of the index."""
     settings = settings_of(run)
-    return [settings.time], lambda table: times_of(run, settings, table)[1]
+    return [*filter(None, [settings.time_column])], lambda table: times_of(run, settings, table)[1]
 
 
 def _count(run: FinishedRun, keys: I64) -> I64:
@@ -30,17 +30,42 @@ def _count(run: FinishedRun, keys: I64) -> I64:
 def _facts(
     run: FinishedRun, erased: Erased, counts: Mapping[str, I64], workers: int
 ) -> dict[str, Any]:
-    """Subtract erased rows from counts by date and erased entities from those of splits; recount
-    repeated content.
-
-    Names of erased entities that look like missing values are left out.
-    """
+    """Subtract erased rows from counts by date and erased entities from those of splits."""
     metadata = run.manifest.metadata
+    changed = _shared_facts(run, erased, workers)
     dates = metadata["dates"]
     rows = {
         split: (np.array(bins) - counts[split]).tolist() for split, bins in dates["rows"].items()
     }
-    changed: dict[str, Any] = {"dates": {**dates, "rows": rows}}
+    changed["dates"] = {**dates, "rows": rows}
+    if "folds" in metadata:
+        return changed
+    train = set(erased.entities["train"])
+    val = set(erased.entities["val"])
+    removed = {
+        "train_entities": len(train),
+        "val_entities": len(val),
+        "entities_before_cutoff": len(train | val),
+    }
+    return {**changed, **{name: metadata[name] - count for name, count in removed.items()}}
+
+
+def _facts_of_random(
+    run: FinishedRun,
+    erased: Erased,
+    counts: Mapping[str, I64],  # noqa: ARG001 - as `Erasure.metadata`
+    workers: int,
+) -> dict[str, Any]:
+    """Recount repeated content."""
+    return _shared_facts(run, erased, workers)
+
+
+def _shared_facts(run: FinishedRun, erased: Erased, workers: int) -> dict[str, Any]:
+    """Recount repeated content, and leave out names of erased entities that look like missing
+    values.
+    """
+    metadata = run.manifest.metadata
+    changed: dict[str, Any] = {}
     missing_like = metadata["missing_like"]
     if "entity" in missing_like:
         remaining = dict(missing_like["entity"])
@@ -54,16 +79,8 @@ def _facts(
         if "near" in duplicates:  # near rows are not counted again
             repeats["near"] = {"not_compared": duplicates["near"]["not_compared"]}
         changed["duplicates"] = {**duplicates, **repeats}
-    if "folds" in metadata:
-        return changed
-    train = set(erased.entities["train"])
-    val = set(erased.entities["val"])
-    removed = {
-        "train_entities": len(train),
-        "val_entities": len(val),
-        "entities_before_cutoff": len(train | val),
-    }
-    return {**changed, **{name: metadata[name] - count for name, count in removed.items()}}
+    return changed
 
 
 ERASURE = Erasure(keys=_keys, count=_count, metadata=_facts)
+RANDOM_ERASURE = Erasure(metadata=_facts_of_random)

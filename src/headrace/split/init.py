@@ -1,4 +1,5 @@
-"""Propose the configuration of a temporal split from a look at the data: time, entity, cutoff.
+"""Propose the configuration of a split from a look at the data: time, entity, cutoff; without a
+time, what is drawn.
 
 Each guess comes with its reason and the alternatives. Counts cover only the rows that were read.
 """
@@ -31,6 +32,7 @@ from headrace.formats.dates import MISSING, parse_dates
 from headrace.formats.text_columns import as_text, nulled
 from headrace.formats.types import is_text
 from headrace.report.words import pluralise, size
+from headrace.split.random_split import RandomSplit
 from headrace.split.settings import TemporalSplit
 
 _TEST_SHARE = 0.2  # share of rows from the proposed cutoff on
@@ -88,14 +90,12 @@ def split_sections(options: AskedSplit) -> tuple[list[Section], str]:
         raise SettingsError(
             "has no rows to look at", path=options.source[0], remedy="give a source that has some"
         )
+    if options.time is None and options.split_date is None and not _times(sample):
+        return _random_sections(sample, options, rows)
     time, time_section = _time(sample, options)
     entity, entity_section = _entity(sample, options, time.name)
     split_date, cut_words = _cutoff(sample, options, time)
-    about = (
-        f"{pluralise(len(sample.names), 'file')}, {size(sample.bytes)},"
-        f" {pluralise(len(sample.columns), 'column')}; looked at {pluralise(rows, 'row')} of"
-        f" {pluralise(len(sample.tables), 'file')}"
-    )
+    about = _about(sample, rows)
     sections = [
         Section(
             f"Written by `headrace init split` after a look at the data: {about}.\n"
@@ -128,10 +128,64 @@ def split_sections(options: AskedSplit) -> tuple[list[Section], str]:
     return sections, f"{about}; date {time.name}, entity {entity}, cutoff {split_date}"
 
 
+def _about(sample: Look, rows: int) -> str:
+    """Describe the data, and how many rows were looked at."""
+    return (
+        f"{pluralise(len(sample.names), 'file')}, {size(sample.bytes)},"
+        f" {pluralise(len(sample.columns), 'column')}; looked at {pluralise(rows, 'row')} of"
+        f" {pluralise(len(sample.tables), 'file')}"
+    )
+
+
+def _random_sections(sample: Look, options: AskedSplit, rows: int) -> tuple[list[Section], str]:
+    """Return the sections of a random split, for data in which no column is a time."""
+    about = _about(sample, rows)
+    if options.entity is not None or _entities(sample, ""):
+        by, by_section = _entity(sample, options, "")
+        by_section.settings["by"] = by_section.settings.pop("entity")
+    else:
+        by = "rows"
+        words = "Rows are drawn by their values, so that equal rows share a split."
+        by_section = Section(f"{words} No column repeats as an entity's would.", {"by": by})
+    sections = [
+        Section(
+            f"Written by `headrace init split` after a look at the data: {about}.\n"
+            "Paths are relative to where the command is run.",
+            {"recipe": "random_split", "out": options.out},
+        ),
+        Section(
+            "The source to split.",
+            {"source": options.source if len(options.source) > 1 else options.source[0]},
+        ),
+        by_section,
+        Section(
+            "No column is a time, so rows are drawn: these shares validate and test, and the others"
+            " train; the seed decides which. stratify: a column of classes, of which each split"
+            " gets its share.",
+            {"val_ratio": 0.1, "test_ratio": 0.1, "seed": 42, "stratify": Aside("COLUMN")},
+        ),
+        *_column_sections(sample, by, () if options.types is None else (by,)),
+        Section(
+            "layout: a shard per source shard, or single: a file per split. format: same as the"
+            " source, or e.g. parquet, which trains several times faster than text.",
+            {"layout": "sharded", "format": "same"},
+        ),
+    ]
+    written = settings_of(sections)
+    del written["recipe"], written["out"]
+    RandomSplit(**written)
+    return sections, f"{about}; no date, so drawn by {by}"
+
+
+def _times(sample: Look) -> list[Column]:
+    """Return the columns that may be the time."""
+    times = [sample.columns[name] for name in sample.everywhere("time")]
+    return times or [*_number_times(sample)]
+
+
 def _time(sample: Look, options: AskedSplit) -> tuple[Column, Section]:
     """Choose the time column, and return the section that explains the choice."""
-    times = [sample.columns[name] for name in sample.everywhere("time")]
-    times = times or [*_number_times(sample)]
+    times = _times(sample)
     also = ""
     if options.time is not None:
         best = sample.columns[known(options.time, sample.columns, "time")]
@@ -192,29 +246,13 @@ def _entity(sample: Look, options: AskedSplit, time: str) -> tuple[str, Section]
         best = _candidate(sample, known(options.entity, sample.columns, "entity"))
         words = f"No entity may be in both train and test: {best.words()}."
     else:
-        usable = []
-        for column in sample.columns.values():
-            is_usual = column.content in ("text", "number")
-            if not is_usual or column.in_files < len(sample.tables) or column.name == time:
-                continue
-            if _may_name(sample, column.name):
-                candidate = _candidate(sample, column.name)
-                most = _MOST_OWN * max(1, candidate.rows - candidate.missing)
-                if _LEAST_ENTITIES <= candidate.distinct <= most:
-                    usable.append(candidate)
+        usable = _entities(sample, time)
         if not usable:
             raise SettingsError(
                 "no column repeats as an entity's would",
                 path=options.source[0],
                 remedy=f"give {setting('entity')}, one of {', '.join(list(sample.columns)[:20])}",
             )
-        usable.sort(
-            key=lambda candidate: (
-                -named(candidate.name, _ENTITY_WORDS),
-                not id_like(candidate.name),
-                -candidate.distinct,
-            )
-        )
         best = usable[0]
         others = usable[1:4]
         words = (
@@ -229,6 +267,32 @@ def _entity(sample: Look, options: AskedSplit, time: str) -> tuple[str, Section]
         # or "own", which makes them one entity; both are counted
         section.settings["null_entity"] = "drop"
     return best.name, section
+
+
+def _entities(sample: Look, time: str) -> list[Candidate]:
+    """Return the columns that may be the entity, the likeliest first; without a time, only those
+    whose name says so.
+    """
+    usable = []
+    for column in sample.columns.values():
+        is_usual = column.content in ("text", "number")
+        if not is_usual or column.in_files < len(sample.tables) or column.name == time:
+            continue
+        if not time and not named(column.name, _ENTITY_WORDS) and not id_like(column.name):
+            continue
+        if _may_name(sample, column.name):
+            candidate = _candidate(sample, column.name)
+            most = _MOST_OWN * max(1, candidate.rows - candidate.missing)
+            if _LEAST_ENTITIES <= candidate.distinct <= most:
+                usable.append(candidate)
+    return sorted(
+        usable,
+        key=lambda candidate: (
+            -named(candidate.name, _ENTITY_WORDS),
+            not id_like(candidate.name),
+            -candidate.distinct,
+        ),
+    )
 
 
 def _candidate(sample: Look, name: str) -> Candidate:

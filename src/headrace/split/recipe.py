@@ -1,9 +1,9 @@
-"""Execute the temporal split: survey, scan, plan, write, finish."""
+"""Execute a split of tables: survey, scan, plan, write, finish."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -29,19 +29,22 @@ from headrace.run.tally import ShardRecord, tally
 from headrace.split import advice
 from headrace.split.allocate import EntitySet, Hashes, allocate, hash_null_entity
 from headrace.split.cutoff import DateBins, total
+from headrace.split.drawing import ByHash
 from headrace.split.features import Counts, Feature, Scans, features_of
+from headrace.split.random_split import RandomSplit
 from headrace.split.rules import (
     SPLITS,
     Clock,
     DropRule,
     OneCut,
     Output,
+    Placement,
     SplitPlan,
     clock_of,
     cutoff_on,
 )
 from headrace.split.scan import one_form, read_entities, scan_shard
-from headrace.split.settings import TemporalSplit, compression_problem
+from headrace.split.settings import SplitSettings, TemporalSplit, compression_problem
 from headrace.split.write import join_split, output_schema, records_of, split_shard, word_of_output
 from headrace.storage import local
 
@@ -78,7 +81,7 @@ class SurveyedSource:
 
 
 def execute(
-    settings: TemporalSplit, context: RunContext, files: Sequence[tuple[Path, str]]
+    settings: SplitSettings, context: RunContext, files: Sequence[tuple[Path, str]]
 ) -> Outcome:
     """Run the split in the run directory."""
     source = _survey(settings, context, files)
@@ -91,7 +94,7 @@ def execute(
 
 
 def _scan(
-    settings: TemporalSplit,
+    settings: SplitSettings,
     context: RunContext,
     source: SurveyedSource,
     features: Sequence[Feature],
@@ -116,14 +119,20 @@ def _plan(output: Output, scans: Scans, features: Sequence[Feature]) -> SplitPla
     """Decide all that the shards are written by."""
     settings = output.settings
     context = scans.context
-    paths = [shard.path for shard in scans.shards]
-    forms = zip(paths, scans.results("forms"), strict=True)
-    clock = clock_of(one_form(forms, settings.time_format, settings.time))
-    cutoff_us = 0
-    if settings.split_date is not None:
-        advice.check_units(settings, scans)
-        cutoff_us = cutoff_on(settings, clock)
-    allocation = allocate(_entities_before(settings, scans), settings.train_ratio)
+    clock: Clock = "utc"
+    bins = DateBins(0, 1, 1)
+    if isinstance(settings, TemporalSplit):
+        clock = clock_of(one_form(_forms(scans), settings.time_format, settings.time))
+        cutoff_us = 0
+        if settings.split_date is not None:
+            advice.check_units(settings, scans)
+            cutoff_us = cutoff_on(settings, clock)
+        bins = _bins(scans, clock, cutoff_us)
+        allocation = allocate(_entities_before(settings, scans), settings.train_ratio)
+        placement: Placement = OneCut(settings, allocation)
+    else:
+        assert isinstance(settings, RandomSplit)
+        placement = ByHash.of(settings)
     rules: list[DropRule] = []
     filled: list[str] = []
     for feature in features:
@@ -132,16 +141,16 @@ def _plan(output: Output, scans: Scans, features: Sequence[Feature]) -> SplitPla
     plan = SplitPlan(
         output=output,
         schema=output.source,
-        placement=OneCut(settings, allocation),
+        placement=placement,
         rules=rules,
         null_entity=hash_null_entity(settings.seed),
         clock=clock,
-        bins=_bins(scans, clock, cutoff_us),
+        bins=bins,
     )
     for feature in features:
         plan = feature.decide(plan, scans)
     summary = plan.placement.summary()
-    if settings.entity is None and settings.folds is None:
+    if settings.cut_in_time and settings.entity_column is None:
         summary = (
             f"no entity is given, so time alone decides; give {setting('entity')} if rows belong to"
             " customers, devices, ..."
@@ -149,6 +158,11 @@ def _plan(output: Output, scans: Scans, features: Sequence[Feature]) -> SplitPla
     if summary is not None:
         context.on_event(Note("info", summary))
     return replace(plan, schema=output_schema(plan, filled))
+
+
+def _forms(scans: Scans) -> Iterable[tuple[Path, Sequence[str]]]:
+    """Return the forms of the times of each shard."""
+    return zip((shard.path for shard in scans.shards), scans.results("forms"), strict=True)
 
 
 def _bins(scans: Scans, clock: Clock, cutoff_us: int) -> DateBins:
@@ -217,7 +231,7 @@ def _finish(
         splits = tuple(cell for cell in splits if counts.rows[cell])
         directories = {split: directory_of(split) for split in splits}
     index, totals = tally(_written_shards(context, plan, source, parts, splits), splits)
-    if settings.folds is None:
+    if settings.folds is None and "test" in splits:
         _alias_test(context, splits)
         directories["oot"] = DIRECTORIES["oot"]
     return Outcome(
@@ -291,7 +305,7 @@ def directory_of(split: str) -> str:
 
 
 def _survey(
-    settings: TemporalSplit, context: RunContext, files: Sequence[tuple[Path, str]]
+    settings: SplitSettings, context: RunContext, files: Sequence[tuple[Path, str]]
 ) -> SurveyedSource:
     if settings.signature is None:
         signature = None
@@ -356,7 +370,7 @@ def number_shards(names: Sequence[str], how: Literal["keep", "dense"]) -> list[i
     return list(numbered)
 
 
-def _output(settings: TemporalSplit, source: SurveyedSource) -> Output:
+def _output(settings: SplitSettings, source: SurveyedSource) -> Output:
     """Decide how rows are written.
 
     Raises `InputError` for columns that the format cannot hold: delimited text has no form for
@@ -455,12 +469,16 @@ def _metadata(
         date_form = "iso_mixed"
         if len(forms) == 1:
             date_form = forms[0]
-    return {
+    metadata: dict[str, Any] = {
+        "entity": settings.entity_column,
+        "missing_like": advice.missing_like(scans),
+    }
+    if not isinstance(settings, TemporalSplit):
+        return metadata
+    return metadata | {
         "split_date": settings.split_date,
         "time": settings.time,
-        "entity": settings.entity,
         "date_form": date_form,
         "cutoff_us": None if settings.split_date is None else cutoff_on(settings, plan.clock),
-        "missing_like": advice.missing_like(scans),
         "dates": total((part.extra["dates"] for part in parts), plan.bins, splits),
     }

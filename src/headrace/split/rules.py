@@ -25,7 +25,7 @@ from headrace.split.content import Content, Repeats
 from headrace.split.cutoff import DateBins, in_utc
 from headrace.split.reasons import Reason
 from headrace.split.scan import NO_REASON, Scanned
-from headrace.split.settings import TemporalSplit
+from headrace.split.settings import SplitSettings, TemporalSplit
 
 SPLITS = ("train", "val", "test")
 TRAIN_CODE, VAL_CODE, TEST_CODE = range(3)
@@ -92,7 +92,7 @@ class Output:
     separate shards keep the separator of their source shard.
     """
 
-    settings: TemporalSplit
+    settings: SplitSettings
     source: pa.Schema
     file_type: FileType
     parquet_compression: str
@@ -128,9 +128,15 @@ class SplitPlan:
     near: Mapping[str, int] | None = None
 
     @property
-    def settings(self) -> TemporalSplit:
+    def settings(self) -> SplitSettings:
         """The settings of the run."""
         return self.output.settings
+
+    @cached_property
+    def in_time(self) -> TemporalSplit:
+        """The settings of a split in time."""
+        assert isinstance(self.settings, TemporalSplit)
+        return self.settings
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -177,10 +183,11 @@ class ScannedRows:
     @cached_property
     def cutoff_us(self) -> np.int64 | I64:
         """The cutoff on the clock of the rows; for mixed times one value per row."""
-        cutoff = np.int64(cutoff_on(self.plan.settings, self.plan.clock))
+        settings = self.plan.in_time
+        cutoff = np.int64(cutoff_on(settings, self.plan.clock))
         if self.plan.clock != "mixed":
             return cutoff
-        return np.where(self.instant, cutoff, self.plan.settings.cutoff().wall_us)
+        return np.where(self.instant, cutoff, settings.cutoff().wall_us)
 
     @cached_property
     def before(self) -> Bools:
@@ -287,4 +294,4 @@ def key_micros(scanned: Scanned, plan: SplitPlan) -> I64:
     if plan.clock != "mixed":
         return scanned.time_us
     assert scanned.instant is not None
-    return in_utc(scanned.time_us, ~scanned.instant, plan.settings.time_zone)
+    return in_utc(scanned.time_us, ~scanned.instant, plan.in_time.time_zone)

@@ -39,10 +39,10 @@ from headrace.formats.shard import Chunk, Shard
 from headrace.formats.source import read_chunks
 from headrace.formats.text_columns import MEANS_MISSING, as_text, nulled
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles, read_arrow
-from headrace.split.allocate import Hashes, hash_entities, in_order
-from headrace.split.cutoff import cutoffs
+from headrace.split.allocate import Hashes, hash_entities, hash_rows, in_order
+from headrace.split.cutoff import Cutoff, cutoffs
 from headrace.split.reasons import Reason
-from headrace.split.settings import TemporalSplit
+from headrace.split.settings import SplitSettings, TemporalSplit
 
 NULL_ENTITY = -1
 NO_REASON = 255  # more than the number of any reason
@@ -87,10 +87,15 @@ class Scanner:
     """What a feature of the split reads of one shard in pass 1; this base reads nothing.
 
     columns: those that it reads. reason: why rows that it finds are dropped, if it finds any.
+    draws: digests of the rows that were scanned [N], by which they are drawn; None: it has none.
     """
 
     columns: Sequence[str] = ()
     reason: Reason | None = None
+
+    @property
+    def draws(self) -> U64 | None:
+        return None
 
     def scan(self, chunk: Chunk, table: pa.Table, times: Dates) -> Bools | None:  # noqa: ARG002 - for subclasses
         """Look at a chunk of rows; mask those that its reason applies to, None for none."""
@@ -120,7 +125,7 @@ def alike_file(number: int) -> str:
 
 def scan_shard(
     files: TaskFiles,
-    settings: TemporalSplit,
+    settings: SplitSettings,
     shard: Shard,
     number: int,
     scanners: Sequence[Scanner],
@@ -191,15 +196,17 @@ def located(path: str | PathLike[str], first_row: int) -> Iterator[None]:
 class _ShardScan:
     """The running state of one shard's scan."""
 
-    def __init__(self, settings: TemporalSplit, shard: Shard, scanners: Sequence[Scanner]) -> None:
+    def __init__(self, settings: SplitSettings, shard: Shard, scanners: Sequence[Scanner]) -> None:
         self.settings = settings
+        self.in_time = settings if isinstance(settings, TemporalSplit) else None
         self.shard = shard
         self.scanners = scanners
-        self.cutoffs = cutoffs(settings)
-        self.reach_us = max(settings.reaches_us().values(), default=0)
-        needed = [settings.time]
-        if settings.entity is not None:
-            needed.append(settings.entity)
+        self.cutoffs: list[Cutoff] = []
+        self.reach_us = 0
+        if self.in_time is not None:
+            self.cutoffs = cutoffs(self.in_time)
+            self.reach_us = max(self.in_time.reaches_us().values(), default=0)
+        needed = [*filter(None, (settings.time_column, settings.entity_column))]
         for scanner in scanners:
             needed += scanner.columns
         self.columns = [name for name in dict.fromkeys(needed) if name in shard.schema.names]
@@ -209,7 +216,7 @@ class _ShardScan:
         self.reasons: list[U8] = [np.empty(0, np.uint8)]
         # else all rows of the source are on one clock
         self.instant: list[Bools] | None = None
-        if settings.time_format == "iso":
+        if self.in_time is not None and self.in_time.time_format == "iso":
             self.instant = [np.empty(0, np.bool_)]
         self.sizes: list[npt.NDArray[np.int32]] | None = []
         self.forms: set[str] = set()
@@ -225,7 +232,10 @@ class _ShardScan:
     def take(self, chunk: Chunk) -> None:
         table = chunk.table(self.columns)
         with located(self.shard.path, chunk.first_row):
-            times = self._times(table, chunk.first_row)
+            if self.in_time is None:
+                times = untimed(table.num_rows)
+            else:
+                times = self._times(self.in_time, table, chunk.first_row)
             codes = self._entities(table, chunk)
             reasons = _numbered(times.unreadable, Reason.UNREADABLE_TIME)
             for scanner in self.scanners:
@@ -243,14 +253,13 @@ class _ShardScan:
         if self.instant is not None:
             self.instant.append(times.instant)
 
-    def _times(self, table: pa.Table, first_row: int) -> Dates:
-        name = self.settings.time
-        settings = self.settings
+    def _times(self, settings: TemporalSplit, table: pa.Table, first_row: int) -> Dates:
+        name = settings.time
         column = nulled(column_of(table, name), ("", *settings.null_values))
         times = parse_dates(column, settings.time_format)
         self.forms |= times.forms
         check_forms(self.forms, settings.time_format, self.shard.path, name)
-        self._note_units(column, times)
+        self._note_units(column, times, settings.time_format)
         repeated = self._in_repeated_hour(times)
         if repeated.any():
             micros = np.where(repeated, MISSING, times.micros)
@@ -293,11 +302,10 @@ class _ShardScan:
                 )
         return repeated & ~times.instant
 
-    def _note_units(self, column: pa.ChunkedArray, times: Dates) -> None:
+    def _note_units(self, column: pa.ChunkedArray, times: Dates, time_format: str) -> None:
         """Note which epoch units have numbers of this size; a source that mixes units would be
         split at random.
         """
-        time_format = self.settings.time_format
         if time_format == "auto" and times.forms == {"epoch_s"}:
             self.other_than_hours |= not look_like_hours(times.micros)
         if time_format not in EPOCHS:
@@ -308,7 +316,7 @@ class _ShardScan:
         self.unusual |= bool((known & by_size.unreadable).any()) or "yyyymmdd" in by_size.forms
 
     def _entities(self, table: pa.Table, chunk: Chunk) -> I64:
-        name = self.settings.entity
+        name = self.settings.entity_column
         if name is None:
             return np.full(table.num_rows, NULL_ENTITY, np.int64)
         column = column_of(table, name)
@@ -342,7 +350,7 @@ class _ShardScan:
         return codes
 
     def _entity_texts(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
-        return as_text(column, self.settings.null_values, self.settings.entity or "entity")
+        return as_text(column, self.settings.null_values, self.settings.entity_column or "entity")
 
     def rows(self) -> pa.Table:
         """Return the values of each row; numbers the distinct entities of all chunks."""
@@ -359,6 +367,9 @@ class _ShardScan:
             self.names = [distinct_names]
             # NULL_ENTITY is -1, the last element
             entity = np.append(indices, np.int32(NULL_ENTITY))[codes]
+        for scanner in self.scanners:
+            if scanner.draws is not None:  # each row is drawn by its own values
+                entity = np.arange(len(codes), dtype=np.int32)
         columns: dict[str, Any] = {
             "entity": entity,
             "time_us": np.concatenate(self.time_us),
@@ -383,13 +394,20 @@ class _ShardScan:
         self.null_entity_before = bool((seen & (entity == NULL_ENTITY)).any())
         self.first_padded = _first_padded(texts)
         seen &= entity != NULL_ENTITY
-        first_cut = np.full(len(texts), cuts, np.uint16)
+        hashes = self._hashes(texts)
+        first_cut = np.full(len(hashes), cuts, np.uint16)
         if cuts == 1:
             first_cut[entity.compress(seen)] = 0
         else:
             np.minimum.at(first_cut, entity[seen], first[seen].astype(np.uint16))
-        hashes = hash_entities(texts, self.settings.seed)
         return pa.table({"high": hashes.high, "low": hashes.low, "first_cut": first_cut})
+
+    def _hashes(self, texts: pa.Array) -> Hashes:
+        """Hash the entities, or what rows are drawn by."""
+        for scanner in self.scanners:
+            if scanner.draws is not None:
+                return hash_rows(scanner.draws, self.settings.seed)
+        return hash_entities(texts, self.settings.seed)
 
     def _first_cut(self) -> I64 | U8:
         """Return the first cut that each row can train or validate before; a row in a cut's gap can
@@ -420,7 +438,11 @@ class _ShardScan:
         """Return what the receipt records; `rows` and `entities` come first."""
         time_us = self.all_rows["time_us"].to_numpy()
         time_us = time_us[time_us != MISSING]
-        only_seconds = self.forms == {"epoch_s"} and self.settings.time_format == "auto"
+        only_seconds = (
+            self.forms == {"epoch_s"}
+            and self.in_time is not None
+            and self.in_time.time_format == "auto"
+        )
         return {
             "rows_in": len(self.all_rows),
             "forms": sorted(self.forms),
@@ -434,6 +456,13 @@ class _ShardScan:
             "padded": self.first_padded,
             "null_entity_before": self.null_entity_before,
         }
+
+
+def untimed(rows: int) -> Dates:
+    """Return the times of rows that have none and need none: the same instant for all."""
+    return Dates(
+        np.zeros(rows, np.int64), np.zeros(rows, np.bool_), np.ones(rows, np.bool_), frozenset()
+    )
 
 
 def _numbered(mask: Bools, reason: Reason) -> U8:

@@ -1,4 +1,4 @@
-"""Settings of the temporal split."""
+"""Settings of splits of tables: what all have in common, and those of the temporal split."""
 
 from __future__ import annotations
 
@@ -35,82 +35,18 @@ else:
         tuple(dict.fromkeys(word for entry in FORMATS.written() for word in entry.compressions))
     ]
 
-_COLUMNS: dict[str, Any] = {"panel": "Columns and dates"}
+COLUMNS: dict[str, Any] = {"panel": "Columns and dates"}
 _JOINED: dict[str, Any] = {"panel": "Joined values"}
 _OUTPUT: dict[str, Any] = {"panel": "Output"}
 _ROWS: dict[str, Any] = {"panel": "Rows that do not fit"}
 
 
-class TemporalSplit(RecipeSettings):
-    """Rows before the split date train or validate, by entity; rows from it on test entities that
-    did not train.
-
-    Without `entity` time alone decides: rows before the split date train, rows from it on test.
-
-    Raises `SettingsError` when built with values that cannot work.
-    """
-
-    recipe_name: ClassVar[str] = "temporal_split"
-    untyped: ClassVar[Sequence[str]] = ("time", "entity", "label", "targets", "known_at")
+class SplitSettings(RecipeSettings):
+    """What all splits of tables can be asked: source, columns, comparison of rows, output."""
 
     source: Places = Field(min_length=1, description="Files, directories or glob patterns.")
-    time: str = Field(
-        min_length=1, json_schema_extra=_COLUMNS, description="Column of the time of a row."
-    )
-    entity: str | None = Field(
-        None,
-        min_length=1,
-        json_schema_extra=_COLUMNS,
-        description=(
-            "Column of the entity: customer, device, aircraft, ... No entity both trains and "
-            "tests. By default, time alone decides, and there is no val."
-        ),
-    )
-    split_date: str | None = Field(
-        None,
-        json_schema_extra=_COLUMNS,
-        description=(
-            "The cutoff, e.g. 2025-01-01 or an instant with offset; the instant itself is "
-            "test. Required, except for folds of entities."
-        ),
-    )
-    folds: Folds = Field(
-        None,
-        json_schema_extra={"panel": "Folds"},
-        examples=["rolling:n=5,step=30d", "rolling:n=5,step=30d,window=180d", "group-kfold:k=5"],
-        description=(
-            "Prepare folds instead of one split: cuts that roll on from the split date, such "
-            "as rolling:n=5,step=30d,window=180d, or entities that take turns to test, such as "
-            "group-kfold:k=5,stratify=COLUMN."
-        ),
-    )
-    gap: str | None = Field(
-        None,
-        json_schema_extra=_ROWS,
-        description=(
-            "Rows this close before the cutoff are dropped and counted, such as 7d; also "
-            "called an embargo."
-        ),
-    )
-    label_horizon: str | None = Field(
-        None,
-        json_schema_extra=_ROWS,
-        description=(
-            "How far after the time of a row its label looks, such as 30d. Rows before the "
-            "cutoff whose label does not end before it are dropped and counted."
-        ),
-    )
-    train_ratio: float = Field(
-        0.9,
-        gt=0,
-        lt=1,
-        description=(
-            "Share of the entities seen before the cutoff that train; exactly "
-            "floor(entities × ratio)."
-        ),
-    )
     seed: int = Field(
-        42, ge=0, lt=2**63, description="Decides which entities train, and nothing else."
+        42, ge=0, lt=2**63, description="Decides what is drawn into which split, and nothing else."
     )
     layout: Literal["sharded", "single"] = Field(
         "sharded",
@@ -129,54 +65,30 @@ class TemporalSplit(RecipeSettings):
     )
     label: str | None = Field(
         None,
-        json_schema_extra=_COLUMNS,
+        json_schema_extra=COLUMNS,
         description=(
             "Column of classes. They become 0..k-1 by one map for all shards; rows without a "
             "label are dropped."
         ),
     )
     targets: Names | None = Field(
-        None, json_schema_extra=_COLUMNS, description="Target columns, with main_task_index."
+        None, json_schema_extra=COLUMNS, description="Target columns, with main_task_index."
     )
     main_task_index: int | None = Field(
         None,
         ge=0,
-        json_schema_extra=_COLUMNS,
+        json_schema_extra=COLUMNS,
         description="Index of the target, from 0, that becomes the row-wise maximum of the others.",
     )
     signature: LocalPath | None = Field(
         None,
-        json_schema_extra=_COLUMNS,
+        json_schema_extra=COLUMNS,
         description="File with the column names of CSV or TSV shards without header.",
     )
     null_entity: Literal["error", "own", "drop"] = Field(
         "error",
         json_schema_extra=_ROWS,
         description="Rows without an entity; own: they form one entity; drop: dropped and counted.",
-    )
-    bad_rows: Literal["error", "drop"] = Field(
-        "error",
-        json_schema_extra=_ROWS,
-        description="Rows without a readable time; drop: dropped and counted.",
-    )
-    time_zone: str = Field(
-        "UTC",
-        json_schema_extra=_COLUMNS,
-        description="Time zone of times without an offset, and of the split date.",
-    )
-    time_format: str = Field(
-        "auto",
-        examples=["auto", *DATE_WORDS],
-        json_schema_extra=_COLUMNS,
-        description=(
-            "How times are written: a word or a strptime pattern; auto: detect one form for "
-            "the whole source."
-        ),
-    )
-    val_in_test: Literal["keep", "drop"] = Field(
-        "keep",
-        json_schema_extra=_ROWS,
-        description="Whether entities that validate may also test.",
     )
     duplicates: Duplicates = Field(
         "count",
@@ -188,7 +100,7 @@ class TemporalSplit(RecipeSettings):
     )
     content: Names = Field(
         (),
-        json_schema_extra=_COLUMNS,
+        json_schema_extra=COLUMNS,
         description=(
             "Columns that make up the content of a row. Default: all but time, entity, label "
             "and targets."
@@ -216,7 +128,7 @@ class TemporalSplit(RecipeSettings):
     )
     types: TypeWords = Field(
         default_factory=dict,
-        json_schema_extra=_COLUMNS,
+        json_schema_extra=COLUMNS,
         description=(
             "Types of text columns, e.g. distance=int32, for Parquet and streams; infer: the "
             "types that hold all values."
@@ -228,6 +140,310 @@ class TemporalSplit(RecipeSettings):
         description=(
             "Texts that mean missing in entity, time, label, target and typed columns, e.g. NA."
         ),
+    )
+    folds: Folds = Field(
+        None,
+        json_schema_extra={"panel": "Folds"},
+        examples=["rolling:n=5,step=30d", "rolling:n=5,step=30d,window=180d", "group-kfold:k=5"],
+        description=(
+            "Prepare folds instead of one split: cuts that roll on from the split date, such "
+            "as rolling:n=5,step=30d,window=180d, or entities that take turns to test, such as "
+            "group-kfold:k=5,stratify=COLUMN."
+        ),
+    )
+    exclude: Exclude = ()
+    exclude_ngram: ExcludeWords = 13
+    shard_numbers: Literal["keep", "dense"] = Field(
+        "keep",
+        json_schema_extra=_OUTPUT,
+        description="keep: the N of part-N; dense: 0, 1, 2, ... in name order.",
+    )
+
+    @property
+    def time_column(self) -> str | None:
+        """The column of the time of a row; None if rows are split without one."""
+        return None
+
+    @property
+    def entity_column(self) -> str | None:
+        """The column of the entity; None if none keeps rows together."""
+        return None
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The splits of such a run."""
+        raise NotImplementedError
+
+    @property
+    def train_share(self) -> float:
+        """The share of what is drawn that trains."""
+        raise NotImplementedError
+
+    @property
+    def cut_in_time(self) -> bool:
+        """Whether one cut in time decides between train and test."""
+        return False
+
+    @property
+    def strata(self) -> str | None:
+        """The column of classes of which each split or fold gets its share, if there is one."""
+        if isinstance(self.folds, GroupKFold):
+            return self.folds.stratify
+        return None
+
+    @property
+    def drawn_by(self) -> Literal["entity", "rows", "content"]:
+        """What is drawn: entities, or rows by their own values."""
+        return "entity"
+
+    def drawn_columns(self, columns: Sequence[str]) -> tuple[str, ...]:
+        """Select the columns by which rows are drawn, if they are drawn by their own values."""
+        from headrace.formats.content import content_columns
+
+        if self.drawn_by == "content":
+            return self.content
+        return content_columns(columns, {self.label, self.main_target})
+
+    @property
+    def main_target(self) -> str | None:
+        """The column that is set to the maximum of the other targets."""
+        if self.targets is None or self.main_task_index is None:
+            return None
+        return self.targets[self.main_task_index]
+
+    def roles(self) -> dict[str, Sequence[str]]:
+        """Return the columns that decide where a row goes, by their role."""
+        return {}
+
+    def named_columns(self) -> Iterator[tuple[str, str]]:
+        """Yield the role and the name of each column that the settings name."""
+        columns: dict[str, Sequence[str]] = {
+            **self.roles(),
+            "stratify": () if self.strata is None else (self.strata,),
+            "label": () if self.label is None else (self.label,),
+            "types": tuple(self.types),
+            "targets": self.targets or (),
+            "content": self.content,
+        }
+        for role, names in columns.items():
+            for name in names:
+                yield role, name
+
+    def config(self) -> dict[str, Any]:
+        """Return all settings as JSON; `folds` only where rows have any."""
+        config = super().config()
+        if self.folds is None:
+            del config["folds"]
+        return config
+
+    def source_files(self) -> list[tuple[Path, str]]:
+        """Return the source's files and their names, sorted by name, without the signature file."""
+        files = super().source_files()
+        if self.signature is not None:
+            from headrace.storage.places import place_of
+
+            signature = place_of(self.signature).real()
+            all_files = files
+            files = []
+            for path, name in all_files:
+                if place_of(path).real() != signature:
+                    files.append((path, name))
+        if not files:
+            raise InputError(
+                "holds no data file besides the signature",
+                path=self.source[0],
+                remedy="give the directory of the shards",
+            )
+        return files
+
+    def identity_settings(self) -> dict[str, Any]:
+        """Return the settings that can change a byte of output, with the signature's names and
+        benchmark digests.
+        """
+        settings = self.identity_without("source", "signature", "exclude", "exclude_ngram")
+        settings |= exclusion_identity(self)
+        settings["signature"] = None
+        if self.signature is not None:
+            from headrace.formats.source import read_signature  # loads all formats
+
+            settings["signature"] = read_signature(self.signature)
+        return settings
+
+    def compared(self, columns: Sequence[str]) -> tuple[str, ...]:
+        """Select the columns that form the content of a row: the named ones, or else all without a
+        role.
+        """
+        from headrace.formats.content import content_columns
+
+        roles = {self.time_column, self.entity_column, self.label, *(self.targets or ())}
+        return self.content or content_columns(columns, roles)
+
+    def _check_output(self) -> None:
+        """Refuse settings that no split can have together."""
+        self._check_targets()
+        if self.format != "same" and (
+            problem := compression_problem(self.format, self.compression)
+        ):
+            raise ValueError(problem)
+        self._check_roles()
+        if self.near is not None and self.duplicates == "allow":
+            raise ValueError(
+                f"{setting_name('near')} is {self.near:g} and {setting_name('duplicates')} is"
+                " 'allow', which looks for none; give group, drop or count"
+            )
+        self._check_computed_columns()
+
+    def _not_default(self, defaults: Mapping[str, object]) -> str | None:
+        """Return the first of these settings that has another value."""
+        for name, default in defaults.items():
+            if getattr(self, name) != default:
+                return name
+        return None
+
+    def _check_comparison_in_folds(self) -> None:
+        """Refuse to compare rows without a decision about them, which folds do not count."""
+        name = self._not_default({"content": (), "near": None})
+        if name is not None and self.duplicates not in ("group", "drop"):
+            raise ValueError(
+                f'{setting_name("duplicates")} is "{self.duplicates}", which compares no rows in'
+                f' folds; choose "drop", or "group" for folds of entities, or leave'
+                f" {setting_name(name)} out"
+            )
+
+    def _check_targets(self) -> None:
+        targets = self.targets
+        index = self.main_task_index
+        if (targets is None) != (index is None):
+            raise ValueError(
+                f"{setting_name('targets')} and {setting_name('main_task_index')} go together;"
+                " give both or neither"
+            )
+        if targets is None or index is None:
+            return
+        if len(targets) < 2 or len(set(targets)) != len(targets):
+            raise ValueError(
+                f"{setting_name('targets')} are {', '.join(targets)}; give two or more different"
+                " columns"
+            )
+        if index >= len(targets):
+            raise ValueError(
+                f"{setting_name('main_task_index')} is {index}, there are {len(targets)}"
+                f" {setting_name('targets')}; counting begins at 0"
+            )
+
+    def _check_roles(self) -> None:
+        """Refuse columns of two roles of which one would be overwritten."""
+        for role, names in self.roles().items():
+            for name in names:
+                if self.main_target == name:
+                    raise ValueError(
+                        f"the main target of {setting_name('targets')}, {name!r}, is also the"
+                        f" {role}; it would be overwritten"
+                    )
+                if self.label == name:
+                    raise ValueError(
+                        f"{setting_name('label')} is {name!r}, which is also the {role} and would"
+                        " be overwritten by classes; copy that column under another name to"
+                        " learn it"
+                    )
+
+    def _check_computed_columns(self) -> None:
+        """Refuse a comparison or a type of columns that headrace computes."""
+        for role, computed in (("label", self.label), ("main target", self.main_target)):
+            if computed is not None and computed in self.content:
+                raise ValueError(
+                    f"{setting_name('content')} names {computed!r}, the {role}, which headrace"
+                    " computes; name columns that keep their values"
+                )
+        label_type = self.types.get(self.label or "", "int64")
+        if label_type != "int64":
+            raise ValueError(
+                f"{setting_name('types')} has {self.label!r} as {label_type!r}, but a label becomes"
+                f" int64 class numbers; leave it out of {setting_name('types')}, or leave"
+                f" {setting('label')} out for values as they are"
+            )
+
+
+class TemporalSplit(SplitSettings):
+    """Rows before the split date train or validate, by entity; rows from it on test entities that
+    did not train.
+
+    Without `entity` time alone decides: rows before the split date train, rows from it on test.
+
+    Raises `SettingsError` when built with values that cannot work.
+    """
+
+    recipe_name: ClassVar[str] = "temporal_split"
+    untyped: ClassVar[Sequence[str]] = ("time", "entity", "label", "targets", "known_at")
+
+    time: str = Field(
+        min_length=1, json_schema_extra=COLUMNS, description="Column of the time of a row."
+    )
+    entity: str | None = Field(
+        None,
+        min_length=1,
+        json_schema_extra=COLUMNS,
+        description=(
+            "Column of the entity: customer, device, aircraft, ... No entity both trains and "
+            "tests. By default, time alone decides, and there is no val."
+        ),
+    )
+    split_date: str | None = Field(
+        None,
+        json_schema_extra=COLUMNS,
+        description=(
+            "The cutoff, e.g. 2025-01-01 or an instant with offset; the instant itself is "
+            "test. Required, except for folds of entities."
+        ),
+    )
+    gap: str | None = Field(
+        None,
+        json_schema_extra=_ROWS,
+        description=(
+            "Rows this close before the cutoff are dropped and counted, such as 7d; also "
+            "called an embargo."
+        ),
+    )
+    label_horizon: str | None = Field(
+        None,
+        json_schema_extra=_ROWS,
+        description=(
+            "How far after the time of a row its label looks, such as 30d. Rows before the "
+            "cutoff whose label does not end before it are dropped and counted."
+        ),
+    )
+    train_ratio: float = Field(
+        0.9,
+        gt=0,
+        lt=1,
+        description=(
+            "Share of the entities seen before the cutoff that train; exactly "
+            "floor(entities × ratio)."
+        ),
+    )
+    bad_rows: Literal["error", "drop"] = Field(
+        "error",
+        json_schema_extra=_ROWS,
+        description="Rows without a readable time; drop: dropped and counted.",
+    )
+    time_zone: str = Field(
+        "UTC",
+        json_schema_extra=COLUMNS,
+        description="Time zone of times without an offset, and of the split date.",
+    )
+    time_format: str = Field(
+        "auto",
+        examples=["auto", *DATE_WORDS],
+        json_schema_extra=COLUMNS,
+        description=(
+            "How times are written: a word or a strptime pattern; auto: detect one form for "
+            "the whole source."
+        ),
+    )
+    val_in_test: Literal["keep", "drop"] = Field(
+        "keep",
+        json_schema_extra=_ROWS,
+        description="Whether entities that validate may also test.",
     )
     known_at: Names = Field(
         (),
@@ -251,13 +467,6 @@ class TemporalSplit(RecipeSettings):
             "Rows with a value that was not known before their time, or at an unknown time; "
             "drop: dropped and counted."
         ),
-    )
-    exclude: Exclude = ()
-    exclude_ngram: ExcludeWords = 13
-    shard_numbers: Literal["keep", "dense"] = Field(
-        "keep",
-        json_schema_extra=_OUTPUT,
-        description="keep: the N of part-N; dense: 0, 1, 2, ... in name order.",
     )
 
     @field_validator("split_date", mode="before")
@@ -306,50 +515,16 @@ class TemporalSplit(RecipeSettings):
             self.cutoff()
         if self.folds is not None:
             self._check_folds()
-        self._check_targets()
-        if self.format != "same" and (
-            problem := compression_problem(self.format, self.compression)
-        ):
-            raise ValueError(problem)
         if self.entity is None:
             self._check_without_entity()
-        self._check_roles()
-        if self.near is not None and self.duplicates == "allow":
+        if self.time == self.entity:
             raise ValueError(
-                f"{setting_name('near')} is {self.near:g} and {setting_name('duplicates')} is"
-                " 'allow', which looks for none; give group, drop or count"
+                f"{setting_name('time')} and {setting_name('entity')} are both {self.time!r}; they"
+                " must differ"
             )
-        self._check_computed_columns()
+        self._check_output()
         self._check_known_at()
         return self
-
-    def _not_default(self, defaults: Mapping[str, object]) -> str | None:
-        """Return the first of these settings that has another value."""
-        for name, default in defaults.items():
-            if getattr(self, name) != default:
-                return name
-        return None
-
-    def _check_targets(self) -> None:
-        targets = self.targets
-        index = self.main_task_index
-        if (targets is None) != (index is None):
-            raise ValueError(
-                f"{setting_name('targets')} and {setting_name('main_task_index')} go together;"
-                " give both or neither"
-            )
-        if targets is None or index is None:
-            return
-        if len(targets) < 2 or len(set(targets)) != len(targets):
-            raise ValueError(
-                f"{setting_name('targets')} are {', '.join(targets)}; give two or more different"
-                " columns"
-            )
-        if index >= len(targets):
-            raise ValueError(
-                f"{setting_name('main_task_index')} is {index}, there are {len(targets)}"
-                f" {setting_name('targets')}; counting begins at 0"
-            )
 
     def _check_without_entity(self) -> None:
         name = self._not_default(
@@ -362,44 +537,6 @@ class TemporalSplit(RecipeSettings):
                 f"{setting_name(name)} is {getattr(self, name)!r}, which needs entities, and"
                 f" {setting_name('entity')} is not given; give {setting('entity')}, or leave"
                 f" {setting_name(name)} out"
-            )
-
-    def _check_roles(self) -> None:
-        """Refuse columns of two roles of which one would be overwritten."""
-        if self.time == self.entity:
-            raise ValueError(
-                f"{setting_name('time')} and {setting_name('entity')} are both {self.time!r}; they"
-                " must differ"
-            )
-        roles = {"time": (self.time,), "entity": (self.entity,), "known_at column": self.known_at}
-        for role, names in roles.items():
-            for name in filter(None, names):
-                if self.main_target == name:
-                    raise ValueError(
-                        f"the main target of {setting_name('targets')}, {name!r}, is also the"
-                        f" {role}; it would be overwritten"
-                    )
-                if self.label == name:
-                    raise ValueError(
-                        f"{setting_name('label')} is {name!r}, which is also the {role} and would"
-                        " be overwritten by classes; copy that column under another name to"
-                        " learn it"
-                    )
-
-    def _check_computed_columns(self) -> None:
-        """Refuse a comparison or a type of columns that headrace computes."""
-        for role, computed in (("label", self.label), ("main target", self.main_target)):
-            if computed is not None and computed in self.content:
-                raise ValueError(
-                    f"{setting_name('content')} names {computed!r}, the {role}, which headrace"
-                    " computes; name columns that keep their values"
-                )
-        label_type = self.types.get(self.label or "", "int64")
-        if label_type != "int64":
-            raise ValueError(
-                f"{setting_name('types')} has {self.label!r} as {label_type!r}, but a label becomes"
-                f" int64 class numbers; leave it out of {setting_name('types')}, or leave"
-                f" {setting('label')} out for values as they are"
             )
 
     def _check_known_at(self) -> None:
@@ -451,13 +588,7 @@ class TemporalSplit(RecipeSettings):
                 ' one fold and trains in the next; choose "drop", which keeps the earliest row of'
                 " each content, or folds of entities"
             )
-        name = self._not_default({"content": (), "near": None})
-        if name is not None and self.duplicates not in ("group", "drop"):
-            raise ValueError(
-                f'{setting_name("duplicates")} is "{self.duplicates}", which compares no rows in'
-                f' folds; choose "drop", or "group" for folds of entities, or leave'
-                f" {setting_name(name)} out"
-            )
+        self._check_comparison_in_folds()
         if self.null_entity == "own":
             raise ValueError(
                 f'{setting_name("null_entity")} is "own", and folds need the entity of every row;'
@@ -465,36 +596,39 @@ class TemporalSplit(RecipeSettings):
             )
 
     @property
-    def main_target(self) -> str | None:
-        """The column that is set to the maximum of the other targets."""
-        if self.targets is None or self.main_task_index is None:
-            return None
-        return self.targets[self.main_task_index]
+    def time_column(self) -> str:
+        """The column of the time of a row."""
+        return self.time
 
-    def named_columns(self) -> Iterator[tuple[str, str]]:
-        """Yield the role and the name of each column that the settings name."""
-        stratify = None
-        if isinstance(self.folds, GroupKFold):
-            stratify = self.folds.stratify
-        single = {
-            "time": self.time,
-            "entity": self.entity,
-            "stratify": stratify,
-            "label": self.label,
-        }
-        for role, name in single.items():
-            if name is not None:
-                yield role, name
-        for name in self.types:
-            yield "types", name
-        lists = {
-            "targets": self.targets or (),
-            "content": self.content,
+    @property
+    def entity_column(self) -> str | None:
+        """The column of the entity, if there is one."""
+        return self.entity
+
+    @property
+    def train_share(self) -> float:
+        """The share of the entities seen before the cutoff that trains."""
+        return self.train_ratio
+
+    @property
+    def cut_in_time(self) -> bool:
+        """Whether one cut in time decides between train and test."""
+        return self.folds is None
+
+    def roles(self) -> dict[str, Sequence[str]]:
+        """Return the columns that decide where a row goes, by their role."""
+        return {
+            "time": (self.time,),
+            "entity": () if self.entity is None else (self.entity,),
             "known_at": self.known_at,
         }
-        for role, names in lists.items():
-            for name in names:
-                yield role, name
+
+    def identity_settings(self) -> dict[str, Any]:
+        """Return the settings that can change a byte of output, with the cutoff as an instant."""
+        settings = super().identity_settings()
+        if self.split_date is not None:
+            settings["split_date"] = str(self.cutoff().instant_us)
+        return settings
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -520,58 +654,6 @@ class TemporalSplit(RecipeSettings):
         Raises `ValueError` if unreadable.
         """
         return cutoffs(self)[0]
-
-    def config(self) -> dict[str, Any]:
-        """Return all settings as JSON; `folds` only where rows have any."""
-        config = super().config()
-        if self.folds is None:
-            del config["folds"]
-        return config
-
-    def source_files(self) -> list[tuple[Path, str]]:
-        """Return the source's files and their names, sorted by name, without the signature file."""
-        files = super().source_files()
-        if self.signature is not None:
-            from headrace.storage.places import place_of
-
-            signature = place_of(self.signature).real()
-            all_files = files
-            files = []
-            for path, name in all_files:
-                if place_of(path).real() != signature:
-                    files.append((path, name))
-        if not files:
-            raise InputError(
-                "holds no data file besides the signature",
-                path=self.source[0],
-                remedy="give the directory of the shards",
-            )
-        return files
-
-    def identity_settings(self) -> dict[str, Any]:
-        """Return the settings that can change a byte of output, with the signature's names and
-        benchmark digests.
-        """
-        settings = self.identity_without("source", "signature", "exclude", "exclude_ngram")
-        settings |= exclusion_identity(self)
-        settings["signature"] = None
-        if self.signature is not None:
-            from headrace.formats.source import read_signature  # loads all formats
-
-            settings["signature"] = read_signature(self.signature)
-        if self.split_date is not None:
-            settings["split_date"] = str(self.cutoff().instant_us)
-        return settings
-
-    def compared(self, columns: Sequence[str]) -> tuple[str, ...]:
-        """Select the columns that form the content of a row: the named ones, or else all without a
-        role.
-        """
-        from headrace.formats.content import content_columns
-
-        return self.content or content_columns(
-            columns, {self.time, self.entity, self.label, *(self.targets or ())}
-        )
 
 
 def compression_problem(output_format: str, compression: str | None) -> str | None:

@@ -1,5 +1,5 @@
-"""Prove a temporal split or its folds from the output alone: times on their side, entities and
-content disjoint.
+"""Prove a split or its folds from the output alone: times on their side, entities and content
+disjoint.
 
 A cell's role in each fold follows from the settings. So the lists of the manifest are compared with
 those, and every row with the cells that its time allows. Gaps, horizons and windows are boundaries
@@ -32,16 +32,24 @@ from headrace.dataset.open import FinishedRun
 from headrace.dataset.verify import Check
 from headrace.engine.local import default_workers, run_tasks
 from headrace.folds.settings import Rolling
-from headrace.formats.content import NOTHING, row_digests
+from headrace.formats.content import NOTHING, Repeated, row_digests
 from headrace.formats.dates import MISSING, Dates, parse_dates
 from headrace.formats.text_columns import as_text, nulled
 from headrace.gate.json import interpreting, read_object
-from headrace.split.allocate import EntitySet, Hashes, hash_entities, hash_null_entity
+from headrace.recipe import find_recipe
+from headrace.split.allocate import (
+    EntitySet,
+    Hashes,
+    hash_entities,
+    hash_null_entity,
+    hash_rows,
+)
 from headrace.split.cutoff import DateBins, cutoffs, in_utc
 from headrace.split.features.cells import FoldCells, fold_cells
 from headrace.split.features.known_at import LateValue, known_late, times_in_utc
 from headrace.split.reasons import Reason
-from headrace.split.settings import TemporalSplit
+from headrace.split.scan import untimed
+from headrace.split.settings import SplitSettings, TemporalSplit
 from headrace.stream.audit.near import SplitBlocks, near_duplicates
 
 # rules besides those that keep rows away from the cutoff
@@ -87,13 +95,15 @@ class _Seen:
 class _SplitOutput:
     """The output of a run, which is read block by block.
 
-    seen: the splits or cells that were read.
+    drawn: columns that rows are drawn by, if no entities are. seen: the splits or cells that were
+    read.
     """
 
     run: FinishedRun
-    settings: TemporalSplit
+    settings: SplitSettings
     bins: DateBins
     workers: int
+    drawn: Sequence[str] = ()
     seen: dict[str, _Seen] = field(default_factory=dict)
 
     def read(
@@ -134,9 +144,9 @@ class _SplitOutput:
         settings = self.settings
         index = run.split_index(split)
         first = int(index.first_row[block])
-        columns = [settings.time, *settings.known_at, *compared]
-        if settings.entity is not None:
-            columns.append(settings.entity)
+        columns = [*compared, *self.drawn]
+        for names in settings.roles().values():
+            columns += names
         table = run.block_reader(split)(block, list(dict.fromkeys(columns)))
         if digests is not None and compared:
             digests.keep(split, row_digests(table.select(list(compared))))
@@ -162,18 +172,20 @@ class _SplitOutput:
 
     def _first_late(self, table: pa.Table, dates: Dates) -> LateValue | None:
         settings = self.settings
-        if not settings.known_at:
+        if not isinstance(settings, TemporalSplit) or not settings.known_at:
             return None
         time_us = times_in_utc(dates, settings.time_zone)
         return known_late(table, time_us, settings, self.run.root)[1]
 
     def _entities(self, table: pa.Table) -> Hashes:
         """Hash the distinct entities of rows; rows without one are one entity together."""
-        if self.settings.entity is None:
-            return Hashes(np.empty(0, np.uint64), np.empty(0, np.uint64))
-        texts = as_text(
-            table[self.settings.entity], self.settings.null_values, self.settings.entity
-        )
+        name = self.settings.entity_column
+        if name is None:
+            digests = np.empty(0, np.uint64)
+            if self.settings.folds is not None:  # else their digests are counted
+                digests = row_digests(table.select(self.drawn))
+            return hash_rows(digests, self.settings.seed)
+        texts = as_text(table[name], self.settings.null_values, name)
         hashes = hash_entities(pc.unique(texts).drop_null(), self.settings.seed)
         if not texts.null_count:
             return hashes
@@ -206,23 +218,31 @@ class _SplitOutput:
         """
         run = self.run
         settings = self.settings
-        if not len(leaked) or settings.entity is None:
+        name = settings.entity_column
+        if not len(leaked):
             return None
         null_leaked = leaked.index_of(hash_null_entity(settings.seed))[0] >= 0
         for split in splits:
             index = run.split_index(split)
             for block in range(len(index.rows)):
-                column = run.block_reader(split)(block, [settings.entity])[settings.entity]
-                texts = as_text(column, settings.null_values, "entity")
-                is_leaked = np.full(len(texts), null_leaked)
-                hashes = hash_entities(texts.drop_null(), settings.seed)
-                is_leaked[pc.is_valid(texts).to_numpy()] = leaked.index_of(hashes) >= 0
+                if name is None:
+                    table = run.block_reader(split)(block, list(self.drawn))
+                    hashes = hash_rows(row_digests(table.select(self.drawn)), settings.seed)
+                    is_leaked = leaked.index_of(hashes) >= 0
+                    what = "its content"
+                else:
+                    column = run.block_reader(split)(block, [name])[name]
+                    texts = as_text(column, settings.null_values, name)
+                    is_leaked = np.full(len(texts), null_leaked)
+                    hashes = hash_entities(texts.drop_null(), settings.seed)
+                    is_leaked[pc.is_valid(texts).to_numpy()] = leaked.index_of(hashes) >= 0
+                    what = "its entity"
                 if is_leaked.any():
                     row = int(np.flatnonzero(is_leaked)[0])
                     where = place_of_row(run, split, int(index.first_row[block]) + row)
-                    return (
-                        f"{where}: its entity {texts[row].as_py()!r} is in another split{group} too"
-                    )
+                    if name is not None:
+                        what = f"its entity {texts[row].as_py()!r}"
+                    return f"{where}: {what} is in another split{group} too"
         return (
             f"{run.root}: {', '.join(splits)} shares {len(leaked):,} entities with another"
             f" split{group}"
@@ -232,7 +252,7 @@ class _SplitOutput:
         """Compare the dates with those that the manifest counts, unless one is already reported by
         `side`.
         """
-        if side.problem is not None:
+        if side.problem is not None or self.settings.time_column is None:
             return []
         recorded = self.run.manifest.metadata["dates"]["rows"]
         problem = None
@@ -248,7 +268,7 @@ class _SplitOutput:
     def known_check(self) -> list[Check]:
         """Return whether all values were known before the time of their row, if columns say so."""
         settings = self.settings
-        if not settings.known_at:
+        if not isinstance(settings, TemporalSplit) or not settings.known_at:
             return []
         when = "before"
         if settings.known_equal == "keep":
@@ -258,19 +278,23 @@ class _SplitOutput:
         return [Check("known before the row", detail, self.problem(_KNOWN))]
 
 
-def settings_of(run: FinishedRun) -> TemporalSplit:
+def settings_of(run: FinishedRun) -> SplitSettings:
     """Return the settings of a finished run."""
     path = run.root / "config.json"
     config = read_object(path)
     config.pop("recipe", None)
     with interpreting(path):
-        return TemporalSplit(**config)
+        settings: SplitSettings = find_recipe(run.manifest.recipe).settings()(**config)
+        return settings
 
 
-def times_of(run: FinishedRun, settings: TemporalSplit, table: pa.Table) -> tuple[Dates, I64]:
-    """Read the dates of output rows; return them, and their microseconds on the clock of
-    the index.
+def times_of(run: FinishedRun, settings: SplitSettings, table: pa.Table) -> tuple[Dates, I64]:
+    """Read the dates of output rows, if they have any; return them, and their microseconds on the
+    clock of the index.
     """
+    if not isinstance(settings, TemporalSplit):
+        dates = untimed(table.num_rows)
+        return dates, dates.micros
     dates = parse_dates(
         nulled(table[settings.time], ("", *settings.null_values)), settings.time_format
     )
@@ -284,23 +308,24 @@ def verify_split(run: FinishedRun, workers: int | None = None) -> list[Check]:
     return checks_of(run, settings_of(run), workers or default_workers())
 
 
-def checks_of(run: FinishedRun, settings: TemporalSplit, workers: int) -> list[Check]:
+def checks_of(run: FinishedRun, settings: SplitSettings, workers: int) -> list[Check]:
     """Check the laws that these settings ask for."""
-    output = _SplitOutput(run, settings, DateBins.recorded(run.manifest.metadata["dates"]), workers)
-    if settings.folds is None:
-        return _split_checks(output)
-    return _fold_checks(output)
+    metadata = run.manifest.metadata
+    bins = DateBins(0, 1, 1)
+    if settings.time_column is not None:
+        bins = DateBins.recorded(metadata["dates"])
+    drawn = tuple(metadata.get("drawn", {}).get("columns", ()))
+    output = _SplitOutput(run, settings, bins, workers, drawn)
+    if settings.folds is not None:
+        return _fold_checks(output)
+    if isinstance(settings, TemporalSplit):
+        return _split_checks(output, settings)
+    return _random_checks(output)
 
 
-def _split_checks(output: _SplitOutput) -> list[Check]:
+def _split_checks(output: _SplitOutput, settings: TemporalSplit) -> list[Check]:
     run = output.run
-    settings = output.settings
-    workers = output.workers
-    repeats = run.manifest.metadata.get("duplicates")  # None if repeats were not searched
-    if repeats is None:
-        compared = ()
-    else:
-        compared = tuple(repeats["content"])
+    compared = _compared(output)
     cutoff = settings.cutoff()
     date = settings.split_date
     rules = {
@@ -342,16 +367,75 @@ def _split_checks(output: _SplitOutput) -> list[Check]:
     checks += output.dates_check(checks[0])
     checks += output.known_check()
     checks += _entities_disjoint(output)
-    if repeats is not None:
+    if settings.val_in_test == "drop":
+        seen = output.seen
+        problem = output.first_leak(["test"], seen["test"].shared_with(seen["val"].entities))
+        checks.append(Check("val and test are apart", "no entity validates and tests", problem))
+    return checks + _content_checks(output, counted)
 
-        def content() -> dict[str, Any]:
-            return {
-                split: split_digests(run, split, workers, compared) for split in settings.splits
-            }
 
-        checks.append(content_check(run, settings.duplicates, repeats, counted, content))
-        checks += _near_checks(output, repeats)
+def _compared(output: _SplitOutput) -> tuple[str, ...]:
+    """Return the columns that rows were compared by; empty if repeats were not searched."""
+    repeats = output.run.manifest.metadata.get("duplicates")
+    if repeats is None:
+        return ()
+    return tuple(repeats["content"])
+
+
+def _content_checks(output: _SplitOutput, counted: Repeated) -> list[Check]:
+    """Judge the repeats that were counted again, if any were searched."""
+    run = output.run
+    repeats = run.manifest.metadata.get("duplicates")
+    if repeats is None:
+        return []
+    content = partial(_digests, output, repeats["content"])
+    check = content_check(run, output.settings.duplicates, repeats, counted, content)
+    return [check, *_near_checks(output, repeats)]
+
+
+def _digests(output: _SplitOutput, compared: Sequence[str]) -> dict[str, Any]:
+    """Digest the rows of each split."""
+    splits = output.settings.splits
+    return {split: split_digests(output.run, split, output.workers, compared) for split in splits}
+
+
+def _random_checks(output: _SplitOutput) -> list[Check]:
+    """Check that no group, or no row, is in two splits, and what is known of content."""
+    compared = _compared(output)
+    splits = output.settings.splits
+    with KeptDigests(splits) as digests:
+        for split in output.run.splits:
+            output.read(split, _no_rules, compared, digests)
+        counted = digests.count()
+    checks = _content_checks(output, counted)
+    problem = output.problem(_SIDE)
+    checks.append(Check("rows", f"{output.rows():,} rows are those of the index", problem))
+    if output.settings.entity_column is not None:
+        checks += _entities_disjoint(output)
+        for other in splits[2:]:
+            seen = output.seen
+            problem = output.first_leak([other], seen[other].shared_with(seen["val"].entities))
+            checks.append(Check("val and test are apart", "no entity is in both", problem))
+        return checks
+    if compared != output.drawn:
+        with KeptDigests(splits) as digests:
+            for split in splits:
+                none = np.empty(0, np.int64)
+                digests.keep_split(output.run, split, output.workers, output.drawn, none)
+            counted = digests.count()
+    problem = None
+    if sum(counted.earlier.values()):
+        problem = first_repeat(output.run, _digests(output, output.drawn), once=False)
+    names = ", ".join(output.drawn)
+    detail = f"no two rows with the same {names} are in two splits"
+    name = "content apart" if output.settings.drawn_by == "content" else "rows apart"
+    checks.append(Check(name, detail, problem))
     return checks
+
+
+def _no_rules(dates: Dates) -> Iterator[_Broken]:  # noqa: ARG001 - as `_Rules`
+    """Return no rule: any row may be in any split."""
+    yield from ()
 
 
 def _entities_disjoint(output: _SplitOutput) -> Iterator[Check]:
@@ -360,15 +444,13 @@ def _entities_disjoint(output: _SplitOutput) -> Iterator[Check]:
     """
     seen = output.seen
     train = seen["train"].entities
-    for other in () if output.settings.entity is None else ("val", "test"):
+    others = output.settings.splits[1:]
+    for other in () if output.settings.entity_column is None else others:
         detail = (
             f"{len(train):,} train and {len(seen[other].entities):,} {other} entities, none in both"
         )
         problem = output.first_leak([other], seen[other].shared_with(train))
         yield Check(f"train and {other} are apart", detail, problem)
-    if output.settings.val_in_test == "drop":
-        problem = output.first_leak(["test"], seen["test"].shared_with(seen["val"].entities))
-        yield Check("val and test are apart", "no entity validates and tests", problem)
 
 
 def _fold_checks(output: _SplitOutput) -> list[Check]:
@@ -392,6 +474,10 @@ def _fold_checks(output: _SplitOutput) -> list[Check]:
 
     for name in run.splits:
         output.read(name, partial(outside, name))
+    if not isinstance(settings, TemporalSplit):
+        checks = [Check("rows", f"{output.rows():,} rows are in cells", output.problem(_SIDE))]
+        checks += [_lists(output, cells), *_fold_entities_disjoint(output)]
+        return checks + _fold_content_checks(output)
     rolls = isinstance(settings.folds, Rolling)
     detail = f"{output.rows():,} rows have a time"
     if rolls:
@@ -409,17 +495,22 @@ def _fold_checks(output: _SplitOutput) -> list[Check]:
         ),
     }
     for rule, reach_us in settings.reaches_us().items():
-        checks.append(Check(*details[rule], _reaching(output, reach_us)))
+        checks.append(Check(*details[rule], _reaching(output, settings, reach_us)))
     checks += [_lists(output, cells), *output.dates_check(checks[0]), *output.known_check()]
     if not rolls:
         detail = "train and test of a fold are of the same time; their entities alone are apart"
         checks.append(Check("time apart", detail, category="count"))
     if settings.entity is not None:
         checks += _fold_entities_disjoint(output)
-    recorded = run.manifest.metadata.get("fold_content")
-    if recorded is not None:
-        checks += [_fold_content(output, recorded), *_near_checks(output, recorded)]
-    return checks
+    return checks + _fold_content_checks(output)
+
+
+def _fold_content_checks(output: _SplitOutput) -> list[Check]:
+    """Check the content of folds, if rows were compared."""
+    recorded = output.run.manifest.metadata.get("fold_content")
+    if recorded is None:
+        return []
+    return [_fold_content(output, recorded), *_near_checks(output, recorded)]
 
 
 def _fold_content(output: _SplitOutput, recorded: Mapping[str, Any]) -> Check:
@@ -444,13 +535,13 @@ def _fold_content(output: _SplitOutput, recorded: Mapping[str, Any]) -> Check:
     )
 
 
-def _reaching(output: _SplitOutput, reach_us: int) -> str | None:
+def _reaching(output: _SplitOutput, settings: TemporalSplit, reach_us: int) -> str | None:
     """Name the first fold whose train or val has a row that reaches its cut, by comparing times
     with cuts alone.
     """
     run = output.run
     for fold, (lists, cutoff) in enumerate(
-        zip(run.manifest.folds, cutoffs(output.settings), strict=False)
+        zip(run.manifest.folds, cutoffs(settings), strict=False)
     ):
         cuts = np.array([cutoff.instant_us, cutoff.wall_us])
         for name in (*lists["train"], *lists.get("val", ())):
@@ -503,7 +594,7 @@ def _fold_entities_disjoint(output: _SplitOutput) -> list[Check]:
     pairs = [("train", "test")]
     if "val" in folds[0]:
         pairs.append(("train", "val"))
-        if output.settings.val_in_test == "drop":
+        if getattr(output.settings, "val_in_test", "keep") == "drop":
             pairs.append(("val", "test"))
     problems: dict[tuple[str, str], str] = {}
     for fold, lists in enumerate(folds):

@@ -53,15 +53,14 @@ class _SplitWriters:
     stack: ExitStack
     writers: dict[str, ShardWriter] = field(default_factory=dict)
 
-    def append(self, batch: BlockRows, codes: Codes, keys: I64) -> None:
+    def append(self, batch: BlockRows, codes: Codes, keys: I64 | None) -> None:
         """Append the rows of a piece to their splits."""
         names = self.plan.names
         counts = np.bincount(codes, minlength=len(names))[: len(names)]
         for code in np.flatnonzero(counts).tolist():
             selected: Bools = codes == code
-            self._writer(names[code]).append(
-                batch.filter(pa.array(selected)), keys.compress(selected)
-            )
+            selected_keys = None if keys is None else keys.compress(selected)
+            self._writer(names[code]).append(batch.filter(pa.array(selected)), selected_keys)
 
     def _writer(self, split: str) -> ShardWriter:
         if split not in self.writers:
@@ -99,6 +98,7 @@ def split_shard(
     scanned = read_scan(files.run, number, alike=plan.near is not None)
     codes = classify(scanned, plan)
     keys = key_micros(scanned, plan)
+    in_time = plan.settings.time_column is not None
     copies = copies_bytes(plan.output, shard) and scanned.sizes is not None
     batches = _Pieces(plan, shard, scanned, copies)
     row = 0
@@ -117,7 +117,7 @@ def split_shard(
                     path=shard.path,
                     remedy="run again once it is complete",
                 )
-            writers.append(batch, codes[rows], keys[rows])
+            writers.append(batch, codes[rows], keys[rows] if in_time else None)
             row = rows.stop
         if row != len(codes):
             raise InputError(
@@ -138,8 +138,8 @@ def _facts(
     """Return what the receipt of a shard records."""
     counts = np.bincount(codes, minlength=len(plan.codes))
     counted = {name: int(counts[code]) for name, code in plan.codes.items()}
-    dated = plan.settings.splits
-    if plan.settings.folds is not None:
+    dated = plan.settings.splits if plan.settings.time_column is not None else ()
+    if dated and plan.settings.folds is not None:
         dated = tuple(written)
     dates = {}
     for name in dated:
@@ -419,7 +419,9 @@ def _join_rows(
                         names=plan.schema.names,
                     )
                     first_row = block["first_row"]
-                    writer.append(table, keys[first_row : first_row + block["rows"]])
+                    part_keys = keys[first_row : first_row + block["rows"]]
+                    in_time = plan.settings.time_column is not None
+                    writer.append(table, part_keys if in_time else None)
         written = writer.finish()
         files.finished(writer.path, target, written)
     return {"rows_in": written.rows, "blocks": [asdict(block) for block in written.blocks]}

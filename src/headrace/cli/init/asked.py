@@ -86,7 +86,8 @@ class AskedSeries:
 
 @dataclass(frozen=True)
 class AskedSplit:
-    """Look at tables, and write a configuration of a temporal split for `headrace run`.
+    """Look at tables, and write a configuration of a split for `headrace run`, in time or at random
+    if no column is a time.
 
     Example:  headrace init split raw --out out --config split.yaml
     """

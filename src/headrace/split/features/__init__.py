@@ -13,7 +13,9 @@ from headrace.run.receipts import Receipt
 from headrace.split.reasons import Reason
 from headrace.split.rules import DropRule, Output, SplitPlan
 from headrace.split.scan import Scanner
-from headrace.split.settings import TemporalSplit
+from headrace.split.settings import SplitSettings
+
+_DRAWING = ("drawn:Drawn", "drawn:Strata")  # they drop no row, and come before units are made
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Feature:
     filled: Sequence[str] = ()
 
     @classmethod
-    def is_part(cls, settings: TemporalSplit) -> bool:
+    def is_part(cls, settings: SplitSettings) -> bool:
         """Return whether a split with these settings has this part."""
         return True
 
@@ -75,7 +77,7 @@ class Feature:
 
 def features_of(output: Output, shards: Sequence[Shard]) -> list[Feature]:
     """Return the parts of a split, in the order of their first reasons."""
-    references = dict.fromkeys(reason.feature for reason in Reason)
+    references = dict.fromkeys([*_DRAWING, *(reason.feature for reason in Reason)])
     features: list[Feature] = []
     for reference in filter(None, references):
         feature_class: type[Feature] = load(f"{__name__}.{reference}")

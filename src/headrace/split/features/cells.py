@@ -13,7 +13,7 @@ distinct weight, not per entity, and most data have few.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -25,7 +25,7 @@ from headrace.folds.settings import Rolling
 from headrace.folds.times import FoldTimes
 from headrace.split.allocate import TRAIN, UNSEEN, VAL
 from headrace.split.cutoff import cutoffs
-from headrace.split.settings import TemporalSplit
+from headrace.split.settings import SplitSettings, TemporalSplit
 
 # 0: no role
 TRAINS = 1
@@ -114,7 +114,7 @@ def fold_times(settings: TemporalSplit, clock: Literal["utc", "wall"]) -> FoldTi
     return FoldTimes.of(cuts, settings.folds, max(settings.reaches_us().values(), default=0))
 
 
-def fold_cells(settings: TemporalSplit) -> FoldCells:
+def fold_cells(settings: SplitSettings) -> FoldCells:
     """Return the cells that these settings make."""
     folds = settings.folds
     if folds is None:
@@ -124,6 +124,7 @@ def fold_cells(settings: TemporalSplit) -> FoldCells:
         np.fill_diagonal(roles, TESTS)
         blocks = TimeBlocks(np.empty(0, np.int64), np.arange(folds.k)[None], np.array([folds.k]))
         return FoldCells(roles, blocks, blocks)
+    assert isinstance(settings, TemporalSplit)
     utc = _rolling_blocks(fold_times(settings, "utc"), settings)
     wall = _rolling_blocks(fold_times(settings, "wall"), settings)
     all_roles = np.concatenate([blocks.roles.reshape(-1, folds.n) for blocks in (utc, wall)])
@@ -210,8 +211,11 @@ def deal(rows: I64, folds: int) -> I64:
     return dealt
 
 
-def deal_stratified(rows: I64, folds: int) -> I64:
+def deal_stratified(rows: I64, folds: int, weights: Sequence[int] | None = None) -> I64:
     """Return the fold of each entity [E], by its rows of each class [E, C].
+
+    weights: of the folds, for other shares than equal ones. Entities with the same rows are then
+    cut into stretches, so that a few more of them move few.
 
     Entities are dealt in descending order of how unevenly their rows are spread over classes. Each
     goes to the fold that leaves the fractions of classes most alike across folds; ties go to the
@@ -226,33 +230,44 @@ def deal_stratified(rows: I64, folds: int) -> I64:
     members = np.argsort(profile, kind="stable")
     ends = np.cumsum(counts)
     total = np.maximum(rows.sum(axis=0), 1).astype(np.float64)
+    fraction = np.array(weights or [1] * folds, np.float64)
+    fraction *= folds / fraction.sum()
     dealt = np.empty(len(rows), np.int64)
     load = np.zeros((folds, rows.shape[1]))
     for number in np.argsort(-spread, kind="stable").tolist():
         entities = members[ends[number] - counts[number] : ends[number]]
-        even = len(entities) // folds * folds
-        dealt[entities[:even]] = np.arange(even) % folds
-        load += profiles[number] * (even // folds)
+        if weights is None:
+            equal = np.full(folds, len(entities) // folds)
+            even = len(entities) // folds * folds
+            dealt[entities[:even]] = np.arange(even) % folds
+        else:
+            equal = np.array([len(entities) * weight // sum(weights) for weight in weights])
+            even = int(equal.sum())
+            dealt[entities[:even]] = np.repeat(np.arange(folds), equal)
+        load += profiles[number] * equal[:, None]
         for entity in entities[even:]:
-            fold = _neediest(load, profiles[number], total)
+            fold = _neediest(load, profiles[number], total, fraction)
             dealt[entity] = fold
             load[fold] += profiles[number]
     return dealt
 
 
-def _neediest(load: F64, more: I64, total: F64) -> int:
+def _neediest(load: F64, more: I64, total: F64, fraction: F64) -> int:
     """Find the fold that leaves fractions of classes most alike.
 
-    load: rows by fold and class [F, C].
+    load: rows by fold and class [F, C]. fraction: of each fold, 1 on average [F]; one without a
+    share gets nothing.
     """
     folds = len(load)
     after = np.repeat(load[None], folds, axis=0)  # [receiving fold, F, C]
     after[np.arange(folds), np.arange(folds)] += more
+    shared = np.flatnonzero(fraction)
+    after = after[:, shared] / fraction[shared, None]
     uneven = (after / total).std(axis=1).mean(axis=1)
-    rows = load.sum(axis=1)
-    best = 0
+    rows = load.sum(axis=1) / np.maximum(fraction, np.finfo(np.float64).tiny)
+    best = int(shared[0])
     # rounding makes equal folds differ, so nearly equal ones count as equal
-    for fold in range(1, folds):
+    for fold in shared[1:].tolist():
         close = np.isclose(uneven[fold], uneven[best])
         if uneven[fold] < uneven[best] or (close and rows[fold] < rows[best]):
             best = fold

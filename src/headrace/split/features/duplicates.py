@@ -31,6 +31,7 @@ from headrace.near.repeats import count_kept
 from headrace.run.context import RunContext
 from headrace.split.content import Content, Repeats, row_numbers
 from headrace.split.features import Counts, Feature, Scans
+from headrace.split.features.drawn import draws_compare
 from headrace.split.reasons import Reason
 from headrace.split.rules import (
     SPLITS,
@@ -44,7 +45,7 @@ from headrace.split.rules import (
     key_micros,
 )
 from headrace.split.scan import Scanned, Scanner, read_scan
-from headrace.split.settings import TemporalSplit
+from headrace.split.settings import SplitSettings
 from headrace.split.write import content_file, copies_bytes
 
 # a larger unit deserves a warning
@@ -100,7 +101,7 @@ class Duplicates(Feature):
         super().__init__(output, shards)
         self.output = output
         self.content = choose_content(output, shards)
-        if self.settings.folds is None:
+        if self.settings.cut_in_time:
             self.rules = (CONTENT_BEFORE_CUTOFF, DUPLICATE)
         elif self.settings.duplicates == "drop":
             self.rules = (DUPLICATE,)
@@ -108,7 +109,7 @@ class Duplicates(Feature):
     def scanner(self, shard: Shard) -> Scanner | None:
         """Digest rows to decide by them, or because pass 2 does not parse them."""
         content = self.content
-        if content is None:
+        if content is None or draws_compare(self.output):
             return None
         if self.settings.duplicates == "count" and self.settings.near is None:
             pass_2_parses = content.by != "fields" and shard.dialect is not None
@@ -133,7 +134,7 @@ class Duplicates(Feature):
             return plan
         units = _units(context, plan, shards)
         plan = replace(plan, placement=plan.placement.with_units(units))
-        if self.settings.folds is not None:
+        if not self.settings.cut_in_time:
             return plan
         return replace(plan, repeats=_seen_before(context, plan, shards))
 
@@ -204,12 +205,12 @@ def _compares_fields(output: Output, shards: Sequence[Shard]) -> bool:
 
 
 def _units(context: RunContext, plan: SplitPlan, shards: int) -> I64:
-    """Join the entities whose rows share content: rows before the cutoff, or all rows with folds.
+    """Join the entities whose rows share content: rows before the cutoff, or all rows without one.
 
     Returns the least index of each entity's unit [entities].
     """
     entities = plan.placement.entities
-    if plan.settings.folds is None:
+    if plan.settings.cut_in_time:
         never_joins = TEST_CODE
     else:
         never_joins = len(plan.names)
@@ -321,7 +322,7 @@ def _count(context: RunContext, plan: SplitPlan, content: Content, shards: int) 
     return counts
 
 
-def _of_splits(rows: Mapping[str, int], settings: TemporalSplit) -> dict[str, int]:
+def _of_splits(rows: Mapping[str, int], settings: SplitSettings) -> dict[str, int]:
     return {split: count for split, count in rows.items() if split in settings.splits}
 
 

@@ -33,7 +33,7 @@ from headrace.split.scan import (
     read_entities,
     scan_file,
 )
-from headrace.split.settings import TemporalSplit
+from headrace.split.settings import SplitSettings, TemporalSplit
 
 MAX_STRATA = 100
 
@@ -91,7 +91,7 @@ class GroupPlacement(Placement):
     rows: of each entity by class [E, C]; fold: that tests each entity [E].
     """
 
-    settings: TemporalSplit
+    settings: SplitSettings
     cells: FoldCells
     allocation: Allocation
     known: Hashes
@@ -101,7 +101,7 @@ class GroupPlacement(Placement):
     @classmethod
     def dealt(
         cls,
-        settings: TemporalSplit,
+        settings: SplitSettings,
         allocation: Allocation,
         entities: Hashes,
         rows: I64,
@@ -126,7 +126,7 @@ class GroupPlacement(Placement):
             raise InputError(
                 f"has {len(entities):,} entities with rows that count{joined}, and"
                 f" {setting_name('folds')} are {folds}",
-                column=settings.entity,
+                column=settings.entity_column,
                 remedy="choose fewer folds",
             )
         if settings.folds.stratify is None:
@@ -152,7 +152,7 @@ class GroupPlacement(Placement):
 
     def with_units(self, units: I64) -> Self:
         """Deal entities again, in units."""
-        allocation = allocate(self.known, self.settings.train_ratio, units)
+        allocation = allocate(self.known, self.settings.train_share, units)
         return self.dealt(self.settings, allocation, self.known, self.rows, units)
 
 
@@ -172,7 +172,7 @@ class StrataScanner(Scanner):
     stratify: the column of classes, if any.
     """
 
-    def __init__(self, settings: TemporalSplit, shard: Shard, stratify: str | None) -> None:
+    def __init__(self, settings: SplitSettings, shard: Shard, stratify: str | None) -> None:
         self.settings = settings
         self.shard = shard
         self.stratify = stratify
@@ -205,8 +205,7 @@ class StrataScanner(Scanner):
             ]
         if len(texts) > MAX_STRATA:
             raise InputError(
-                f"has {len(texts):,} values, and {setting_name('folds')} are stratified by at most"
-                f" {MAX_STRATA}",
+                f"has {len(texts):,} values, and at most {MAX_STRATA} classes are stratified by",
                 path=self.shard.path,
                 column=self.stratify,
                 remedy="name a column of classes",
@@ -224,7 +223,7 @@ class Folds(Feature):
     rules = (DropRule(Reason.IN_NO_FOLD, lambda rows: rows.placed == len(rows.plan.names)),)
 
     @classmethod
-    def is_part(cls, settings: TemporalSplit) -> bool:
+    def is_part(cls, settings: SplitSettings) -> bool:
         """Return whether there are folds."""
         return settings.folds is not None
 
@@ -245,10 +244,11 @@ class Folds(Feature):
         run = scans.context.run
         shards = len(scans.shards)
         if isinstance(settings.folds, GroupKFold):
-            entities, rows = _rows_of_entities(run, shards)
+            entities, rows = rows_of_entities(run, shards)
             return replace(
                 plan, placement=GroupPlacement.dealt(settings, allocation, entities, rows)
             )
+        assert isinstance(settings, TemporalSplit)
         cells = fold_cells(settings)
         first = None
         if settings.entity is not None:
@@ -268,7 +268,9 @@ class Folds(Feature):
         placement = plan.placement
         assert isinstance(placement, RollingPlacement | GroupPlacement)
         lists = placement.cells.lists([cell for cell, rows in counts.rows.items() if rows])
-        cuts = cutoffs(settings)
+        cuts = []
+        if isinstance(settings, TemporalSplit):
+            cuts = cutoffs(settings)
         for number, cells in enumerate(lists):
             words = f"fold {number}"
             if cuts:
@@ -295,7 +297,7 @@ class Folds(Feature):
         return {"folds": folds}
 
 
-def _rows_of_entities(run: Path, shards: int) -> tuple[Hashes, I64]:
+def rows_of_entities(run: Path, shards: int) -> tuple[Hashes, I64]:
     """Return the entities with rows that count, ascending by hash, and their rows by class
     [E, C].
     """

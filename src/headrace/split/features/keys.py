@@ -16,7 +16,7 @@ from headrace.split.scan import NULL_ENTITY
 def _lacks_entity(rows: ScannedRows) -> Bools | None:
     """Mask the rows without an entity, unless they form one or time alone decides."""
     settings = rows.plan.settings
-    if settings.entity is None or settings.null_entity == "own":
+    if settings.entity_column is None or settings.null_entity == "own":
         return None
     lacks: Bools = rows.scanned.entity == NULL_ENTITY
     return lacks
@@ -25,14 +25,15 @@ def _lacks_entity(rows: ScannedRows) -> Bools | None:
 class Keys(Feature):
     """The time and the entity, which place a row. Every scan reads both."""
 
-    rules = (
-        DropRule.of_scan(Reason.UNREADABLE_TIME),
-        DropRule(Reason.NULL_TIME, lambda rows: rows.time_us == MISSING),
-        DropRule(Reason.NULL_ENTITY, _lacks_entity),
-    )
-
     def __init__(self, output: Output, shards: Sequence[Shard]) -> None:
         super().__init__(output, shards)
-        self.filled = [self.settings.time]
-        if self.settings.entity is not None and self.settings.null_entity != "own":
-            self.filled.append(self.settings.entity)
+        rules = []
+        self.filled = []
+        if self.settings.time_column is not None:
+            rules.append(DropRule.of_scan(Reason.UNREADABLE_TIME))
+            rules.append(DropRule(Reason.NULL_TIME, lambda rows: rows.time_us == MISSING))
+            self.filled.append(self.settings.time_column)
+        rules.append(DropRule(Reason.NULL_ENTITY, _lacks_entity))
+        self.rules = rules
+        if self.settings.entity_column is not None and self.settings.null_entity != "own":
+            self.filled.append(self.settings.entity_column)

@@ -28,7 +28,7 @@ from headrace.split.features import Feature
 from headrace.split.reasons import Reason
 from headrace.split.rules import DropRule, Output
 from headrace.split.scan import Scanner, check_forms, column_of, to_python
-from headrace.split.settings import TemporalSplit
+from headrace.split.settings import SplitSettings, TemporalSplit
 
 _ISO_DATE = r"^[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}$"
 _COMPACT_DATE = r"^[0-9]{8}(\.0*)?$"
@@ -153,14 +153,21 @@ class KnownAtScanner(Scanner):
 class KnownAt(Feature):
     """Columns that hold the instant from which a joined value was known."""
 
+    @classmethod
+    def is_part(cls, settings: SplitSettings) -> bool:
+        """Return whether rows have a time."""
+        return isinstance(settings, TemporalSplit)
+
     def __init__(self, output: Output, shards: Sequence[Shard]) -> None:
         super().__init__(output, shards)
-        self.filled = self.settings.known_at
-        if self.settings.known_at and self.settings.known_late == "drop":
+        assert isinstance(self.settings, TemporalSplit)
+        self.in_time = self.settings
+        self.filled = self.in_time.known_at
+        if self.in_time.known_at and self.in_time.known_late == "drop":
             self.rules = (DropRule.of_scan(Reason.KNOWN_LATE),)
 
     def scanner(self, shard: Shard) -> Scanner | None:
         """Look at the columns, if there are any."""
-        if self.settings.known_at:
-            return KnownAtScanner(self.settings, shard)
+        if self.in_time.known_at:
+            return KnownAtScanner(self.in_time, shard)
         return None

@@ -25,7 +25,7 @@ from headrace.split.scan import (
     count_missing_like,
     encode,
 )
-from headrace.split.settings import TemporalSplit
+from headrace.split.settings import SplitSettings
 
 MAX_CLASSES = 100_000
 
@@ -35,7 +35,7 @@ class LabelScanner(Scanner):
 
     reason = Reason.MISSING_LABEL
 
-    def __init__(self, settings: TemporalSplit, label: str) -> None:
+    def __init__(self, settings: SplitSettings, label: str) -> None:
         self.settings = settings
         self.label = label
         self.columns = (label,)

@@ -16,7 +16,7 @@ from headrace.split.allocate import TRAIN, VAL
 from headrace.split.features import Counts, Feature, Scans
 from headrace.split.reasons import Reason
 from headrace.split.rules import DropRule, Output, ScannedRows, SplitPlan
-from headrace.split.settings import TemporalSplit
+from headrace.split.settings import SplitSettings, TemporalSplit
 
 
 def _close(rows: ScannedRows, reach_us: int) -> Bools:
@@ -32,13 +32,13 @@ def _late(rows: ScannedRows, side: int) -> Bools:
 
 
 def _train_entity_late(rows: ScannedRows) -> Bools | None:
-    if rows.plan.settings.entity is None:
+    if rows.plan.settings.entity_column is None:
         return None
     return _late(rows, TRAIN)
 
 
 def _val_entity_late(rows: ScannedRows) -> Bools | None:
-    if rows.plan.settings.val_in_test == "keep":
+    if rows.plan.in_time.val_in_test == "keep":
         return None
     return _late(rows, VAL)
 
@@ -47,14 +47,16 @@ class OneCutInTime(Feature):
     """The rows from the split date on test, and the others train or validate."""
 
     @classmethod
-    def is_part(cls, settings: TemporalSplit) -> bool:
-        """Return whether there are no folds."""
-        return settings.folds is None
+    def is_part(cls, settings: SplitSettings) -> bool:
+        """Return whether there is one cut in time."""
+        return settings.cut_in_time
 
     def __init__(self, output: Output, shards: Sequence[Shard]) -> None:
         super().__init__(output, shards)
+        assert isinstance(self.settings, TemporalSplit)
+        self.in_time = self.settings
         rules = []
-        for reason, reach_us in self.settings.reaches_us().items():
+        for reason, reach_us in self.in_time.reaches_us().items():
             rules.append(DropRule(reason, partial(_close, reach_us=reach_us)))
         rules.append(DropRule(Reason.TRAIN_ENTITY_LATE, _train_entity_late))
         rules.append(DropRule(Reason.VAL_ENTITY_LATE, _val_entity_late))
@@ -63,11 +65,11 @@ class OneCutInTime(Feature):
     def metadata(self, plan: SplitPlan, scans: Scans, counts: Counts) -> dict[str, Any]:
         """Check the splits, and record the number of entities."""
         self._refuse_empty(plan, counts)
-        scans.context.warn(advice.small_splits(self.settings, counts, scans))
+        scans.context.warn(advice.small_splits(self.in_time, counts, scans))
         cost = advice.cost_of_rules(counts)
         if cost is not None:
             scans.context.on_event(Note("info", cost))
-        if self.settings.entity is None:
+        if self.in_time.entity is None:
             return {}
         allocation = plan.placement.allocation
         return {
@@ -77,7 +79,7 @@ class OneCutInTime(Feature):
         }
 
     def _refuse_empty(self, plan: SplitPlan, counts: Counts) -> None:
-        settings = self.settings
+        settings = self.in_time
         allocation = plan.placement.allocation
         if settings.entity is None:
             if not counts.rows["train"]:
