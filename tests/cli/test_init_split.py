@@ -141,20 +141,24 @@ def test_counts_and_keys_are_no_times(tmp_path: Path) -> None:
     (tmp_path / "raw").mkdir()
     frame.write_csv(tmp_path / "raw" / "part-0.csv")
 
-    with raised(SettingsError, remedy="give time=, one of order_no"):
-        configured(tmp_path / "raw", tmp_path / "out")
+    record, _ = configured(tmp_path / "raw", tmp_path / "out")
+
+    assert ("random_split", "customer") == (record["recipe"], record["by"])
 
 
-@pytest.mark.parametrize(("drop", "needed"), [("booked", "time="), ("customer", "entity=")])
+@pytest.mark.parametrize(
+    ("drop", "asked", "needed"),
+    [("booked", {"split_date": "2024-09-01"}, "time="), ("customer", {}, "entity=")],
+)
 def test_without_a_date_or_an_entity_it_says_what_to_give(
-    drop: str, needed: str, tmp_path: Path
+    drop: str, asked: dict[str, str], needed: str, tmp_path: Path
 ) -> None:
     frame = table().drop(drop, "shop") if drop == "customer" else table().drop(drop)
     root = tmp_path / "raw"
     root.mkdir()
     frame.write_csv(root / "part-0.csv")
     with raised(SettingsError, remedy=f"give {needed}"):
-        configured(root, tmp_path / "out")
+        configured(root, tmp_path / "out", **asked)
 
 
 def test_a_flag_is_no_entity_and_one_day_is_no_time(tmp_path: Path) -> None:
