@@ -1,33 +1,16 @@
-"""Analyse JSON text over whole buffers at once: find repeated keys, rewrite arrays as lines. Pure.
-
-Some readers take the first value of a repeated key and some the last, so neither is safe.
-`first_repeated` checks the objects of a whole buffer: keys are the strings before colons, the
-brackets tell which object each belongs to, and equal keys of one object are found by sorting
-numbers. It costs about as much as parsing the buffer. `key_bound` is a cheap upper bound on the
-number of keys. If a parser found that number of values, no key was lost, and the exact check is not
-needed.
-"""
+"""Analyse JSON text over whole buffers: find strings and depths, rewrite arrays as lines. Pure."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from headrace.arrays import I64, U8, Bools
 from headrace.formats import records
 
-_COLON = 58
 _BACKSLASH = 92
-_OPEN = 123
-_WINDOW = 1 << 20
 _STEP = np.zeros(256, np.int8)
 _STEP[[ord("{"), ord("[")]], _STEP[[ord("}"), ord("]")]] = 1, -1
 _WHITE = np.isin(np.arange(256), [9, 10, 13, 32])
-_WHITE_OR_COLON = np.isin(np.arange(256), [9, 10, 13, 32, _COLON])
 
 
 def string_quotes(data: U8) -> I64:
@@ -43,96 +26,12 @@ def string_quotes(data: U8) -> I64:
     return quotes[~escaped]
 
 
-def key_bound(data: U8) -> int:
-    """Bound the number of keys from above: count quotes before a colon or white space, in strings
-    too.
-    """
-    count = 0
-    for start in range(0, len(data), _WINDOW):
-        window = data[start : start + _WINDOW + 1]
-        count += int(np.count_nonzero((window[:-1] == records.QUOTE) & _WHITE_OR_COLON[window[1:]]))
-    return count
-
-
-def values_found(table: pa.Table) -> int:
-    """Count the non-null values that a parser found for keys, inside structs and lists too."""
-    every = (
-        leaf
-        for name in table.column_names
-        for leaf in arrays_of(name, table[name].combine_chunks())
-    )
-    return sum(len(values) - values.null_count for _, values, is_item in every if not is_item)
-
-
-def arrays_of(
-    key: str, values: pa.Array, *, is_item: bool = False
-) -> Iterator[tuple[str, pa.Array, bool]]:
-    """Iterate over arrays at any depth, each with the nearest key, and whether it holds the items
-    of a list.
-    """
-    yield key, values, is_item
-    if pa.types.is_struct(values.type):
-        for index, field in enumerate(values.type):
-            yield from arrays_of(field.name, pc.struct_field(values, index))
-    elif pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
-        yield from arrays_of(key, values.flatten(), is_item=True)
-
-
-def first_repeated(data: bytes) -> tuple[int, str] | None:
-    """Find the position of the first key that repeats in its object, and the key; None if there is
-    none.
-
-    data: valid JSON, one document or many. If several keys repeat, the first in the text is
-    returned. Keys that differ only in their escapes are equal.
-    """
-    array = records.as_bytes(data)
-    quotes = string_quotes(array)
-    colons = np.flatnonzero(array == _COLON)
-    before = np.searchsorted(quotes, colons)
-    # index in quotes of the string that ends before each colon
-    opening = before[before & 1 == 0] - 2
-    opening = opening[(opening >= 0) & (np.diff(opening, prepend=-1) > 0)]
-    starts = quotes[opening] + 1
-    stops = quotes[opening + 1]
-    codes, texts = _numbered(records.cut(data, starts, stops))
-    owner, key = _owners(array, quotes, starts)
-    pair = owner * max(1, len(texts)) + codes[key]
-    order = np.argsort(pair, kind="stable")
-    again = order[1:][pair[order[1:]] == pair[order[:-1]]]
-    if not len(again):
-        return None
-    first = key[again[np.argmin(starts[key[again]])]]
-    return int(starts[first]), texts[int(codes[first])]
-
-
-def _numbered(keys: pa.LargeBinaryArray) -> tuple[I64, list[str]]:
-    """Number the keys, with equal numbers for equal keys; also return the key of each number."""
-    encoded = keys.dictionary_encode()
-    texts: list[str] = []
-    number: dict[str, int] = {}
-    renumbered = []
-    for raw in encoded.dictionary.to_pylist():  # the distinct ones
-        text = raw.decode("utf-8", "replace")
-        if b"\\" in raw:
-            text = json.loads(f'"{text}"', strict=False)
-        renumbered.append(number.setdefault(text, len(texts)))
-        if len(number) > len(texts):
-            texts.append(text)
-    return np.array(renumbered, np.int64)[np.asarray(encoded.indices)], texts
-
-
-def _owners(array: U8, quotes: I64, keys: I64) -> tuple[I64, I64]:
-    """Number the object of each key, ascending; keys are ordered by depth, then position."""
-    brackets = np.flatnonzero(_STEP[array])
-    brackets = brackets[np.searchsorted(quotes, brackets) & 1 == 0]
-    depth = np.cumsum(_STEP[array[brackets]], dtype=np.int32)
-    opens = array[brackets] == _OPEN
-    positions = np.concatenate([brackets[opens], keys])
-    inside = np.concatenate([depth[opens], depth[np.searchsorted(brackets, keys) - 1]])
-    order = np.lexsort((positions, inside))
-    is_key = order >= int(opens.sum())
-    owner: I64 = np.cumsum(~is_key)
-    return owner[is_key], order[is_key] - int(opens.sum())
+def depths(data: U8) -> I64:
+    """Count the open brackets after each bracket outside strings."""
+    at = np.flatnonzero(_STEP[data])
+    outside = np.searchsorted(string_quotes(data), at) & 1 == 0
+    steps: I64 = np.cumsum(_STEP[data[at[outside]]], dtype=np.int64)
+    return steps
 
 
 def array_as_lines(text: bytes) -> bytes:

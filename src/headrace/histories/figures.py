@@ -49,9 +49,7 @@ def _rows(run_facts: RunFacts) -> pl.DataFrame | None:
     try:
         rows = pl.read_parquet(path, columns=names)
     except (OSError, pl.exceptions.PolarsError) as error:
-        raise CorruptShard(
-            f"cannot be read ({error})", path=path, remedy=RESTORE
-        ) from error
+        raise CorruptShard(f"cannot be read ({error})", path=path, remedy=RESTORE) from error
     if len(rows):
         return rows
     return None

@@ -271,9 +271,7 @@ def open_array_record(path: Path, *, max_parallelism: int) -> Any:
 
 def unreadable(path: Path, error: Exception) -> CorruptShard:
     """Return the error for a shard that cannot be read."""
-    return CorruptShard(
-        f"cannot be read ({error})", path=path, remedy=RESTORE
-    )
+    return CorruptShard(f"cannot be read ({error})", path=path, remedy=RESTORE)
 
 
 def _array_record() -> Any:

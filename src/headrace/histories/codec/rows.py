@@ -324,9 +324,7 @@ def damaged(path: str | PathLike[str], damage: str, row: int | None = None) -> C
 
     path: of its file, or of file and row.
     """
-    return CorruptShard(
-        damage, path=path, row=row, remedy=RESTORE
-    )
+    return CorruptShard(damage, path=path, row=row, remedy=RESTORE)
 
 
 def decode_together(data: U8, sizes: I64) -> Decoded:

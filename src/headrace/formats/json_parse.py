@@ -1,0 +1,442 @@
+"""Read lines of JSON, one object each, as columns.
+
+Arrow reads them in two steps. `infer` finds types; the values that Arrow infers along with them are
+not used, because a null before the first value of a list shifts those behind it. `parse` reads
+values under known types, which is exact. Arrow accepts more than JSON, and loses digits, so both
+steps check the lines first, and `parse` checks numbers:
+
+| Arrow | here |
+|---|---|
+| takes an object over several lines, and several on one | one object a line |
+| crashes on `null` for an object, and on 100,000 nested lists | refused, as are over 60 levels |
+| does not check UTF-8 | refused |
+| reads NaN and Infinity | refused |
+| reads whole numbers beyond 64 bits, or beside fractions, as float64 | refused beyond 2**53 |
+| makes times of some texts | text |
+| cannot read lists of nulls | read as text, of which there is none |
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+
+from headrace.arrays import I64
+from headrace.errors import InputError
+from headrace.formats import records
+from headrace.formats.json_faults import LEVELS, Kinds, first_fault
+from headrace.formats.json_text import depths, string_quotes
+
+EXACT = 2**53  # up to this, whole numbers are exact as float64
+KeyPath = tuple[str, ...]
+_PIECE_BYTES = 16 << 20  # parsed at once: a column of text within holds less than 2 GiB
+_MANY = 200  # brackets of a line; with fewer, no line is too deep for Arrow
+_OPEN = ord("{")
+_CLOSE = ord("}")
+_BRACKET = ord("[")
+_LONG = re.compile(rb"(?<![0-9.eE+-])-?[0-9]{16,}(?![0-9.eE])")
+_STANDS_FOR_NULL = pa.string()
+
+
+@dataclass(frozen=True)
+class Location:
+    """Where lines come from, for errors.
+
+    first: the number of the first of them, from 1. unit: "line", "row" of an array, or "line" of a
+    block that begins at the byte `offset`. after_bom: whether a byte-order mark
+    stands before them.
+    """
+
+    path: Path
+    first: int = 1
+    unit: str = "line"
+    offset: int | None = None
+    after_bom: bool = False
+
+    def row(self, line: int) -> int | str:
+        """Return the `row` of an error in the line with this index."""
+        number = self.first + line
+        if self.unit == "row":
+            return number
+        if self.offset is None:
+            return f"{self.unit} {number:,}"
+        return f"{self.unit} {number:,} from byte {self.offset:,}"
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Lines that each begin and end like an object.
+
+    raw: the same with blank lines, if there are some. location: of the first of `raw`.
+    """
+
+    data: bytes
+    raw: bytes
+    location: Location
+
+    @classmethod
+    def of(cls, raw: bytes, location: Location) -> Lines:
+        """Check lines that may be blank. Raises `InputError`."""
+        return cls(_visible(raw, location), raw, location)
+
+    def refuse(self, schema: pa.Schema | None = None, error: Exception | None = None) -> NoReturn:
+        """Raise `InputError` for the first line at fault. Arguments are those of `_explain`."""
+        _explain(self.raw, self.location, schema, error)
+
+    def pieces(self) -> Iterator[Lines]:
+        """Cut the lines into pieces that Arrow reads at once."""
+        if len(self.data) <= 2 * _PIECE_BYTES:
+            yield self
+            return
+        has_blank = self.raw is not self.data
+        start = 0
+        first = self.location.first
+        while start < len(self.data):
+            stop = self.data.find(b"\n", start + _PIECE_BYTES) + 1 or len(self.data)
+            piece = self.data[start:stop]
+            if has_blank:  # lines are counted in `raw`
+                yield Lines(piece, self.raw, self.location)
+            else:
+                yield Lines(piece, piece, replace(self.location, first=first))
+            first += piece.count(b"\n")
+            start = stop
+
+    def __len__(self) -> int:
+        """Return the number of lines."""
+        return self.data.count(b"\n") + (self.data[-1:] not in (b"", b"\n"))
+
+
+def _visible(data: bytes, location: Location) -> bytes:
+    """Return the lines without blank ones: `data` itself if there are none.
+
+    Raises `InputError` unless the lines are UTF-8 and each begins and ends like an object.
+    """
+    if not data:
+        return data
+    if not records.is_utf8(data):
+        _explain(data, location)
+    array = records.as_bytes(data)
+    ends = np.flatnonzero(array == records.NEWLINE)
+    starts = np.append(0, ends + 1)
+    if data.endswith(b"\n"):
+        starts = starts[:-1]
+    else:
+        ends = np.append(ends, len(data))
+    last = array[ends - 1]
+    returns = np.flatnonzero(last == records.RETURN)
+    last[returns] = array[ends[returns] - 2]
+    if (array[starts] == _OPEN).all() and (last == _CLOSE).all():
+        return data
+    lines = data.split(b"\n")
+    visible = [line for line in lines if line.strip(b" \t\r")]
+    for line in visible:
+        text = line.strip(b" \t\r")
+        if text[:1] != b"{" or text[-1:] != b"}":
+            _explain(data, location)
+    if len(visible) == len(starts):
+        return data
+    return b"\n".join([*visible, b""])
+
+
+def infer(lines: Lines) -> pa.Schema:
+    """Find the keys of lines, in order of appearance, and their types.
+
+    Types are null, bool, int64, float64, text, lists and structs; null, at any depth, where all
+    values are. Raises `InputError` if one key has two types.
+    """
+    merged: pa.Schema = pa.schema([])
+    for piece in lines.pieces():
+        if not piece.data:
+            continue
+        if _deeper_than(piece.data, LEVELS):
+            piece.refuse()
+        try:
+            schema = _read(piece.data, None).schema
+        except pa.ArrowInvalid as error:
+            piece.refuse(error=error)
+        if any(_levels(type_) >= LEVELS for type_ in schema.types):
+            piece.refuse()
+        schema = pa.schema([(field.name, _json_type(field.type)) for field in schema])
+        both = merged_schema(merged, schema)
+        if both is None:
+            piece.refuse(merged)
+        merged = both
+    return merged
+
+
+def parse(lines: Lines, schema: pa.Schema) -> pa.Table:
+    """Read lines as columns; an absent key is null, and other keys are ignored.
+
+    schema: types as `infer` finds them. Raises `InputError` if a value is of another type, except
+    for whole numbers as float64, or cannot be held.
+    """
+    if not len(schema):
+        return pa.table({"": pa.nulls(len(lines))}).select([])
+    readable = pa.schema([(field.name, _with_texts(field.type)) for field in schema])
+    tables = [readable.empty_table()]
+    for piece in lines.pieces():
+        if not piece.data:
+            continue
+        try:
+            table = _read(piece.data, readable)
+        except pa.ArrowInvalid as error:
+            piece.refuse(schema, error)
+        if table.num_rows != len(piece):
+            piece.refuse(schema)
+        _check_floats(table, piece)
+        tables.append(table)
+    table = pa.concat_tables(tables)
+    if readable.equals(schema):
+        return table
+    columns = []
+    for column, field in zip(table.columns, schema, strict=True):
+        chunks = [_as_nulls(chunk, field.type) for chunk in column.iterchunks()]
+        columns.append(pa.chunked_array(chunks, field.type))
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _explain(
+    data: bytes,
+    location: Location,
+    schema: pa.Schema | None = None,
+    error: Exception | None = None,
+) -> NoReturn:
+    """Raise `InputError` for the first line that is at fault.
+
+    schema: of the keys as they are known from elsewhere. error: what Arrow says, for the message if
+    nothing is found.
+    """
+    known: Kinds = {}
+    if schema is not None:
+        for field in schema:
+            known.update(_kinds((field.name,), field.type))
+    fault = first_fault(data, known)
+    if fault is None:
+        raise InputError(
+            f"it cannot be read as JSON ({str(error).splitlines()[0] if error else 'no reason'})",
+            path=location.path,
+            row=location.row(0),
+            remedy="correct the file",
+        ) from error
+    raise InputError(
+        fault.problem,
+        path=location.path,
+        row=location.row(fault.line),
+        column=fault.column,
+        value=fault.value,
+        remedy=fault.remedy,
+    ) from None
+
+
+def merged_schema(first: pa.Schema, second: pa.Schema) -> pa.Schema | None:
+    """Return the keys of both with types that hold both; None if there is none for a key."""
+    merged = merged_type(pa.struct(list(first)), pa.struct(list(second)))
+    return None if merged is None else pa.schema(list(merged))
+
+
+def merged_type(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
+    """Return a type of JSON that holds the values of both; None if there is none.
+
+    Whole numbers and fractions are float64, which the caller checks.
+    """
+    if first == second or pa.types.is_null(second):
+        return first
+    if pa.types.is_null(first):
+        return second
+    if {first, second} == {pa.int64(), pa.float64()}:
+        return pa.float64()
+    if pa.types.is_list(first) and pa.types.is_list(second):
+        inner = merged_type(first.value_type, second.value_type)
+        return None if inner is None else pa.list_(inner)
+    if pa.types.is_struct(first) and pa.types.is_struct(second):
+        return _merged_struct(first, second)
+    return None
+
+
+def _merged_struct(first: pa.StructType, second: pa.StructType) -> pa.DataType | None:
+    types: dict[str, pa.DataType] = {field.name: field.type for field in first}
+    for field in second:
+        both = merged_type(types.get(field.name, pa.null()), field.type)
+        if both is None:
+            return None
+        types[field.name] = both
+    return pa.struct(list(types.items()))
+
+
+def leaves(path: KeyPath, values: pa.Array) -> Iterator[tuple[KeyPath, pa.Array]]:
+    """Iterate over the arrays at any depth that are neither lists nor structs, with their keys."""
+    if pa.types.is_struct(values.type):
+        for field, child in zip(values.type, values.flatten(), strict=True):
+            yield from leaves((*path, field.name), child)
+    elif pa.types.is_list(values.type):
+        yield from leaves(path, values.flatten())
+    else:
+        yield path, values
+
+
+def leaves_of(table: pa.Table) -> Iterator[tuple[KeyPath, pa.Array]]:
+    """Iterate over the leaves of every chunk of every column."""
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        for chunk in column.iterchunks():
+            yield from leaves((name,), chunk)
+
+
+def leaf_types(path: KeyPath, type_: pa.DataType) -> Iterator[tuple[KeyPath, pa.DataType]]:
+    """Iterate over the types of `leaves`."""
+    if pa.types.is_struct(type_):
+        for field in type_:
+            yield from leaf_types((*path, field.name), field.type)
+    elif pa.types.is_list(type_):
+        yield from leaf_types(path, type_.value_type)
+    else:
+        yield path, type_
+
+
+def _read(data: bytes, schema: pa.Schema | None) -> pa.Table:
+    """Read lines; without a schema, for its types. Raises `pa.ArrowInvalid`."""
+    return pj.read_json(
+        pa.BufferReader(data),
+        # threads of Arrow do not survive a fork, and callers read several blocks at once
+        pj.ReadOptions(use_threads=False, block_size=len(data) + 1),
+        pj.ParseOptions(
+            explicit_schema=schema,
+            unexpected_field_behavior="infer" if schema is None else "ignore",
+        ),
+    )
+
+
+def _deeper_than(data: bytes, levels: int) -> bool:
+    """Check for a line whose brackets nest deeper; exact for lines with many brackets only."""
+    array = records.as_bytes(data)
+    brackets = np.flatnonzero((array == _OPEN) | (array == _BRACKET))
+    ends = np.append(np.flatnonzero(array == records.NEWLINE), len(array))
+    counts = np.diff(np.searchsorted(brackets, ends), prepend=0)
+    for line in np.flatnonzero(counts > _MANY).tolist():
+        start = int(ends[line - 1]) if line else 0
+        if depths(array[start : int(ends[line])]).max(initial=0) > levels:
+            return True
+    return False
+
+
+def _levels(type_: pa.DataType) -> int:
+    """Count the lists and structs inside each other."""
+    levels = 0
+    layer = [type_]
+    while layer := [inner for inner in layer if pa.types.is_nested(inner)]:
+        levels += 1
+        layer = [inner.field(index).type for inner in layer for index in range(inner.num_fields)]
+    return levels
+
+
+def _json_type(type_: pa.DataType) -> pa.DataType:
+    """Return an inferred type with text in place of times."""
+    if pa.types.is_timestamp(type_):
+        return pa.string()
+    if pa.types.is_list(type_):
+        return pa.list_(_json_type(type_.value_type))
+    if pa.types.is_struct(type_):
+        return pa.struct([(field.name, _json_type(field.type)) for field in type_])
+    return type_
+
+
+def _with_texts(type_: pa.DataType) -> pa.DataType:
+    """Return a type with texts in place of nulls."""
+    if pa.types.is_null(type_):
+        return _STANDS_FOR_NULL
+    if pa.types.is_list(type_):
+        return pa.list_(_with_texts(type_.value_type))
+    if pa.types.is_struct(type_):
+        return pa.struct([(field.name, _with_texts(field.type)) for field in type_])
+    return type_
+
+
+def _as_nulls(values: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Return values of a type of `_with_texts` as the type itself."""
+    if values.type == type_:
+        return values
+    if pa.types.is_null(type_):
+        return pa.nulls(len(values))
+    validity = values.buffers()[0]
+    if pa.types.is_list(type_):
+        inner = _as_nulls(values.values, type_.value_type)
+        buffers, children = [validity, values.buffers()[1]], [inner]
+    else:
+        fields = zip(range(type_.num_fields), type_, strict=True)
+        children = [_as_nulls(values.field(index), field.type) for index, field in fields]
+        buffers = [validity]
+    return pa.Array.from_buffers(type_, len(values), buffers, children=children)
+
+
+def _check_floats(table: pa.Table, lines: Lines) -> None:
+    """Raise `InputError` for NaN and Infinity, and for whole numbers that lost digits."""
+    suspects = []
+    for path, values in leaves_of(table):
+        if pa.types.is_floating(values.type) and not _all(pc.less(pc.abs(values), EXACT)):
+            suspects.append(path[0])
+            if not _all(pc.is_finite(values)):
+                lines.refuse(table.schema)
+    if not suspects:
+        return
+    without = _without_long(lines.data)
+    if without is None:
+        return
+    table = table.select(list(dict.fromkeys(suspects)))
+    again = _read(without, table.schema)
+    pairs = zip(leaves_of(table), leaves_of(again), strict=True)
+    if any(_lost(values, others) for (_, values), (_, others) in pairs):
+        lines.refuse(table.schema)
+
+
+def _all(mask: pa.Array) -> bool:
+    return bool(pc.all(mask, min_count=0).as_py())
+
+
+def _lost(values: pa.Array, others: pa.Array) -> bool:
+    """Check whether a number of at least 2**53 is null in the others."""
+    if not pa.types.is_floating(values.type):
+        return False
+    large = pc.fill_null(pc.greater_equal(pc.abs(values), EXACT), False)
+    return bool(pc.any(pc.and_(large, pc.is_null(others))).as_py())
+
+
+def _without_long(data: bytes) -> bytes | None:
+    """Return the lines with null in place of whole numbers of many digits; None if there are
+    none.
+    """
+    spans = [match.span() for match in _LONG.finditer(data)]
+    if not spans:
+        return None
+    quotes = string_quotes(records.as_bytes(data))
+    starts: I64 = np.array([start for start, _ in spans])
+    outside = np.searchsorted(quotes, starts) & 1 == 0
+    written = bytearray(data)
+    for index in np.flatnonzero(outside).tolist():
+        start, stop = spans[index]
+        written[start:stop] = b"null".ljust(stop - start)
+    return bytes(written)
+
+
+def _kinds(path: KeyPath, type_: pa.DataType) -> Mapping[KeyPath, str]:
+    """Return the kinds of values, for `first_fault`, of a type and those inside it."""
+    kinds: dict[KeyPath, str] = {}
+    if pa.types.is_struct(type_):
+        kinds[path] = "object"
+        for field in type_:
+            kinds.update(_kinds((*path, field.name), field.type))
+    elif pa.types.is_list(type_):
+        kinds[path] = "list"
+        kinds.update(_kinds((*path, ""), type_.value_type))
+    else:
+        words = {pa.bool_(): "bool", pa.int64(): "whole", pa.float64(): "fraction"}
+        words |= {pa.string(): "text", pa.large_string(): "text"}
+        if type_ in words:
+            kinds[path] = words[type_]
+    return kinds
