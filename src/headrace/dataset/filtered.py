@@ -9,6 +9,7 @@ such splits; `Dataset.filter` returns one.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -27,13 +28,15 @@ from headrace.dataset.local_shards import FileCache
 from headrace.digest import canonical_json, sha256_hex
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import CorruptShard, HeadraceError, SettingsError, StoreError
+from headrace.formats.column_paths import ColumnPath, column_path
 from headrace.formats.parquet import open_file
+from headrace.formats.shard import column_name
 from headrace.formats.source import file_type_of_word
 from headrace.gate.cache_entry import content_bytes, identity_of, trailer_of
 from headrace.gate.json import parse_object
 from headrace.storage.local import make_directory, write_new
 
-_VERSION = 2
+_VERSION = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +135,7 @@ def _judge(root: Path, index: SplitIndex, shard: int, condition: Condition) -> d
     """
     file_type = file_type_of_word(index.formats[shard])
     blocks = []
-    if condition.terms:
+    if condition.clauses:
         blocks = np.flatnonzero(index.shard_of_block == shard).tolist()
     if not blocks or file_type.format.name != "parquet":
         return {}
@@ -144,28 +147,43 @@ def _judge(root: Path, index: SplitIndex, shard: int, condition: Condition) -> d
         return {}  # reading the block raises with the reason
     if index.block[blocks].max() >= metadata.num_row_groups:
         return {}
-    types = {
-        name: schema.field(name).type
-        for name in condition.columns
-        if schema.get_field_index(name) >= 0
-    }
-    types = {name: type_ for name, type_ in types.items() if type_ == index.schema.field(name).type}
+    ranges_of = _paths_in_file(condition, schema)
     judged = {}
     for block in blocks:
         row_group = metadata.row_group(int(index.block[block]))
         ranges = {}
-        for column_number in range(row_group.num_columns):
-            column = row_group.column(column_number)
-            name = column.path_in_schema
-            known = column.statistics
-            if name in types and known is not None and known.has_min_max and known.has_null_count:
+        columns = [row_group.column(number) for number in range(row_group.num_columns)]
+        uses = Counter(column.path_in_schema for column in columns)
+        for column in columns:
+            path = ranges_of.get(column.path_in_schema)
+            known = column.statistics if path is not None else None
+            if path is None or known is None or not known.has_min_max:
+                continue
+            if uses[column.path_in_schema] == 1:  # else a name with dots reads as another's path
                 # bounds truncated inside a character
                 with suppress(UnicodeDecodeError, pa.ArrowException):
-                    ranges[name] = Range(
-                        type=types[name], low=known.min, high=known.max, nulls=known.null_count
+                    ranges[path.name] = Range(
+                        type=path.type, low=known.min, high=known.max, nullable=path.nullable
                     )
         judged[block] = condition.holds_in(ranges)
     return judged
+
+
+def _paths_in_file(condition: Condition, file_schema: pa.Schema) -> dict[str, ColumnPath]:
+    """Find the terms' columns among those of a Parquet file, by the file's paths, if their types
+    are those of the dataset.
+    """
+    raw = {column_name(name): name for name in file_schema.names}
+    named = pa.schema([field.with_name(column_name(field.name)) for field in file_schema])
+    paths: dict[str, ColumnPath] = {}
+    for clause in [clause for group in condition.clauses for clause in group]:
+        path = column_path(named, clause.path.name)
+        requested = clause.path
+        if path is None or (path.column, path.fields) != (requested.column, requested.fields):
+            continue
+        if path.type == requested.type:
+            paths[".".join([raw[path.column], *path.fields])] = path
+    return paths
 
 
 class FilteredRows(IndexedDataset):

@@ -1,0 +1,115 @@
+"""Find the columns that names mean: a column, or a dotted path to a field of a struct.
+
+A column whose name is the whole text comes first, dots or not. Otherwise `data.user.id` is the
+field `id` of the field `user` of the column `data`; where a struct is null, so are its fields. A
+text that two paths fit is refused. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.errors import InputError
+from headrace.formats.types import shorten_list
+
+
+@dataclass(frozen=True)
+class ColumnPath:
+    """Where the values of a named column are.
+
+    name: as it was given. column: that of the table. fields: of structs below it, outermost first.
+    type: of the values. nullable: whether the column, or a struct on the way, may be null.
+    """
+
+    name: str
+    column: str
+    fields: tuple[str, ...]
+    type: pa.DataType
+    nullable: bool = True
+
+    def expression(self) -> pc.Expression:
+        """Return the values as an expression over a table."""
+        return pc.field(self.column, *self.fields)
+
+    def values(self, table: pa.Table) -> pa.ChunkedArray:
+        """Return the values of a table's rows."""
+        column = table[self.column]
+        if not self.fields:
+            return column
+        return pc.struct_field(column, list(self.fields))
+
+
+def column_path(schema: pa.Schema, name: str) -> ColumnPath | None:
+    """Find the column or the field of a struct that a name means; None if there is none.
+
+    Raises `InputError` if several paths fit.
+    """
+    index = schema.get_field_index(name)
+    if index >= 0:
+        field = schema.field(index)
+        return ColumnPath(name, name, (), field.type, field.nullable)
+    if "." not in name:
+        return None
+    paths = [
+        ColumnPath(
+            name,
+            fields[0].name,
+            tuple(f.name for f in fields[1:]),
+            fields[-1].type,
+            any(field.nullable for field in fields),
+        )
+        for fields in _fields_at(list(schema), name)
+    ]
+    if len(paths) > 1:
+        listed = " and ".join(repr((path.column, *path.fields)) for path in paths[:2])
+        raise InputError(
+            f"several fields fit this path, {listed}",
+            column=name,
+            remedy="rename one of them",
+        )
+    return paths[0] if paths else None
+
+
+def _fields_at(fields: Sequence[pa.Field], path: str) -> Iterator[list[pa.Field]]:
+    """Iterate over all ways down to the field of a path; names themselves may hold dots."""
+    for field in fields:
+        if field.name == path:
+            yield [field]
+        elif path.startswith(f"{field.name}.") and pa.types.is_struct(field.type):
+            for below in _fields_at(list(field.type), path[len(field.name) + 1 :]):
+                yield [field, *below]
+
+
+def required_path(schema: pa.Schema, name: str) -> ColumnPath:
+    """Find the column or field that a name means. Raises `InputError` if there is none."""
+    path = column_path(schema, name)
+    if path is None:
+        raise InputError(
+            "there is no such column",
+            column=name,
+            remedy=f"choose one of {shorten_list(schema.names)}",
+        )
+    return path
+
+
+def columns_of_paths(schema: pa.Schema, names: Sequence[str]) -> list[str]:
+    """Return the table's columns that hold the named ones, each once, in order of first use."""
+    return list(dict.fromkeys(required_path(schema, name).column for name in names))
+
+
+def with_paths(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
+    """Return the schema of the named columns."""
+    paths = [required_path(schema, name) for name in names]
+    return pa.schema([pa.field(path.name, path.type, path.nullable) for path in paths])
+
+
+def select_paths(table: pa.Table, names: Sequence[str]) -> pa.Table:
+    """Return the named columns of a table; fields of structs come under their path."""
+    if all(name in table.column_names for name in names):
+        return table.select(list(names))
+    paths = [required_path(table.schema, name) for name in names]
+    return pa.table([path.values(table) for path in paths], names=list(names))
