@@ -41,7 +41,7 @@ def reseal_files(run: Path) -> None:
         table = table.set_column(
             table.schema.get_field_index(column), field, pa.array(values, field.type)
         )
-    (run / "index.parquet").write_bytes(table_bytes(table, index.schema, index.null_values))
+    (run / "index.parquet").write_bytes(table_bytes(table, index.schema, index.dialect))
     stages: dict[str, list[str]] = {}
     for path in sorted((run / "receipts").iterdir()):
         receipt = parse_receipt(path.read_bytes())

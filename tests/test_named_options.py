@@ -25,7 +25,7 @@ READERS = (
 )  # of what a capability prepares; their options are not its settings
 # What is advised to be set where data is prepared, by readers of data that was prepared otherwise.
 OF_DATASETS = {"layout"}  # a key of each dataset of a blend
-FOR_PREPARING = {"format", "packed_storage", "null_values", "types"}
+FOR_PREPARING = {"format", "packed_storage", "dialect", "types"}
 RUN = set(inspect.signature(headrace.prepare).parameters)
 OPEN = set(inspect.signature(headrace.open).parameters)
 

@@ -31,8 +31,8 @@ def test_peek_shows_the_declared_types(shard: Path, tmp_path: Path) -> None:
         "n=int16",
         "--types",
         "x=float32,t=int8",
-        "--null-values",
-        "NA",
+        "--dialect",
+        "null_values=NA",
         "--cache-dir",
         tmp_path / "c",
     ]
@@ -52,7 +52,7 @@ def test_peek_shows_the_declared_types(shard: Path, tmp_path: Path) -> None:
 )  # fmt: skip
 def test_every_command_takes_them(command: list, shard: Path, tmp_path: Path) -> None:
     name, *flags = command
-    record = json_of(name, shard, *flags, "--types", "n=int64", "--types", "t=int64", "--null-values", "NA", "--cache-dir", tmp_path / "c") if name != "stream" else json_of(name, shard, *flags, "--types", "n=int64", "--cache-dir", tmp_path / "c")  # fmt: skip
+    record = json_of(name, shard, *flags, "--types", "n=int64", "--types", "t=int64", "--dialect", "null_values=NA", "--cache-dir", tmp_path / "c") if name != "stream" else json_of(name, shard, *flags, "--types", "n=int64", "--cache-dir", tmp_path / "c")  # fmt: skip
 
     assert record.get("rows", 20) == 20
     assert list((tmp_path / "c").glob("index-*.arrows"))

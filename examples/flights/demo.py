@@ -92,7 +92,7 @@ def split_flights(raw: Path, out: Path, console: Console) -> headrace.types.Prep
         split_date="2013-10-01",
         time_zone="America/New_York",
         label="late",
-        null_values=["NA"],
+        dialect={"null_values": ["NA"]},
         null_entity="drop",
         format="parquet",
         types=TYPES,

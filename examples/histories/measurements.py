@@ -43,7 +43,7 @@ def recipe_of(data: Path | None, raw: Path) -> headrace.Histories:
         entity_from="file_name",
         entity_kind="number",
         time="epoch",
-        time_format=("%Y-%m-%d %H:%M:%S", "%d/%m/%Y %H:%M"),
+        dialect={"time_format": ("%Y-%m-%d %H:%M:%S", "%d/%m/%Y %H:%M")},
         partitions=4,
         format="arrow",
     )

@@ -98,11 +98,11 @@ def split_reports(raw: Path, out: Path) -> headrace.types.Prepared:
     recipe = headrace.TemporalSplit(
         source=raw,
         time="date",
-        time_format="%m/%d/%Y %H:%M:%S",
+        dialect={"time_format": "%m/%d/%Y %H:%M:%S"},
         entity="opid",
         split_date="1996-01-01",
         train_ratio=0.7,
-        null_values=NO_OPERATOR,
+        dialect={"null_values": NO_OPERATOR},
         null_entity="own",
         label="had_effect",
         format="parquet",

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from headrace.dataset.verify import certify, verify
     from headrace.errors import HeadraceError, InputError, SettingsError
     from headrace.folds.settings import GroupKFold, Rolling
+    from headrace.formats.dialect import TextDialect
     from headrace.histories.config import Histories
     from headrace.packing.config import PackedSequences
     from headrace.packing.on_the_fly.settings import PackRows
@@ -56,6 +57,7 @@ _NAMES = {
     "dataset.verify": "certify verify",
     "errors": "HeadraceError InputError SettingsError",
     "folds.settings": "GroupKFold Rolling",
+    "formats.dialect": "TextDialect",
     "histories.config": "Histories",
     "packing.config": "PackedSequences",
     "packing.on_the_fly.settings": "PackRows",
@@ -104,6 +106,7 @@ __all__ = [
     "Series",
     "SettingsError",
     "TemporalSplit",
+    "TextDialect",
     "Topology",
     "UnifiedPipeline",
     "audit",

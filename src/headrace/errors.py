@@ -43,6 +43,7 @@ printed in any other way than as an error or a note of a run. To quote an error 
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -66,11 +67,19 @@ _MARKED = re.compile("\ufdee(\\w+)(=?)([^\ufdee\ufdef]*)\ufdef")
 
 def setting(name: str, *values: object) -> str:
     """Mark a setting in a text: `name=` in Python, --name on the command line, with values that it
-    may have.
+    may have; a mapping is one of its parts.
     """
-    words = [f'"{value}"' if isinstance(value, str) else repr(value) for value in values]
+    words = [_word(value) for value in values]
     alternatives = " or ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
     return f"\ufdee{name}={alternatives}\ufdef"
+
+
+def _word(value: object) -> str:
+    if isinstance(value, str):
+        return f'"{value}"'
+    if isinstance(value, Mapping):
+        return json.dumps(dict(value), ensure_ascii=False)
+    return repr(value)
 
 
 def setting_name(name: str) -> str:
@@ -94,9 +103,21 @@ def spell(text: str, flags: Mapping[str, str] | None = None) -> str:
             return f"{name}={values}" if values else name
         if values in ("", "True"):
             return flags[name]
+        if values.startswith("{"):
+            return f"{flags[name]} {_one_line(values)}"
         return f"{flags[name]} {values}".replace('"', "")
 
     return _MARKED.sub(spelled, text)
+
+
+def _one_line(values: str) -> str:
+    """Write mappings as flags take them: NAME=VALUE, or one of several such."""
+    pairs = []
+    for mapping in values.split(" or "):
+        for name, value in json.loads(mapping).items():
+            texts = value if isinstance(value, list) else [value]
+            pairs.append(f"{name}={','.join(map(str, texts))}")
+    return " or ".join(pairs)
 
 
 class _Absent(Enum):  # an enumeration, so that a pickled error still has the same object

@@ -61,7 +61,7 @@ def histories(root: Path, kind: str) -> headrace.Histories:
     asked: dict[str, Any] = {
         "entity_from": "file_name",
         "entity_kind": "number",
-        "time_format": "epoch_s",
+        "dialect": {"time_format": "epoch_s"},
     }
     return headrace.Histories(
         source=root, time="epoch", value="rtt", partitions=3, format="arrow", **asked

@@ -75,7 +75,7 @@ def test_times_since_1970_are_read_in_their_unit(
     record, _ = configured(write_parts(tmp_path / "raw", frame, kind), tmp_path / "out")
     rows = pl.read_parquet(prepare(record).run / "rows.parquet")
 
-    assert ("timestamp", [f"epoch_{unit}"]) == (record["time"], record["time_format"])
+    assert ("timestamp", [f"epoch_{unit}"]) == (record["time"], record["dialect"]["time_format"])
     assert (DAY, DAY + 899 * 37) == (rows["first_time"].min(), rows["last_time"].max())
 
 
@@ -102,7 +102,7 @@ def test_forms_of_time_that_differ_between_files_are_all_declared(tmp_path: Path
     record, text = configured(root, tmp_path / "out")
 
     assert ("file_name", "number") == (record["entity_from"], record["entity_kind"])
-    assert ["iso", "%d/%m/%Y %H:%M"] == record["time_format"]
+    assert ["iso", "%d/%m/%Y %H:%M"] == record["dialect"]["time_format"]
     assert "separated by ';'" in text
     assert "BEWARE" not in text
     assert 3 * len(times) == sum(prepare(record).manifest.metadata["source_rows"].values())
@@ -112,7 +112,7 @@ def test_days_that_could_be_months_are_told(tmp_path: Path) -> None:
     frame = pings(24).with_columns(event_time=pl.format("{}/{}/2024", pl.int_range(24) % 12 + 1, pl.int_range(24) // 2 + 1))  # fmt: skip
     record, text = configured(write_parts(tmp_path / "raw", frame, shards=1), tmp_path / "out")
 
-    assert ["%d/%m/%Y"] == record["time_format"]
+    assert ["%d/%m/%Y"] == record["dialect"]["time_format"]
     assert "%m/%d/%Y would read them as well" in text
     prepare(record)
 
@@ -128,7 +128,7 @@ def test_one_value_tells_day_from_month(swapped: bool, tmp_path: Path) -> None:
     frame = pings(3).with_columns(event_time=pl.Series(days))
     record, text = configured(write_parts(tmp_path / "raw", frame, shards=1), tmp_path / "out")
 
-    assert ["%m/%d/%Y" if swapped else "%d/%m/%Y"] == record["time_format"]
+    assert ["%m/%d/%Y" if swapped else "%d/%m/%Y"] == record["dialect"]["time_format"]
     assert "BEWARE" not in text
 
 
@@ -198,7 +198,7 @@ def test_days_written_as_whole_numbers_are_times(kind: str, tmp_path: Path) -> N
     assert ("customer", "date", ["yyyymmdd"]) == (
         record["entity"],
         record["time"],
-        record["time_format"],
+        record["dialect"]["time_format"],
     )
     assert len(days) == sum(prepare(record).manifest.metadata["source_rows"].values())
 
@@ -224,7 +224,7 @@ def test_events_of_texts_run_as_they_are(tmp_path: Path) -> None:
         "peer_kind": "text",
     }.items() <= record.items()
     assert {"dep_delay": "int32", "hours": "float32", "carrier": "category"} == record["values"]
-    assert ["NA"] == record["null_values"]
+    assert ["NA"] == record["dialect"]["null_values"]
     assert "null entity: 1" in text
     assert 299 == sum(run.manifest.metadata["source_rows"].values())
     assert headrace.verify(tmp_path / "out").problems == []
@@ -250,7 +250,7 @@ def test_real_pings_run_as_they_are(tmp_path: Path) -> None:
         DATA / "job3-ripe-rtt-labelled" / "real_trace_labelled", tmp_path / "out"
     )
 
-    assert ["iso", "%d/%m/%Y %H:%M"] == record["time_format"]
+    assert ["iso", "%d/%m/%Y %H:%M"] == record["dialect"]["time_format"]
     assert "692 are below 0 (-4, -3)" in text
     assert {"source_rows", "entities"} <= set(prepare(record).manifest.metadata)
 

@@ -56,7 +56,7 @@ def test_types_keep_every_value(tmp_path: Path) -> None:
     source = pl.concat([FRAME[shard::3] for shard in range(3)])
 
     assert {"count": "int64", "price": "float64", "day": "date", "seen": "datetime", "speed": "int64"} == record["types"]  # fmt: skip
-    assert ["NA"] == record["null_values"]
+    assert ["NA"] == record["dialect"]["null_values"]
     assert source["count"].cast(pl.Int64).to_list() == made["count"].to_pylist()
     assert source["price"].cast(pl.Float64).to_list() == made["price"].to_pylist()
     assert source["speed"].replace("NA", None).cast(pl.Int64).to_list() == made["speed"].to_pylist()

@@ -120,7 +120,8 @@ def test_whole_numbers_that_grow_in_every_entity_are_times_by_their_name(
 
     expected = (name, form, frequency, "station" if long else "file_name", ["rain", "warm"])
     assert expected == tuple(
-        asked[key] for key in ("time", "time_format", "frequency", "entity", "features")
+        (asked | asked.get("dialect", {})).get(key)
+        for key in ("time", "time_format", "frequency", "entity", "features")
     )
     assert made["metadata"]["entities"] == {"original": 2, "passed": 2, "failed": 0}
     assert (values[0] < 1000) == (
@@ -257,7 +258,7 @@ def test_long_tables_with_their_own_dates_and_words_for_missing(tmp_path: Path) 
     text, config = init(tmp_path / "raw", tmp_path, "--target", "q", "--features", "warm")
     made = run(tmp_path)
 
-    assert (config["entity"], config["time"], config["time_format"]) == (
+    assert (config["entity"], config["time"], config["dialect"]["time_format"]) == (
         "station",
         "when",
         "%d/%m/%Y",

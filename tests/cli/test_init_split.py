@@ -85,7 +85,7 @@ def test_missing_dates_and_entities_and_other_forms_of_dates_run_too(tmp_path: P
     run = prepare(record)
 
     assert ("%d/%m/%Y", "drop", "drop") == (
-        record["time_format"],
+        record["dialect"]["time_format"],
         record["bad_rows"],
         record["null_entity"],
     )
@@ -130,7 +130,7 @@ def test_numbers_that_a_split_reads_as_times_are_times(
     frame.write_csv(tmp_path / "raw" / "part-0.csv")
     record, _ = configured(tmp_path / "raw", tmp_path / "out", entity="customer")
 
-    assert (name, form) == (record["time"], record["time_format"])
+    assert (name, form) == (record["time"], record["dialect"]["time_format"])
     assert prepare(record).manifest.splits["test"].rows
 
 

@@ -98,7 +98,7 @@ WORDS: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("run",), ("split.yaml",)),
     (("run",), ("split.yaml", "--set", "seed=7", "--dry-run")),
     (("pack",), ("chats.jsonl", "--out", "bins", "--tokenizer", "tokenizer", "--packed-storage", "legacy_npy_pickle")),
-    (("histories", "prepare"), ("pings.csv", "--out", "rows", "--time-format", "epoch_s", "--format", "arrow")),
+    (("histories", "prepare"), ("pings.csv", "--out", "rows", "--dialect", "time_format=epoch_s", "--format", "arrow")),
     (("histories", "decode"), ("{rows/splits/train/*.arrow}",)),
     (("histories", "plan"), ("rows",)),
     (("series",), ("series.yaml",)),

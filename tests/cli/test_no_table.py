@@ -21,7 +21,7 @@ def test_histories_are_planned_where_they_can_be_streamed(form: str, tmp_path: P
         "rtt": [20.0] * 90,
     }
     pl.DataFrame(rows).write_csv(tmp_path / "pings.csv")
-    headrace.prepare(headrace.Histories(source=tmp_path / "pings.csv", time_format="epoch_s", partitions=1, format=form), tmp_path / "out")  # fmt: skip
+    headrace.prepare(headrace.Histories(source=tmp_path / "pings.csv", dialect={"time_format": "epoch_s"}, partitions=1, format=form), tmp_path / "out")  # fmt: skip
     epoch = ["--split", "train", "--ranks", "1", "--batch-size", "2"]
     for words in (["plan"], ["where", "--row", f"part-00000.{form}:1"]):
         done = CliRunner().invoke(app, [words[0], str(tmp_path / "out"), *words[1:], *epoch])

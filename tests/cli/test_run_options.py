@@ -47,7 +47,7 @@ def test_set_replaces_and_nests() -> None:
         record,
         [
             "seed=7",
-            "null_values=[NA, '']",
+            "dialect.null_values=[NA, '']",
             "scaling.target.strategy=per_group",
             "scaling.features=null",
         ],
@@ -55,7 +55,7 @@ def test_set_replaces_and_nests() -> None:
 
     assert {
         "seed": 7,
-        "null_values": ["NA", ""],
+        "dialect": {"null_values": ["NA", ""]},
         "scaling": {"target": {"strategy": "per_group"}, "features": None},
     } == changed
     assert {"seed": 1, "scaling": {"target": {"strategy": "unified"}}} == record

@@ -27,7 +27,7 @@ SOUND: list[dict[str, Any]] = [
     {
         **SPLIT,
         "source": ["a", "b"],
-        "null_values": "NA",
+        "dialect": {"null_values": "NA"},
         "targets": ["x"],
         "types": {"x": "float32"},
         "workers": 2,
@@ -44,7 +44,7 @@ SOUND: list[dict[str, Any]] = [
         "recipe": "histories",
         "source": "pings",
         "max_row_bytes": "8MiB",
-        "time_format": "iso",
+        "dialect": {"time_format": "iso"},
         "memory_limit": 1 << 30,
     },
     {"recipe": "packed_sequences", "blend": "chats.jsonl", "pack_size": 4096},

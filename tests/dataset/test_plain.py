@@ -122,13 +122,13 @@ def test_declared_types_and_nulls_reach_the_batch(tmp_path):
     dataset = headrace.open(
         tmp_path / "a.csv",
         types={"x": "float32", "n": "int64"},
-        null_values=["?"],
+        dialect={"null_values": ["?"]},
         cache_dir=tmp_path / "cache",
     )
     again = headrace.open(
         tmp_path / "a.csv",
         types={"x": "float32", "n": "int64"},
-        null_values=["?"],
+        dialect={"null_values": ["?"]},
         cache_dir=tmp_path / "cache",
     )
 
@@ -152,7 +152,7 @@ def test_a_value_that_is_not_of_its_declared_type_is_an_error_of_the_input_and_n
 
     with pytest.raises(
         InputError,
-        match=r"a\.csv: block 0 .*row 2, column 'x' is 'many': it is declared float; correct the value",
+        match=r"a\.csv: block 0 .*row 2, column 'x' is 'many': it is declared float; correct it",
     ):
         list(dataset.stream(batch_size=2))
 

@@ -163,7 +163,7 @@ def test_an_index_is_for_the_types_and_the_pattern_that_it_was_published_with(
             tmp_path / "raw", cache_dir=tmp_path / "u", types={"n": "int64"}
         ).schema.types[0]
     )
-    assert "it was made with other types or null values" in caplog.messages[0]
+    assert "it was made with other types or another dialect" in caplog.messages[0]
 
 
 def test_a_directory_that_moves_takes_its_index_along(
@@ -301,7 +301,7 @@ def test_an_index_of_other_blocks_is_not_used(
     index = map_index(path)
     altered = replace(index.split("all"), **change)
     path.unlink()  # it is mapped
-    path.write_bytes(stored_bytes([altered], index.schema, index.null_values, index.files))
+    path.write_bytes(stored_bytes([altered], index.schema, index.dialect, index.files))
 
     with caplog.at_level(logging.WARNING):
         assert list(range(10)) == rows_of(headrace.open(raw, cache_dir=tmp_path / "two"))
@@ -325,7 +325,7 @@ def test_a_published_index_with_the_identity_of_other_blocks_is_not_used(
     altered = replace(index.split("all"))
     vars(altered)["identity"] = "0" * 64
     path.unlink()  # it is mapped
-    path.write_bytes(stored_bytes([altered], index.schema, index.null_values, index.files))
+    path.write_bytes(stored_bytes([altered], index.schema, index.dialect, index.files))
     dataset = headrace.open(raw, cache_dir=tmp_path / "two")
 
     assert index.split("all").identity == dataset.split_index().identity

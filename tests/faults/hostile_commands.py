@@ -78,7 +78,7 @@ WORDS: tuple[tuple[str, ...], ...] = (
     ("peek", "raw", "--cache-dir", "notes.txt"), ("peek", "raw", "--cache-dir", "/proc/nope"), ("x" * 100_000,),
     ("peek", "x" * 100_000), ("inspect", "out", "--to", "/proc/nope/page.html"), ("inspect", "out", "--to", "empty"),
     ("split", "raw", *_SPLIT[:-1], "/proc/nope"), ("split", "raw", *_SPLIT[:-1], "notes.txt"),
-    ("split", "raw", *_SPLIT, "--time-format", "%"), ("split", "raw", *_SPLIT, "--time-format", "%Q\x1b"),
+    ("split", "raw", *_SPLIT, "--dialect", "time_format=%"), ("split", "raw", *_SPLIT, "--dialect", "time_format=%Q\x1b"),
     ("split", "--from-env",), ("init", "series", "raw", "--config", "/proc/nope/c.yaml"),
 )  # fmt: skip
 SURROUNDINGS: dict[str, dict[str, str | None]] = {

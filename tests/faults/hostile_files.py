@@ -101,7 +101,7 @@ def reindexed(run: Path, column: str, value: Any) -> Path:
     place = table.schema.get_field_index(column)
     field = INDEX_SCHEMA.field(column)
     table = table.set_column(place, field, pa.array(values, field.type))
-    data = table_bytes(table, index.schema, index.null_values)
+    data = table_bytes(table, index.schema, index.dialect)
     (run / "index.parquet").write_bytes(data)
     return sealed(run, lambda record: record.update(index_digest=sha256_hex(data)))
 

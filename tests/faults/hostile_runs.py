@@ -336,7 +336,7 @@ def seal(run: Path, name: str, before: tuple[str, str]) -> None:
             place = table.schema.get_field_index(column)
             field = table.schema.field(column)
             table = table.set_column(place, field, pa.array(values, field.type))
-        (run / "index.parquet").write_bytes(table_bytes(table, index.schema, index.null_values))
+        (run / "index.parquet").write_bytes(table_bytes(table, index.schema, index.dialect))
     if name == "manifest.json":
         with contextlib.suppress(*UNREADABLE):
             reseal(run, lambda record: None)

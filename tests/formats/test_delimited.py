@@ -89,7 +89,7 @@ def test_a_short_or_long_row_is_an_error_with_its_number(tmp_path: Path, row: by
 
     with pytest.raises(
         InputError,
-        match=rf"part-0\.csv: row 3: it has {row.count(b',') + 1} fields, the header 3: '{row.decode()}'",
+        match=rf"part-0\.csv: row 3: it has {row.count(b',') + 1} fields on line 4, the header 3: '{row.decode()}'",
     ):
         rows(path)
 
@@ -162,14 +162,14 @@ def test_bytes_that_are_not_utf8_are_an_error_with_row_and_byte(
     )
     shard = survey(path, path.name)
 
-    with raised(InputError, row=2, remedy="convert the file to UTF-8"):
+    with raised(InputError, row=2, remedy="give the encoding of the file"):
         [chunk.table(["a"]) for chunk in read_chunks(shard)]
 
 
 def test_a_header_that_is_not_utf8_is_an_error(tmp_path: Path) -> None:
     path = written(tmp_path, b"caf\xe9,b\n1,2\n")
 
-    with raised(InputError, row="line 1", remedy="convert the file to UTF-8"):
+    with raised(InputError, row="line 1", remedy="give the encoding of the file"):
         survey(path, path.name)
 
 

@@ -15,6 +15,7 @@ import headrace
 from headrace.errors import NO_VALUE, HeadraceError
 from headrace.formats.delimited import parse_block
 from headrace.formats.delimited_rows import parse_numbers
+from headrace.formats.dialect import TextDialect
 from headrace.formats.registry import file_type_of_name
 from headrace.formats.shard import Dialect, Shard
 from headrace.formats.text_columns import typed
@@ -164,7 +165,7 @@ def by_way_of_text(
     return typed(
         table,
         {field.name: field.type for field in wanted if field.type in KINDS},
-        absent,
+        TextDialect(null_values=tuple(absent)),
         "part-0.csv",
         0,
     )
@@ -329,7 +330,7 @@ def test_a_damaged_block_is_left_to_the_path_that_names_the_row(damage):
     [
         ("7, 1", "b", " 1", "row 3, column 'b' is ' 1': it is declared int64"),
         ("7,x", "b", "x", "row 3, column 'b' is 'x': it is declared int64"),
-        ("7", None, NO_VALUE, "row 3: it has 1 fields, the header 2: '7'"),
+        ("7", None, NO_VALUE, "row 3: it has 1 fields on line 4, the header 2: '7'"),
     ],
 )
 def test_a_stream_tells_the_row_the_column_and_the_value(tmp_path, line, column, value, told):

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 import headrace
 from headrace.errors import InputError, SettingsError
 from headrace.formats.common_schema import infer_types
+from headrace.formats.dialect import TextDialect
 from headrace.formats.types import type_named
 from laws import examples
 from raised import raised
@@ -69,7 +70,9 @@ def shards_of(directory: Path, parts: list[list[str]]) -> list[tuple[Path, str]]
 
 
 def inferred(directory: Path, parts: list[list[str]], **options: Any) -> str:
-    found = infer_types(shards_of(directory, parts), null_values=NULLS, **options)
+    found = infer_types(
+        shards_of(directory, parts), dialect=TextDialect(null_values=NULLS), **options
+    )
     return found.get("value", "text")
 
 
@@ -176,7 +179,7 @@ def test_values_are_read_as_what_they_say_and_written_again(
 
 
 def settings(source: Path, **more: Any) -> headrace.Rewrite:
-    return headrace.Rewrite(source=source, null_values=NULLS, **more)
+    return headrace.Rewrite(source=source, dialect={"null_values": NULLS}, **more)
 
 
 def test_a_run_of_inferred_types_is_the_run_of_the_types_written_out(tmp_path: Path) -> None:

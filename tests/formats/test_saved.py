@@ -188,7 +188,12 @@ def test_every_recipe_takes_a_saved_dataset(datasets: Any, tmp_path: Path) -> No
         ),
         "rewrite": lambda source: headrace.Rewrite(source=source),
         "histories": lambda source: headrace.Histories(
-            source=source, entity="id", time="t", time_format="iso", peer="prompt", value="x"
+            source=source,
+            entity="id",
+            time="t",
+            dialect={"time_format": "iso"},
+            peer="prompt",
+            value="x",
         ),
     }.items():
         counts = []

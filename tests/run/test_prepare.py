@@ -48,7 +48,7 @@ def run_ids(source: Path, out: Path, **asked: Any) -> str:
 @pytest.mark.parametrize(
     "asked",
     [{"seed": 7}, {"train_ratio": 0.6}, {"split_date": "2024-12-01"}, {"layout": "single"}, {"format": "parquet"}, {"compression": "gz"},
-     {"val_in_test": "drop"}, {"lineage": "columns"}, {"null_values": ["NA"]}, {"types": {"row": "int32"}}, {"time_zone": "Europe/Berlin"}],
+     {"val_in_test": "drop"}, {"lineage": "columns"}, {"dialect": {"null_values": ["NA"]}}, {"types": {"row": "int32"}}, {"time_zone": "Europe/Berlin"}],
     ids=str,
 )  # fmt: skip
 def test_every_setting_that_can_change_a_byte_changes_the_run(

@@ -65,7 +65,7 @@ def write(folder: Path, kind: str) -> Path:
 
 
 def opened(folder: Path, kind: str) -> headrace.Dataset:
-    text = {"types": TYPES, "null_values": [""]} if kind == "csv" else {}
+    text = {"types": TYPES, "dialect": {"null_values": [""]}} if kind == "csv" else {}
     return headrace.open(folder, cache_dir=folder.parent / "cache", **text)
 
 

@@ -118,7 +118,7 @@ def test_the_cutoff_and_the_clock_of_a_run_are_used(tmp_path: Path) -> None:
         time="when",
         entity="who",
         split_date="2025-01-01",
-        time_format="%d/%m/%Y",
+        dialect={"time_format": "%d/%m/%Y"},
     )
     headrace.prepare(split, tmp_path / "out")
     dataset = headrace.open(tmp_path / "out")

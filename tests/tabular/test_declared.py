@@ -130,7 +130,7 @@ def test_a_text_that_is_no_number_is_an_error_unless_it_means_missing():
         match=r"dataframe block 0: tab_field_list: row 2, column 'x' is 'n/a': it is declared double",
     ):
         rows_of(table, config)
-    assert math.isnan(rows_of(table.slice(0, 2), config, null_values=["n/a"])[1]["x"])
+    assert math.isnan(rows_of(table.slice(0, 2), config, dialect={"null_values": ["n/a"]})[1]["x"])
     assert [1.0, 2.5] == [lenient[0]["x"], lenient[2]["x"]]
     assert math.isnan(lenient[1]["x"])
 
@@ -227,7 +227,7 @@ def test_a_refused_change_changes_nothing(act, fields):
         ({"dataframe": pa.table(COLUMNS), "number_type": "half"}, {"remedy": "float32"}),
         ({"dataframe": pa.table(COLUMNS), "bad_numbers": "zero"}, {"remedy": "error"}),
         (
-            {"dataframe": pa.table(COLUMNS), "null_values": "NA"},
+            {"dataframe": pa.table(COLUMNS), "dialect": {"null_values": "NA"}},
             {"setting": "null_values", "value": "NA"},
         ),
     ],

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from headrace.cli.settings_flags import null_values_of, types_of, unless_given
+from headrace.cli.settings_flags import types_of, unless_given
 
 if TYPE_CHECKING:
     from headrace.dataset.index import SplitIndex
@@ -57,8 +57,15 @@ class PlainShards:
             ),
         ),
     ] = None
-    null_values: Annotated[
-        list[str] | None, unless_given(help="Text that means missing in typed columns; repeatable.")
+    dialect: Annotated[
+        str | None,
+        unless_given(
+            metavar="NAME=VALUE,...",
+            help=(
+                "How plain CSV or TSV shards are written, e.g. encoding=latin-1,decimal=,: quoting,"
+                " escape, encoding, decimal, thousands, null_values, time_format."
+            ),
+        ),
     ] = None
     cache_dir: Annotated[
         Path | None,
@@ -69,9 +76,11 @@ class PlainShards:
 
     def options(self) -> dict[str, Any]:
         """Return keyword arguments of `open` and `Rewrite`. Raises `SettingsError`."""
+        from headrace.formats.dialect import PLAIN, dialect_of  # with pydantic
+
         return {
             "types": types_of(self.types),
-            "null_values": null_values_of(self.null_values),
+            "dialect": PLAIN if self.dialect is None else dialect_of(self.dialect),
             "cache_dir": self.cache_dir,
         }
 

@@ -22,6 +22,7 @@ from headrace.dataset.verify import Check
 from headrace.engine.local import run_tasks
 from headrace.errors import CorruptShard
 from headrace.formats.content import NOTHING, Repeated, among, count_sorted, row_digests, tagged
+from headrace.formats.dialect import dialect_of
 from headrace.gate.json import find_object, interpreting
 from headrace.recipe import recipe_of_run
 from headrace.settings import Duplicates
@@ -44,7 +45,7 @@ def roles_of(dataset: IndexedDataset) -> dict[str, Any]:
     with interpreting(path):
         roles: dict[str, Any] = {
             "targets": tuple(settings.get("targets") or ()),
-            "null_values": tuple(settings.get("null_values") or ()),
+            "null_values": dialect_of(settings.get("dialect") or {}).null_values,
             "label_horizon": settings.get("label_horizon"),
             "cutoff_us": manifest.metadata.get("cutoff_us"),
         }

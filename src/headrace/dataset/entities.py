@@ -370,7 +370,7 @@ def _texts_of(dataset: IndexedDataset, split: str, column: str) -> TextsOf:
     index, read, nulls = (
         dataset.split_index(split),
         dataset.block_reader(split),
-        dataset.index.null_values,
+        dataset.index.dialect,
     )
     traced = column == TRACES[0] and _are_traced(dataset)
 
@@ -390,7 +390,7 @@ def _texts_of(dataset: IndexedDataset, split: str, column: str) -> TextsOf:
             joined = pc.binary_join_element_wise(*texts, pa.scalar(":", pa.large_string()))
             return pa.chunked_array([joined]), np.repeat(np.arange(len(sizes)), sizes)
         try:
-            return as_text(table[column], nulls, column), np.arange(table.num_rows)
+            return as_text(table[column], nulls.null_values, column), np.arange(table.num_rows)
         except InputError as error:
             raise error.at(path=dataset.root) from error.__cause__
 

@@ -29,7 +29,8 @@ import pyarrow.parquet as pq
 
 from headrace.arrays import I64, offsets_from_lengths
 from headrace.digest import canonical_json, loads
-from headrace.errors import CorruptShard
+from headrace.errors import CorruptShard, SettingsError
+from headrace.formats.dialect import TextDialect
 
 
 def text_array(texts: Sequence[str]) -> pa.LargeStringArray:
@@ -257,52 +258,52 @@ INDEX_SCHEMA = pa.schema(
     ]
 )
 _SCHEMA_KEY = b"headrace.schema"
-_NULLS_KEY = b"headrace.null_values"
+_DIALECT_KEY = b"headrace.dialect"
 
 
-def index_bytes(rows: Sequence[IndexRow], schema: pa.Schema, null_values: Sequence[str]) -> bytes:
+def index_bytes(rows: Sequence[IndexRow], schema: pa.Schema, dialect: TextDialect) -> bytes:
     """Encode index.parquet: one row per block, with the logical schema in the metadata."""
     columns = []
     for column in INDEX_SCHEMA:
         columns.append(pa.array([getattr(row, column.name) for row in rows], column.type))
-    return table_bytes(pa.Table.from_arrays(columns, schema=INDEX_SCHEMA), schema, null_values)
+    return table_bytes(pa.Table.from_arrays(columns, schema=INDEX_SCHEMA), schema, dialect)
 
 
-def table_bytes(table: pa.Table, schema: pa.Schema, null_values: Sequence[str]) -> bytes:
+def table_bytes(table: pa.Table, schema: pa.Schema, dialect: TextDialect) -> bytes:
     """Encode a table of blocks in `INDEX_SCHEMA` as index.parquet."""
     sink = io.BytesIO()
-    table = table.replace_schema_metadata(columns_metadata(schema, null_values))
+    table = table.replace_schema_metadata(columns_metadata(schema, dialect))
     pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
     return sink.getvalue()
 
 
-def columns_metadata(schema: pa.Schema, null_values: Sequence[str]) -> dict[bytes, bytes]:
-    """Encode the logical schema and the texts that mean null, for the metadata of an index file."""
+def columns_metadata(schema: pa.Schema, dialect: TextDialect) -> dict[bytes, bytes]:
+    """Encode the logical schema and the dialect of text, for the metadata of an index file."""
     schema_bytes = base64.b64encode(schema.serialize().to_pybytes())
-    return {_SCHEMA_KEY: schema_bytes, _NULLS_KEY: canonical_json(list(null_values))}
+    return {_SCHEMA_KEY: schema_bytes, _DIALECT_KEY: canonical_json(dialect.stored())}
 
 
-def columns_of(metadata: Mapping[bytes, bytes]) -> tuple[pa.Schema, tuple[str, ...]]:
-    """Decode the schema and the texts of `columns_metadata`.
+def columns_of(metadata: Mapping[bytes, bytes]) -> tuple[pa.Schema, TextDialect]:
+    """Decode the schema and the dialect of `columns_metadata`.
 
     Raises one of the errors that `read_index` catches.
     """
     schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(metadata[_SCHEMA_KEY])))
-    null_values = loads(metadata[_NULLS_KEY])
-    if not isinstance(null_values, list) or not all(isinstance(text, str) for text in null_values):
-        raise ValueError("its null values are not a list of texts")
-    return schema, tuple(null_values)
+    try:
+        return schema, TextDialect(**loads(metadata[_DIALECT_KEY]))
+    except SettingsError as error:
+        raise ValueError(f"its dialect is none: {error}") from None
 
 
 class Index(ABC):
     """The blocks of all splits.
 
-    schema: the logical columns; null_values: texts that mean null in typed columns.
+    schema: the logical columns; dialect: of text files.
     """
 
-    def __init__(self, schema: pa.Schema, null_values: tuple[str, ...]) -> None:
+    def __init__(self, schema: pa.Schema, dialect: TextDialect) -> None:
         self.schema = schema
-        self.null_values = null_values
+        self.dialect = dialect
 
     @abstractmethod
     def split(self, split: str) -> SplitIndex:
@@ -320,10 +321,10 @@ class RunIndex(Index):
         self,
         table: pa.Table,
         schema: pa.Schema,
-        null_values: tuple[str, ...],
+        dialect: TextDialect,
         cells: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
-        super().__init__(schema, null_values)
+        super().__init__(schema, dialect)
         self.table = table
         self._cells = cells
 

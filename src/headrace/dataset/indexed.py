@@ -21,6 +21,7 @@ from headrace.dataset.manifest import in_usual_order
 from headrace.dataset.sound import damaged
 from headrace.digest import checksum_bytes
 from headrace.errors import CorruptShard, InputError, SettingsError, setting, setting_name
+from headrace.formats.dialect import TextDialect
 from headrace.formats.names import partition_of
 from headrace.formats.parquet import Stamp, fact_of, stamp_of
 from headrace.formats.partitions import with_partition
@@ -152,15 +153,13 @@ class IndexedDataset(ABC):
         """
         index = self.split_index(split)
         if files is not None:
-            return BlockReader(self.root, index, self.index.null_values, files)
+            return BlockReader(self.root, index, self.index.dialect, files)
         if (index.split, verify) not in self._readers:
             if verify == "first_touch":
                 checked = index
             else:
                 checked = replace(index, checksums=())
-            self._readers[index.split, verify] = BlockReader(
-                self.root, checked, self.index.null_values
-            )
+            self._readers[index.split, verify] = BlockReader(self.root, checked, self.index.dialect)
         return self._readers[index.split, verify]
 
 
@@ -177,10 +176,10 @@ class BlockReader:
         self,
         root: Path,
         index: SplitIndex,
-        null_values: Sequence[str],
+        dialect: TextDialect,
         files: FileCache | None = None,
     ) -> None:
-        self._root, self._index, self._null_values = root, index, tuple(null_values)
+        self._root, self._index, self._dialect = root, index, dialect
         self._remote = place_of(root).reads == "requests"
         if self._remote:
             self._files = files
@@ -231,7 +230,7 @@ class BlockReader:
                 length=int(index.length[number]),
                 target=target,
                 names=names,
-                null_values=self._null_values,
+                dialect=self._dialect,
                 pages="trust" if checksum else "check",
                 content=content,
                 # of a plain shard that was changed, more is known after it was read
@@ -241,7 +240,7 @@ class BlockReader:
             if copy is None or copy.exists():
                 raise
             # Another process has just deleted the copy to make room.
-            return BlockReader(self._root, index, self._null_values)(number, columns)
+            return BlockReader(self._root, index, self._dialect)(number, columns)
         if index.stamps is not None:
             self._check_unchanged(shard, path, word, index.stamps[shard], copy)
         if partition:

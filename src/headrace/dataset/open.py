@@ -107,7 +107,7 @@ class Fold(IndexedDataset):
     def index(self) -> Index:
         """The blocks of all splits of the fold."""
         run = self._run.index
-        return RunIndex(run.table, run.schema, run.null_values, self._cells)
+        return RunIndex(run.table, run.schema, run.dialect, self._cells)
 
     @property
     def contents(self) -> str:

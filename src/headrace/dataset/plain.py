@@ -44,6 +44,7 @@ from headrace.digest import canonical_json, sha256_hex
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import CorruptShard, InputError, SettingsError, StoreError
 from headrace.formats.common_schema import common_schema, with_content
+from headrace.formats.dialect import PLAIN, TextDialect
 from headrace.formats.listing import Listing, home_of, list_files
 from headrace.formats.names import in_order
 from headrace.formats.partitions import partition_types, stored
@@ -109,7 +110,7 @@ class _Asked:
         self,
         entries: Sequence[str | Path],
         types: Mapping[str, str] | None,
-        null_values: Sequence[str],
+        dialect: TextDialect,
         cache_dir: str | Path | None,
         workers: int | None,
         on_progress: OnProgress,
@@ -129,7 +130,7 @@ class _Asked:
                 ),
             )
         self.types = {name: type_named(word) for name, word in (types or {}).items()}
-        self.null_values = tuple(null_values)
+        self.dialect = dialect
         self.workers = workers
         self.on_progress = on_progress
         self.listing = listing = list_files(entries, splits="keep")
@@ -138,7 +139,7 @@ class _Asked:
         else:
             home, pattern = (None, "")
         self.partitions = partition_types(listing.names)
-        reading: list[object] = [dict(sorted((types or {}).items())), list(null_values)]
+        reading: list[object] = [dict(sorted((types or {}).items())), dialect.stored()]
         if self.partitions:  # keeps the keys of other sources unchanged
             reading.append([[name, str(type_)] for name, type_ in self.partitions.items()])
         self.files = sha256_hex(canonical_json([listing.digest(home), *reading]))
@@ -158,8 +159,8 @@ class _Asked:
         for name in self.types:
             if name in index.schema.names:
                 types[name] = index.schema.field(name).type
-        if types != self.types or index.null_values != self.null_values:
-            return "it was made with other types or null values"
+        if types != self.types or index.dialect != self.dialect:
+            return "it was made with other types or another dialect"
         if index.files != self.files:
             return "files came, went or changed after it was made"
         files_of = files_of_splits(self.listing)
@@ -296,7 +297,7 @@ class _Asked:
             listing,
             kinds=self.types,
             partitions=self.partitions,
-            null_values=self.null_values,
+            dialect=self.dialect,
             workers=workers,
             files=self.files,
             on_progress=report,
@@ -307,7 +308,7 @@ def open_plain(
     source: str | Path | Sequence[str | Path],
     *,
     types: Mapping[str, str] | None = None,
-    null_values: Sequence[str] = (),
+    dialect: TextDialect = PLAIN,
     cache_dir: str | Path | None = None,
     workers: int | None = None,
     on_progress: OnProgress = lambda done, total: None,
@@ -315,8 +316,8 @@ def open_plain(
     """Open a directory, a file, a glob, or a list of them.
 
     For one directory or glob, the splits are those in the names of files, if any (see
-    `formats.names`). types: of columns of CSV and TSV files, which are text otherwise; null_values:
-    texts that mean null in those. on_progress: called with (files read, files) while an index is
+    `formats.names`). types: of columns of CSV and TSV files, which are text otherwise; dialect: how
+    those are written. on_progress: called with (files read, files) while an index is
     built. Files without rows are skipped, and the log names them. Raises `InputError` if a file
     cannot be read, the files differ in their columns, or none has any content; `SettingsError` on
     unknown types.
@@ -331,7 +332,7 @@ def open_plain(
                 f"{type(source).__name__} of {type(entry).__name__} is neither paths nor a table",
                 remedy="give paths, or make a table of the rows, such as with polars.DataFrame(…)",
             )
-    request = _Asked(entries, types, null_values, cache_dir, workers, on_progress)
+    request = _Asked(entries, types, dialect, cache_dir, workers, on_progress)
     return _opened(request, request.index("loud"))
 
 
@@ -350,19 +351,19 @@ def publish_index(  # noqa: PLR0913 - the arguments are settings
     *,
     location: Place | None = None,
     types: Mapping[str, str] | None = None,
-    null_values: Sequence[str] = (),
+    dialect: TextDialect = PLAIN,
     cache_dir: str | Path | None = None,
     workers: int | None = None,
     on_progress: OnProgress = lambda done, total: None,
 ) -> PublishedIndex:
     """Publish the index of a directory, a file or a glob, for all later opens with the same types
-    and nulls.
+    and dialect.
 
     location: "beside" the shards, in a directory called .headrace; or in the "cache" alone; None:
     beside them, or in the cache if that directory cannot be written. An index that matches the
     files is left as it is. Raises as `open_plain`, and `StoreError` if the index cannot be written.
     """
-    request = _Asked([source], types, null_values, cache_dir, workers, on_progress)
+    request = _Asked([source], types, dialect, cache_dir, workers, on_progress)
     was_cached = False
     with suppress(CorruptShard):
         request.mapped()
@@ -420,15 +421,16 @@ def build(  # noqa: PLR0913 - all that an index is made of
     *,
     kinds: Mapping[str, pa.DataType],
     partitions: Mapping[str, pa.DataType],
-    null_values: Sequence[str],
+    dialect: TextDialect,
     workers: int,
     files: str,
     on_progress: OnProgress = lambda done, total: None,
 ) -> bytes:
     """Build the index of the listed files as the bytes of a file; see `stored_index`.
 
-    kinds: types of CSV and TSV columns. partitions: types of columns in names. files: a digest of
-    the files, kept in the index. on_progress: called with (files done, files) from any thread.
+    kinds: types of CSV and TSV columns. partitions: types of columns in names. dialect: of CSV and
+    TSV files. files: a digest of the files, kept in the index. on_progress: called with (files
+    done, files) from any thread.
     Raises `InputError` if a file cannot be read or files differ in their columns, `SettingsError`
     on types of columns that no text file has.
     """
@@ -450,7 +452,9 @@ def build(  # noqa: PLR0913 - all that an index is made of
             last = None
             if distinct:
                 last = distinct[-1]
-            shard, spans = look(listing.path(number), listing.names[number], last, partitions)
+            shard, spans = look(
+                listing.path(number), listing.names[number], last, partitions, dialect
+            )
             if shard.dialect is not None and kinds:  # the declared types of text columns
                 declared_types = {
                     name: type_ for name, type_ in kinds.items() if name not in shard.partition
@@ -493,7 +497,7 @@ def build(  # noqa: PLR0913 - all that an index is made of
     spans = np.concatenate([blocks for _, _, _, blocks in results])
     partitioned = tuple(with_content(shards)[0].partition)
     splits = _splits(listing, formats, counts, spans, schema, partitioned)
-    return stored_bytes(splits, schema, null_values, files)
+    return stored_bytes(splits, schema, dialect, files)
 
 
 def _distinct(shards: Sequence[Shard]) -> list[Shard]:

@@ -34,6 +34,7 @@ from headrace.dataset.index import (
 from headrace.dataset.sound import LARGEST
 from headrace.digest import canonical_json
 from headrace.errors import CorruptShard
+from headrace.formats.dialect import TextDialect
 from headrace.gate.arrow import ArrowFile
 from headrace.gate.cache_entry import Sealing, content_bytes, identity_in
 from headrace.gate.mapped import Identity, map_bytes
@@ -74,13 +75,13 @@ class StoredIndex(Index):
         self,
         splits: Mapping[str, SplitIndex],
         schema: pa.Schema,
-        null_values: tuple[str, ...],
+        dialect: TextDialect,
         *,
         data: pa.Buffer,
         files: str,
         digest: str,
     ) -> None:
-        super().__init__(schema, null_values)
+        super().__init__(schema, dialect)
         self.splits = splits
         self.data = data
         self.files = files
@@ -92,7 +93,7 @@ class StoredIndex(Index):
 
 
 def stored_bytes(
-    splits: Sequence[SplitIndex], schema: pa.Schema, null_values: Sequence[str], files: str
+    splits: Sequence[SplitIndex], schema: pa.Schema, dialect: TextDialect, files: str
 ) -> bytes:
     """Encode such a file. files: a SHA-256 of the indexed files and of how they are read."""
 
@@ -117,7 +118,7 @@ def stored_bytes(
         *(numbers(name) for name in (*_OF_BLOCKS, "stamps")),
     ]
     metadata = {
-        **columns_metadata(schema, null_values),
+        **columns_metadata(schema, dialect),
         _VERSION_KEY: b"%d" % VERSION,
     }
     if splits and splits[0].partitioned:
@@ -172,7 +173,7 @@ def parse_stored(source: Any, path: Path, identity: Identity | None = None) -> S
         if not file.schema.equals(_STORED):
             raise ValueError("its columns are not those of an index")
         batch = next(file.batches())
-        schema, null_values = columns_of(metadata)
+        schema, dialect = columns_of(metadata)
         partitioned = tuple(map(str, json.loads(metadata.get(_PARTITIONED_KEY, b"[]"))))
         if not set(partitioned) <= set(schema.names):
             raise ValueError("columns that names hold are not in its schema")
@@ -197,7 +198,7 @@ def parse_stored(source: Any, path: Path, identity: Identity | None = None) -> S
         if len(splits) != batch.num_rows:
             raise ValueError("a split is in it twice")
         files = identity_in(data).hex()
-        return StoredIndex(splits, schema, null_values, data=data, files=files, digest=digest.hex())
+        return StoredIndex(splits, schema, dialect, data=data, files=files, digest=digest.hex())
     except (
         OSError,
         pa.ArrowException,

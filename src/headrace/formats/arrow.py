@@ -15,6 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from headrace.errors import CorruptShard, InputError
+from headrace.formats.dialect import PLAIN, TextDialect
 from headrace.formats.registry import FileType, open_bytes, read_whole
 from headrace.formats.shard import BlockRead, FormatCode, Shard, Span, TableChunk, column_name
 from headrace.formats.types import Target, in_schema
@@ -49,7 +50,12 @@ class ArrowCode(FormatCode):
     """Reads record batches of files and streams."""
 
     def survey(
-        self, path: Path, name: str, file_type: FileType, signature: Sequence[str] | None = None
+        self,
+        path: Path,
+        name: str,
+        file_type: FileType,
+        signature: Sequence[str] | None = None,
+        dialect: TextDialect = PLAIN,
     ) -> Shard:
         """Read columns and types from the footer of a file or the head of a stream."""
         shard = Shard.unread(path, name, file_type)

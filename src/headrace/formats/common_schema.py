@@ -29,6 +29,7 @@ import pyarrow.compute as pc
 
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import InputError
+from headrace.formats.dialect import PLAIN, TextDialect
 from headrace.formats.shard import Shard
 from headrace.formats.source import read_chunks, survey
 from headrace.formats.text_columns import nulled
@@ -180,7 +181,7 @@ def infer_types(
     files: Sequence[tuple[Path, str]],
     *,
     signature: Sequence[str] | None = None,
-    null_values: Sequence[str] = (),
+    dialect: TextDialect = PLAIN,
     keep: Collection[str] = (),
     workers: int | None = None,
 ) -> dict[str, str]:
@@ -196,7 +197,7 @@ def infer_types(
         """Return the words that hold all values of each column with values; columns of other
         formats map to None.
         """
-        shard = survey(path, name, signature)
+        shard = survey(path, name, signature, dialect=dialect)
         if shard.dialect is None:
             return dict.fromkeys(shard.schema.names)
         words_of: dict[str, tuple[str, ...]] = {}
@@ -206,7 +207,7 @@ def infer_types(
             ]
             table = chunk.table(open_)
             for column in open_:
-                values = nulled(table[column], ("", *null_values)).drop_null()
+                values = nulled(table[column], ("", *dialect.null_values)).drop_null()
                 if len(values):
                     words_of[column] = _holding(values, words_of.get(column, _WORDS))
         return words_of

@@ -22,8 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.arrays import I64, Bools
-from headrace.errors import InputError, setting_name
-from headrace.formats.text_columns import MEANS_MISSING
+from headrace.errors import InputError, setting, setting_name
+from headrace.formats.text_columns import MEANS_MISSING, null_setting
 from headrace.formats.type_words import DATE_WORDS
 from headrace.formats.types import is_text
 
@@ -132,6 +132,28 @@ def parse_in_turn(column: pa.ChunkedArray, forms: Sequence[str]) -> I64:
             break
         micros = np.where(unread, parse_dates(column, form).micros, micros)
     return micros
+
+
+def typed_times(
+    column: pa.ChunkedArray, type_: pa.DataType, forms: Sequence[str]
+) -> pa.ChunkedArray:
+    """Convert texts of these forms to a type of dates or times.
+
+    Raises `InputError` with row and value, also for a time of day that a date cannot hold.
+    """
+    micros = parse_in_turn(column, forms)
+    missing = micros == MISSING
+    unread = missing & _valid(column)
+    if pa.types.is_date(type_):
+        unread |= ~missing & (micros % DAY_US != 0)
+    if unread.any():
+        row = int(np.flatnonzero(unread)[0])
+        value = str(column[row].as_py())
+        raise InputError(
+            f"it is declared {type_}", row=row + 1, value=value, remedy=advice(value, forms[0])
+        )
+    stamps = pa.array(micros, pa.timestamp("us", getattr(type_, "tz", None)), mask=missing)
+    return pa.chunked_array([stamps.cast(type_)])
 
 
 def _valid(column: pa.ChunkedArray) -> Bools:
@@ -524,31 +546,35 @@ _LOOKS_ISO = re.compile(
 _LIKELY = 1900, 2200  # numbers that give other years are probably in another unit
 
 
-def advice(value: object, date_format: str, setting: str = "time_format") -> str:
-    """Advise on a value that does not match `date_format`; setting: the name of the caller's
-    option.
-    """
+def time_setting(*words: str) -> str:
+    """Write the part of the dialect that names a form of times."""
+    return setting("dialect", *({"time_format": word} for word in words))
+
+
+def advice(value: object, date_format: str) -> str:
+    """Advise on a value that does not match `date_format`."""
     text = None
     if isinstance(value, str):
         text = value
     if text is not None and text.strip() != text:
         return "which has blanks around it; remove them"
     if text in MEANS_MISSING:
-        return f'which is not a date; if it means missing, give null_values=["{text}"]'
+        return f"which is not a date; if it means missing, give {null_setting(text)}"
     number = None
     with suppress(ValueError, OverflowError):
         number = None
         if isinstance(value, int | float | str) and not isinstance(value, bool):
             number = float(value)
     words = [
-        f'{setting}="{word}"{example}'
+        f"{time_setting(word)}{example}"
         for word, example in (*_likely_units(number, date_format), *_patterns(value))
     ]
     if words:
         return f"no date of form {date_format}; give {' or '.join(words)}"
-    if text is not None and (problem := _iso_fault(text, date_format, setting)) is not None:
+    if text is not None and (problem := _iso_fault(text, date_format)) is not None:
         return problem
-    return f"no date of form {date_format}; correct it, or give {setting}="
+    form = time_setting("%d.%m.%Y")
+    return f"no date of form {date_format}; correct it, or give its form, such as {form}"
 
 
 def _likely_units(number: float | None, date_format: str) -> list[tuple[str, str]]:
@@ -604,7 +630,7 @@ def _patterns(value: object) -> list[tuple[str, str]]:
     return []
 
 
-def _iso_fault(text: str, date_format: str, setting: str) -> str | None:
+def _iso_fault(text: str, date_format: str) -> str | None:
     """Explain why a text that looks like an ISO date is not one; None if it does not look
     like one.
     """
@@ -620,5 +646,5 @@ def _iso_fault(text: str, date_format: str, setting: str) -> str | None:
     if re.search(r"[ Tt]24(:|$)", text):
         return "which is the end of a day; write 00:00 of the next day"
     if date_format not in ("auto", "iso"):
-        return f'no date of form {date_format}; give {setting}="iso"'
+        return f"no date of form {date_format}; give {time_setting('iso')}"
     return "which is not an existing day or time of day; correct it"

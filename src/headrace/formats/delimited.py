@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,17 +26,25 @@ from typing import Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.arrays import I64, Bools
-from headrace.errors import InputError
+from headrace.errors import InputError, setting
 from headrace.formats import records
-from headrace.formats.delimited_rows import DelimitedChunk, parse_numbers
+from headrace.formats.decoding import decoded, not_utf8
+from headrace.formats.delimited_rows import (
+    DelimitedChunk,
+    lines_before,
+    parse_numbers,
+    quotes_remedy,
+    unescaped,
+)
+from headrace.formats.dialect import PLAIN, UTF8, TextDialect
 from headrace.formats.registry import (
     LARGEST_RECORD,
     SEPARATOR_NAMES,
-    Compression,
     FileType,
-    open_bytes,
+    open_text,
     reading,
     too_long,
 )
@@ -53,9 +62,11 @@ from headrace.formats.shard import (
 from headrace.formats.text_columns import typed
 from headrace.formats.types import Target, is_text
 from headrace.formats.write import BLOCK_BYTES, HashingFile, TextSink, block_bytes, cut_blocks
+from headrace.storage.places import place_of
 
 CHUNK_BYTES = 32 << 20
 _HEAD_BYTES = 1 << 20
+LITERAL_QUOTES = setting("dialect", {"quoting": "none"})
 
 
 def survey(
@@ -63,31 +74,38 @@ def survey(
     name: str,
     file_type: FileType,
     signature: Sequence[str] | None = None,
+    dialect: TextDialect = PLAIN,
+    *,
     text: bytes | None = None,
 ) -> Shard:
-    """Read columns and dialect from the first record; the separator need not match the file name.
+    """Read columns and separator from the first record; the latter need not match the file name.
 
     signature: names for files without a header; a first record equal to it is still taken as a
     header. text: the content, if it is not the file's own bytes; `parse_block` parses the part
-    after its header. Raises `InputError` on an empty file without signature, a blank first line,
-    repeated names, bytes that are not UTF-8, and if two separators would fit.
+    after its header, and is UTF-8. Raises `InputError` on an empty file without signature, a blank
+    first line, repeated names, bytes that are not of the encoding, and if two separators would fit.
     """
     shard = Shard.unread(path, name, file_type)
     if text is None:
-        head, reads = _head(path, file_type.compression)
+        head, reads = _head(shard, dialect)
     else:
         head, reads = (text, "all")
     bom = head.startswith(BOM)
     text_start = 0
     if bom:
         text_start = len(BOM)
-    ends = records.record_ends(records.as_bytes(head))
+    marked = records.mark(head, dialect)
+    ends = records.record_ends(marked.marks, marked.quotes)
     if signature is None:
         width = None
     else:
         width = len(signature)
     separator = _find_separator(
-        path, head[text_start:], expected=file_type.format.separator, width=width, reads=reads
+        path,
+        records.mark(head[text_start:], dialect),
+        expected=file_type.format.separator,
+        width=width,
+        reads=reads,
     )
     if not len(ends) or text_start == len(head):
         if signature is None:
@@ -102,7 +120,7 @@ def survey(
     else:
         first = head[text_start : int(ends[0])]
         newline = "\r\n" if first.endswith(b"\r\n") else "\n"
-        names = _names_in(path, first, separator, signature)
+        names = _names_in(path, first, Dialect(separator, newline, text=dialect), signature)
         header_bytes = int(ends[0])
         if signature is not None and names != list(signature):
             names = list(signature)
@@ -114,12 +132,15 @@ def survey(
         content="table",
         schema=pa.schema([(column, pa.string()) for column in columns]),
         null_columns=frozenset(columns),
-        dialect=Dialect(separator, newline, bom, header_bytes),
+        # what is written of other encodings has no mark
+        dialect=Dialect(
+            separator, newline, bom and dialect.encoding == UTF8, header_bytes, dialect
+        ),
     )
 
 
 def _names_in(
-    path: Path, first: bytes, separator: str, signature: Sequence[str] | None
+    path: Path, first: bytes, dialect: Dialect, signature: Sequence[str] | None
 ) -> list[str]:
     """Return the fields of the first record, which may be a header or a row of the signature."""
     if (signature is None or len(signature) != 1) and not first.strip(b"\r\n"):
@@ -128,13 +149,13 @@ def _names_in(
             path=path,
             remedy="remove the blank lines before it",
         )
-    names = _split_header(path, first, separator)
+    names = _split_header(path, first, dialect)
     if signature is None and any("\0" in name for name in names):
         raise InputError(
             "a column name holds a zero byte",
             path=path,
             row="line 1",
-            remedy="convert the file to UTF-8 (it may be UTF-16)",
+            remedy=f"if it is UTF-16, give {setting('dialect', {'encoding': 'utf-16'})}",
         )
     if signature is not None and len(names) != len(signature):
         raise InputError(
@@ -152,10 +173,15 @@ class DelimitedCode(FormatCode):
     joined_by_bytes = True
 
     def survey(
-        self, path: Path, name: str, file_type: FileType, signature: Sequence[str] | None = None
+        self,
+        path: Path,
+        name: str,
+        file_type: FileType,
+        signature: Sequence[str] | None = None,
+        dialect: TextDialect = PLAIN,
     ) -> Shard:
-        """Read columns and dialect from the first record; see `survey`."""
-        return survey(path, name, file_type, signature)
+        """Read columns and separator from the first record; see `survey`."""
+        return survey(path, name, file_type, signature, dialect)
 
     def read(
         self,
@@ -169,31 +195,46 @@ class DelimitedCode(FormatCode):
         return chunks(shard)
 
     def blocks(self, shard: Shard) -> list[Span]:
-        """Cut uncompressed text on record borders; a compressed file is one block."""
+        """Cut uncompressed text on record borders.
+
+        A compressed file is one block, and so is one in an encoding that is not read from the
+        middle.
+        """
         assert shard.dialect is not None
-        if shard.file_type.compression != "none":
+        width = shard.dialect.text.bytes_of_character
+        if shard.file_type.compression != "none" or width is None:
             return super().blocks(shard)
 
         def blank(data: records.Data, ends: I64) -> Bools:
             return records.blank(records.as_bytes(data), ends) & (len(shard.schema) > 1)
 
         skip = shard.dialect.header_bytes
-        return cut_blocks(record_blocks(shard, BLOCK_BYTES, skip), skip, blank)
+        parts = ((part.marks, part.quotes) for part in record_blocks(shard, BLOCK_BYTES, skip))
+        spans = cut_blocks(parts, skip, blank)
+        if shard.dialect.text.encoding == UTF8:
+            return spans
+        return _encoded_spans(shard, spans, width)
 
     def read_block(self, block: BlockRead, target: Target) -> pa.Table:
         """Parse a byte range; one at offset 0 begins with the header of its file."""
         assert block.separator is not None
         schema = target.schema
+        dialect = block.dialect
         with block_bytes(block) as data:
+            if dialect.encoding != UTF8:
+                data = decoded(data, block.path, _encoding_of(block, data))
+            whole = len(data)
             if block.offset == 0:
-                data = without_header(data)
-            table = parse_numbers(
-                data,
-                separator=block.separator,
-                names=block.names,
-                schema=schema,
-                null_values=block.null_values,
-            )
+                data = without_header(data, dialect)
+            table = None
+            if dialect.plain_records and dialect.plain_numbers:
+                table = parse_numbers(
+                    data,
+                    separator=block.separator,
+                    names=block.names,
+                    schema=schema,
+                    null_values=dialect.null_values,
+                )
             if table is None:
                 shard = Shard(
                     path=block.path,
@@ -202,15 +243,18 @@ class DelimitedCode(FormatCode):
                     mtime_ns=0,
                     file_type=block.file_type,
                     schema=pa.schema([(name, pa.string()) for name in block.names]),
-                    dialect=Dialect(block.separator, "\n"),
+                    dialect=Dialect(block.separator, "\n", text=dialect),
                 )
-                table = parse_block(data, shard, schema.names)
+                offset = None
+                if block.offset == 0 or dialect.encoding == UTF8:
+                    offset = block.offset + whole - len(data)
+                table = parse_block(data, shard, schema.names, offset)
         types = {}
         for field in schema:
             if not is_text(field.type):
                 types[field.name] = field.type
         try:
-            return typed(table, types, block.null_values, block.path, 0).cast(schema)
+            return typed(table, types, dialect, block.path, 0).cast(schema)
         except InputError as error:
             error.row = f"{block.words}, row {error.row}"
             raise
@@ -235,84 +279,182 @@ def chunks(shard: Shard, chunk_bytes: int = CHUNK_BYTES) -> Iterator[DelimitedCh
     """
     assert shard.dialect is not None
     first_row = 0
-    for data, quotes in record_blocks(shard, chunk_bytes, shard.dialect.header_bytes):
-        chunk = _chunk(shard, data, quotes, first_row)
+    offset = shard.dialect.header_bytes
+    for part in record_blocks(shard, chunk_bytes, offset):
+        chunk = _chunk(shard, part, first_row, offset)
+        offset += len(part.data)
         if chunk.rows:
             yield chunk
         first_row += chunk.rows
 
 
-def without_header(data: bytes) -> bytes:
+def _encoded_spans(shard: Shard, spans: Sequence[Span], width: int) -> list[Span]:
+    """Convert spans of UTF-8 text to those of the bytes of its file.
+
+    width: bytes of a character; in UTF-16, some take two such.
+    """
+    assert shard.dialect is not None
+    text = shard.dialect.text
+
+    def encoded_bytes(size: int) -> int:
+        counted = 0
+        while size:
+            part = records.as_bytes(stream.read(min(size, CHUNK_BYTES)))
+            size -= len(part)
+            counted += int(np.count_nonzero(part & 0xC0 != 0x80))
+            if width == 2:
+                counted += int(np.count_nonzero(part >= 0xF0))
+        return counted * width
+
+    result = []
+    with reading(shard.path), open_text(shard.path, "none", text) as stream:
+        offset = encoded_bytes(shard.dialect.header_bytes)
+        for span in spans:
+            length = encoded_bytes(span.length)
+            result.append(replace(span, offset=offset, length=length))
+            offset += length
+    return result
+
+
+def _encoding_of(block: BlockRead, data: bytes) -> str:
+    """Return the encoding of a block with its byte order, which the first bytes of the file say."""
+    start = data[:4]
+    if block.offset and block.dialect.encoding != block.dialect.of_file(b""):
+        start = place_of(block.path).read_ranges([(0, 4)])[0]
+    return block.dialect.of_file(start)
+
+
+def without_header(data: bytes, dialect: TextDialect = PLAIN) -> bytes:
     """Drop the first record of a whole file."""
     reach = 1 << 16
     while reach < len(data):  # a record that ends before `reach` also ends there in the whole file
-        head = records.as_bytes(data[:reach])
-        end = int(records.record_ends(head)[0])
+        marked = records.mark(data[:reach], dialect)
+        end = int(records.record_ends(marked.marks, marked.quotes)[0])
         if end < reach:
             return data[end:]
         reach *= 4
-    ends = records.record_ends(records.as_bytes(data))
+    marked = records.mark(data, dialect)
+    ends = records.record_ends(marked.marks, marked.quotes)
     if len(ends):
         return data[int(ends[0]) :]
     return b""
 
 
-def parse_block(data: bytes, shard: Shard, columns: Sequence[str] | None) -> pa.Table:
-    """Parse one block (whole records, no header) as text columns."""
-    quotes = records.quote_positions(records.as_bytes(data))
+def parse_block(
+    data: bytes, shard: Shard, columns: Sequence[str] | None, offset: int | None = None
+) -> pa.Table:
+    """Parse one block (whole records, no header) as text columns.
+
+    offset: of the block in the text of its file, if known.
+    """
+    assert shard.dialect is not None
+    marked = records.mark(data, shard.dialect.text)
     if b"\r" in data:
-        _check_returns(shard.path, shard.file_type.compression, data, quotes, None)
-    return _chunk(shard, data, quotes, 0).table(columns)
+        _check_returns(shard, marked, None)
+    return _chunk(shard, marked, 0, offset).table(columns)
 
 
-def _chunk(shard: Shard, data: records.Data, quotes: I64, first_row: int) -> DelimitedChunk:
+def _chunk(
+    shard: Shard, marked: records.Marked, first_row: int, offset: int | None
+) -> DelimitedChunk:
     """Make a chunk without blank lines, except in a file of one column, where they are nulls."""
-    ends = records.record_ends(records.as_bytes(data), quotes)
-    original = data
+    ends = records.record_ends(marked.marks, marked.quotes)
+    original = None
     if (
         len(shard.schema) > 1
         and len(ends)
         and (ends[0] <= 2 or int(np.diff(ends).min(initial=3)) <= 2)
     ):
-        data = records.without_blank(data, ends)
-        quotes = records.quote_positions(records.as_bytes(data))
-        ends = records.record_ends(records.as_bytes(data), quotes)
-    return DelimitedChunk(shard, data, first_row, quotes, ends, data is not original)
+        assert shard.dialect is not None
+        data = records.without_blank(marked.data, ends)
+        if data is not marked.data:
+            original = marked.data
+        marked = records.mark(data, shard.dialect.text)
+        ends = records.record_ends(marked.marks, marked.quotes)
+    return DelimitedChunk(shard, marked, first_row, ends, original, offset)
 
 
 def header_bytes(columns: Sequence[str], dialect: Dialect) -> bytes:
     """Encode the header line, with a byte-order mark first if the dialect has one."""
     text = io.StringIO()
+    bom = BOM if dialect.bom else b""
+    if not dialect.text.plain_records:
+        names = pa.table([pa.array([name]) for name in columns], names=list(columns))
+        return bom + _joined_fields(names, dialect)
     # csv quotes only characters of its own line terminator, but names with CR or LF need quotes
     # too.
     csv.writer(text, delimiter=dialect.separator, lineterminator="\r\n").writerow(columns)
-    return (BOM if dialect.bom else b"") + (
-        text.getvalue().removesuffix("\r\n") + dialect.newline
-    ).encode()
+    return bom + (text.getvalue().removesuffix("\r\n") + dialect.newline).encode()
 
 
 def render(table: pa.Table, dialect: Dialect) -> bytes:
     """Format columns as delimited text without a header; null is an empty field, empty text is
     quoted.
+
+    Raises `InputError` for a value that text without quotes cannot hold.
     """
     import polars as pl
 
+    if dialect.text.decimal != ".":
+        for index, field in enumerate(table.schema):
+            if pa.types.is_floating(field.type):
+                words = pc.replace_substring(table[index].cast(pa.string()), ".", ",")
+                table = table.set_column(index, field.name, words)
+    if not dialect.text.plain_records:
+        return _joined_fields(table, dialect)
     text = pl.DataFrame(table).write_csv(
         include_header=False, separator=dialect.separator, line_terminator=dialect.newline
     )
     return text.encode()
 
 
-def record_blocks(shard: Shard, chunk_bytes: int, skip: int) -> Iterator[tuple[records.Data, I64]]:
-    """Iterate over byte blocks that end on a record, with the positions of their quotes.
+def _joined_fields(table: pa.Table, dialect: Dialect) -> bytes:
+    """Format columns as text in which values are escaped, or are none that would need quotes.
+
+    Without quotes, empty text would be null, so it cannot be written.
+    """
+    import polars as pl
+
+    separator = dialect.separator
+    escape = dialect.text.escape
+    quoting = dialect.text.quoting == "minimal"
+    columns = []
+    for name, column in zip(table.column_names, pl.DataFrame(table).cast(pl.String), strict=True):
+        wrong = column.str.contains(f"[{re.escape(separator)}\r\n]")
+        if escape is not None:
+            special = re.escape(separator) + ('"' if quoting else "")
+            column = column.str.replace_all(rf"([\\\n{special}])", r"\${1}")
+            column = column.str.replace_all("\r", r"\r", literal=True)
+            wrong = pl.Series([False])
+        if quoting:
+            column = column.set(column == "", '""')
+        else:
+            wrong |= column == ""
+        if (wrong.fill_null(False)).any():
+            raise InputError(
+                "without quotes, text cannot hold this value",
+                column=name,
+                value=column.filter(wrong.fill_null(False))[0],
+                remedy=f"choose {setting('format', 'parquet')}, or leave {LITERAL_QUOTES} out",
+            )
+        columns.append(column.fill_null(""))
+    lines = pl.select(pl.concat_str(columns, separator=separator)).to_series()
+    newline = dialect.newline
+    return "".join(f"{line}{newline}" for line in lines).encode()
+
+
+def record_blocks(shard: Shard, chunk_bytes: int, skip: int) -> Iterator[records.Marked]:
+    """Iterate over byte blocks that end on a record, with what splits them.
 
     A block exceeds `chunk_bytes` only if a single record does.
     """
+    assert shard.dialect is not None
+    text = shard.dialect.text
     incomplete = b""
     offset = skip
     path = shard.path
     compression = shard.file_type.compression
-    with reading(path), open_bytes(path, compression) as stream:
+    with reading(path), open_text(path, compression, text) as stream:
         if skip:
             stream.read(skip)
         while len(block := stream.read_buffer(chunk_bytes)):
@@ -320,51 +462,46 @@ def record_blocks(shard: Shard, chunk_bytes: int, skip: int) -> Iterator[tuple[r
                 data = pa.py_buffer(b"".join((incomplete, block)))
             else:
                 data = block
-            quotes = records.quote_positions(records.as_bytes(data))
-            cut = records.last_record_end(records.as_bytes(data), quotes)
+            _, marks, quotes = records.mark(data, text)
+            cut = records.last_record_end(marks, quotes)
             if cut:
-                complete = data.slice(0, cut)
                 inside = quotes[: int(np.searchsorted(quotes, cut))]
-                _check_returns(path, compression, complete, inside, offset)
-                yield complete, inside
+                complete = records.Marked(data.slice(0, cut), marks[:cut], inside)
+                _check_returns(shard, complete, offset)
+                yield complete
             incomplete = data.slice(cut).to_pybytes()
             offset += cut
             if len(incomplete) > LARGEST_RECORD:
                 raise too_long(path)
     if incomplete:
-        quotes = records.quote_positions(records.as_bytes(incomplete))
-        if len(quotes) & 1:
+        last = records.mark(incomplete, text)
+        if len(last.quotes) & 1:
             line = incomplete[:80].decode("utf-8", "replace")
             raise InputError(
                 f"a quote opened near {line!r} is never closed; the file is cut or damaged",
                 path=path,
+                remedy=f"or, if {quotes_remedy(incomplete, text)}",
             )
-        _check_returns(path, compression, incomplete, quotes, offset)
-        yield incomplete, quotes
+        _check_returns(shard, last, offset)
+        yield last
 
 
-def _check_returns(
-    path: Path, compression: Compression, data: records.Data, quotes: I64, offset: int | None
-) -> None:
+def _check_returns(shard: Shard, marked: records.Marked, offset: int | None) -> None:
     """Raise `InputError` for a carriage return outside quotes that no newline follows.
 
-    offset: where the data begin in the decompressed file; None: count lines from the beginning of
+    offset: where the data begin in the text of the file; None: count lines from the beginning of
     the data.
     """
-    at = records.first_lone_return(records.as_bytes(data), quotes)
+    at = records.first_lone_return(marked.marks, marked.quotes)
     if at is None:
         return
-    line = 1 + int(np.count_nonzero(records.as_bytes(data)[:at] == records.NEWLINE))
+    line = 1 + int(np.count_nonzero(records.as_bytes(marked.data)[:at] == records.NEWLINE))
     if offset:
-        # read again, because only errors need the line
-        with open_bytes(path, compression) as stream:
-            while offset and (block := stream.read(min(CHUNK_BYTES, offset))):
-                line += block.count(b"\n")
-                offset -= len(block)
-    near = bytes(data[max(0, at - 40) : at + 40]).decode("utf-8", "replace")
+        line += lines_before(shard, offset)
+    near = bytes(marked.data[max(0, at - 40) : at + 40]).decode("utf-8", "replace")
     raise InputError(
         f"a carriage return (CR) without a newline (LF), near {near!r}",
-        path=path,
+        path=shard.path,
         row=f"line {line}",
         remedy=(
             "end lines with LF or CRLF (tr '\\r' '\\n' converts old Mac files), and quote"
@@ -373,17 +510,17 @@ def _check_returns(
     )
 
 
-def _head(path: Path, compression: Compression) -> tuple[bytes, Literal["all", "part"]]:
+def _head(shard: Shard, dialect: TextDialect) -> tuple[bytes, Literal["all", "part"]]:
     """Read enough bytes to hold the first record; also return whether they are the whole file."""
     size = 1 << 16
+    path = shard.path
     while True:
-        with reading(path), open_bytes(path, compression) as stream:
+        with reading(path), open_text(path, shard.file_type.compression, dialect) as stream:
             head: bytes = stream.read(size)
-        quotes = records.quote_positions(records.as_bytes(head))
-        _check_returns(
-            path, compression, head.removesuffix(b"\r") if len(head) == size else head, quotes, None
-        )
-        if len(head) < size or records.last_record_end(records.as_bytes(head), quotes):
+        checked = head.removesuffix(b"\r") if len(head) == size else head
+        _check_returns(shard, records.mark(checked, dialect), None)
+        _, marks, quotes = records.mark(head, dialect)
+        if len(head) < size or records.last_record_end(marks, quotes):
             return head, "all" if len(head) < size else "part"
         if size > _HEAD_BYTES:
             raise InputError(
@@ -396,7 +533,7 @@ def _head(path: Path, compression: Compression) -> tuple[bytes, Literal["all", "
 
 def _find_separator(
     path: Path,
-    text: bytes,
+    marked: records.Marked,
     *,
     expected: str | None,
     width: int | None,
@@ -407,8 +544,7 @@ def _find_separator(
     width: number of columns, if the first record need not be a header. reads: whether the text is
     the whole file; a part may end inside a record. Raises `InputError` if two separators would fit.
     """
-    data = records.as_bytes(text)
-    quotes = records.quote_positions(data)
+    text, data, quotes = marked
     ends = records.record_ends(data, quotes)
     usual = expected or ","
     if not len(ends) or width == 1:
@@ -443,37 +579,36 @@ def _find_separator(
     )
 
 
-def _split_header(path: Path, first: bytes, separator: str) -> list[str]:
+def _split_header(path: Path, first: bytes, dialect: Dialect) -> list[str]:
     """Split a first record into names, as rows are split.
 
     Raises `InputError` if readers would disagree.
     """
-    try:
-        first.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"byte {first[error.start]:#04x} is not UTF-8",
-            path=path,
-            row="line 1",
-            remedy="convert the file to UTF-8",
-        ) from error
-    data = records.as_bytes(first)
-    quotes = records.quote_positions(data)
-    if len(quotes) & 1 or records.first_stray_quote(data, quotes, ord(separator)) is not None:
+    if not records.is_utf8(first):
+        raise not_utf8(path, first, "line 1")
+    separator = ord(dialect.separator)
+    _, data, quotes = records.mark(first, dialect.text)
+    if len(quotes) & 1 or records.first_stray_quote(data, quotes, separator) is not None:
         line = first[:80].decode("utf-8", "replace")
         raise InputError(
             f"quotes do not pair up, or are inside a name: {line!r}",
             path=path,
             row="line 1",
-            remedy="quote names that hold quotes, double the quotes inside",
+            remedy=(
+                "quote names that hold quotes, double the quotes inside, or if"
+                f" {quotes_remedy(first, dialect.text)}"
+            ),
         )
     end = len(first.removesuffix(b"\n").removesuffix(b"\r"))
-    stops = [*records.outside_quotes(data, quotes, ord(separator)).tolist(), end]
-    fields = [
-        first[start:stop]
-        for start, stop in zip([0, *(stop + 1 for stop in stops[:-1])], stops, strict=True)
-    ]
-    unquoted = (
-        field[1:-1].replace(b'""', b'"') if field.startswith(b'"') else field for field in fields
-    )
-    return [field.decode("utf-8") for field in unquoted]
+    stops = np.append(records.outside_quotes(data, quotes, separator), end)
+    starts = np.append(0, stops[:-1] + 1)
+    if dialect.text.escape is not None:
+        names = unescaped(records.Marked(first, data, quotes), starts, stops).to_pylist()
+        return [name or "" for name in names]
+    names = []
+    for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
+        field = first[start:stop]
+        if len(quotes) and field.startswith(b'"'):
+            field = field[1:-1].replace(b'""', b'"')
+        names.append(field.decode("utf-8"))
+    return names

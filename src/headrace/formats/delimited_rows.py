@@ -20,14 +20,18 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
 from headrace.arrays import I32, I64, U64
-from headrace.errors import InputError
+from headrace.errors import InputError, setting
 from headrace.formats import records
 from headrace.formats.content import NOTHING, chain
+from headrace.formats.decoding import not_utf8
+from headrace.formats.dialect import BACKSLASH, TextDialect
+from headrace.formats.registry import open_text
 from headrace.formats.shard import BOM, Shard
 
 FEW_COLUMNS = 4  # up to this number, cutting columns from the bytes beats parsing
 _AT_ONCE = 1 << 20  # bytes parsed at once: more do not stay in the CPU cache
 _FIELD = 256  # greatest mean bytes of a field in a very wide row
+_COUNTED_AT_ONCE = 32 << 20
 _SPACE = 32
 _TAB = 9
 _BATCH_ROWS = 1 << 15  # digested at once: arrays of this size reuse memory instead of new pages
@@ -36,17 +40,26 @@ _ALL = slice(0, None)
 
 @dataclass
 class DelimitedChunk:
-    """Whole records of a CSV or TSV file. `first_row` counts data rows from 0."""
+    """Whole records of a CSV or TSV file.
+
+    `first_row` counts data rows from 0. original: the bytes of the file, if blank lines were left
+    out. offset: of these bytes in the text of the file, if known.
+    """
 
     shard: Shard
-    data: records.Data
+    marked: records.Marked
     first_row: int
-    quotes: I64
     ends: I64
-    blank_lines: bool = False
+    original: records.Data | None = None
+    offset: int | None = None
     _checked: bool = False
     _parsed: dict[str, pa.ChunkedArray] = field(default_factory=dict)
     _known: records.Stops = field(default_factory=dict)
+
+    @property
+    def data(self) -> records.Data:
+        """The bytes of the records."""
+        return self.marked.data
 
     @property
     def rows(self) -> int:
@@ -57,7 +70,7 @@ class DelimitedChunk:
         """Return the bytes of every row, line end included; None if there are blank lines between
         rows.
         """
-        if self.blank_lines:
+        if self.original is not None:
             return None
         return np.diff(self.ends, prepend=0).astype(np.int32)
 
@@ -73,7 +86,8 @@ class DelimitedChunk:
             self._check_text()
             self._checked = True
         index_of_name = {name: index for index, name in enumerate(names)}
-        if missing and len(missing) <= FEW_COLUMNS < len(names):
+        few = len(missing) <= FEW_COLUMNS < len(names)
+        if missing and (few or self._text.escape is not None):
             self._parsed |= self._cut([index_of_name[name] for name in missing])
             missing = [name for name in missing if name not in self._parsed]
         if missing:
@@ -91,29 +105,34 @@ class DelimitedChunk:
         assert self.shard.dialect is not None
         return self.shard.dialect.separator
 
+    @property
+    def _text(self) -> TextDialect:
+        assert self.shard.dialect is not None
+        return self.shard.dialect.text
+
     def _check_text(self) -> None:
         """Check that everything is UTF-8 and that all readers interpret every quote alike."""
         if not records.is_utf8(self.data):
             try:
                 bytes(self.data).decode("utf-8")
             except UnicodeDecodeError as error:
-                raise InputError(
-                    f"byte {error.object[error.start]:#04x} is not UTF-8",
-                    path=self.shard.path,
-                    row=self._row_at(error.start),
-                    remedy="convert the file to UTF-8",
-                ) from error
-        at = records.first_stray_quote(
-            records.as_bytes(self.data), self.quotes, ord(self._separator)
-        )
+                raise not_utf8(self.shard.path, error.object, self._row_at(error.start)) from error
+        _, marks, quotes = self.marked
+        at = records.first_stray_quote(marks, quotes, ord(self._separator))
         if at is not None:
             near = bytes(self.data[max(0, at - 40) : at + 40]).decode("utf-8", "replace")
             raise InputError(
                 f"a quote inside a field, near {near!r}",
                 path=self.shard.path,
                 row=self._row_at(at),
-                remedy="quote fields that hold quotes, double the quotes inside",
+                remedy=self._quotes_remedy(),
             )
+
+    def _quotes_remedy(self) -> str:
+        return (
+            "quote fields that hold quotes, double the quotes inside, or if"
+            f" {quotes_remedy(bytes(self.data), self._text)}"
+        )
 
     def _row_at(self, position: int) -> int:
         """Return the number of the row at a position, counted from 1 in the file."""
@@ -127,28 +146,51 @@ class DelimitedChunk:
         if indices and set(indices) <= self._known.keys():
             return self._known
         width = len(self.shard.schema)
-        data = records.as_bytes(self.data)
+        _, data, quotes = self.marked
         separator = ord(self._separator)
         stops = records.field_stops(
-            data, self.quotes, rows=self.rows, separator=separator, width=width, columns=indices
+            data, quotes, rows=self.rows, separator=separator, width=width, columns=indices
         )
         if stops is not None:
             self._known |= stops
             return stops
         fields = records.fields_per_record(
-            records.outside_quotes(data, self.quotes, separator), self.ends
+            records.outside_quotes(data, quotes, separator), self.ends
         )
         row = int(np.flatnonzero(fields != width)[0])
         start = 0
         if row:
             start = int(self.ends[row - 1])
         line = bytes(self.data[start : int(self.ends[row])]).decode("utf-8", "replace").strip()
+        on_line = ""
+        if self.offset is not None:
+            on_line = f" on line {lines_before(self.shard, self.offset) + self._lines(row) + 1:,}"
         raise InputError(
-            f"it has {int(fields[row])} fields, the header {width}: {line[:120]!r}",
+            f"it has {int(fields[row])} fields{on_line}, the header {width}: {line[:120]!r}",
             path=self.shard.path,
             row=self._row_at(start),
-            remedy="complete or remove that row",
+            remedy=self._width_remedy(),
         )
+
+    def _lines(self, row: int) -> int:
+        """Count the lines before a row, from the beginning of the chunk."""
+        data, marks, quotes = self.marked
+        ends = self.ends
+        if self.original is not None:
+            data, marks, quotes = records.mark(self.original, self._text)
+            ends = records.record_ends(marks, quotes)
+            row = int(np.flatnonzero(~records.blank(marks, ends))[row])
+        start = int(np.append(0, ends)[row])
+        return int(np.count_nonzero(records.as_bytes(data)[:start] == records.NEWLINE))
+
+    def _width_remedy(self) -> str:
+        remedy = "complete or remove that row"
+        if self._text.quoting == "none":
+            return f"{remedy}, or leave {setting('dialect', {'quoting': 'none'})} out"
+        if self._text.escape is None and b"\\" in bytes(self.data):
+            escapes = setting("dialect", {"escape": BACKSLASH})
+            return f"{remedy}, or if a backslash escapes separators, give {escapes}"
+        return remedy
 
     def _spans(self, runs: Sequence[tuple[int, int]], rows: slice = _ALL) -> list[tuple[I64, I64]]:
         """Find start and end in every row of each run of adjacent columns (first, last)."""
@@ -156,7 +198,7 @@ class DelimitedChunk:
         stops = self._stops(
             sorted({index for run in runs for index in (run[0] - 1, run[1]) if 0 <= index < last})
         )
-        data = records.as_bytes(self.data)
+        data = self.marked.marks
         row_ends = self.ends[rows]
         row_starts = np.zeros_like(row_ends)
         if rows.start:
@@ -203,7 +245,8 @@ class DelimitedChunk:
             if index + 1 != after
         ]
         runs = list(zip(first, final, strict=True))
-        loose = records.loose_quotes(records.as_bytes(self.data), self.quotes, ord(self._separator))
+        _, marks, quotes = self.marked
+        loose = records.loose_quotes(marks, quotes, ord(self._separator))
         rows = np.unique(np.searchsorted(self.ends, loose, side="right"))
         texts = []
         if len(rows):
@@ -264,14 +307,20 @@ class DelimitedChunk:
 
     def _cut(self, indices: list[int]) -> dict[str, pa.ChunkedArray]:
         """Cut columns from the bytes, by name; columns with quoted fields are left out because they
-        must be parsed.
+        must be parsed, if nothing is escaped.
         """
+        escape = self._text.escape is not None
         data = records.as_bytes(self.data)
         columns = {}
         for index, (starts, ends) in zip(
             indices, self._spans([(index, index) for index in indices]), strict=True
         ):
-            if (data[starts[starts < ends]] == records.QUOTE).any():
+            if escape:
+                text = unescaped(self.marked, starts, ends)
+                columns[self.shard.schema.names[index]] = pa.chunked_array([text])
+                continue
+            quoted = data[starts[starts < ends]] == records.QUOTE
+            if len(self.marked.quotes) and quoted.any():
                 continue
             text = records.cut(self.data, starts, ends).cast(pa.large_string())
             if (starts == ends).any():
@@ -288,7 +337,12 @@ class DelimitedChunk:
         longest = int(np.diff(self.ends, prepend=0).max()) + 1
         try:
             table = parse(
-                self.data, self._separator, len(self.shard.schema), types, longest=longest
+                self.data,
+                self._separator,
+                len(self.shard.schema),
+                types,
+                quoting=self._text.quoting,
+                longest=longest,
             )
         except pa.ArrowInvalid as error:
             self._stops([])  # raises for a row with too few or too many fields
@@ -297,16 +351,36 @@ class DelimitedChunk:
                 f" ({str(error).splitlines()[0]})",
                 path=self.shard.path,
                 row=f"near row {self.first_row + 1}",
-                remedy="quote fields that hold quotes, double the quotes inside",
+                remedy=self._quotes_remedy(),
             ) from error
         if table.num_rows != self.rows:
             raise InputError(
                 "quotes do not pair up",
                 path=self.shard.path,
                 row=f"rows {self.first_row + 1} to {self.first_row + self.rows}",
-                remedy="quote fields that hold quotes, double the quotes inside",
+                remedy=self._quotes_remedy(),
             )
         return table
+
+
+def quotes_remedy(data: bytes, dialect: TextDialect) -> str:
+    """Advise on text whose quotes do not pair up: the part of the dialect that may read it."""
+    if dialect.escape is None and b'\\"' in data:
+        return f"a backslash escapes quotes, give {setting('dialect', {'escape': BACKSLASH})}"
+    return f"quotes are text, give {setting('dialect', {'quoting': 'none'})}"
+
+
+def lines_before(shard: Shard, offset: int) -> int:
+    """Count the lines before a position in the text of a file, which is read again: only errors
+    need them.
+    """
+    assert shard.dialect is not None
+    lines = 0
+    with open_text(shard.path, shard.file_type.compression, shard.dialect.text) as stream:
+        while offset and (block := stream.read(min(_COUNTED_AT_ONCE, offset))):
+            lines += block.count(b"\n")
+            offset -= len(block)
+    return lines
 
 
 def parse(  # noqa: PLR0913 - all are settings
@@ -317,18 +391,20 @@ def parse(  # noqa: PLR0913 - all are settings
     *,
     absent: Sequence[str] = ("",),
     quoted_absent: str = "text",
+    quoting: str = "minimal",
     longest: int = 0,
 ) -> pa.Table:
     """Parse the columns at some positions of whole records, each as its type, in the order of
     `types`.
 
     data: records of `width` fields, without a header. absent: texts that mean null; quoted_absent:
-    "text" if they do not in quotes, else "null". longest: bytes of the longest record, if known.
+    "text" if they do not in quotes, else "null". quoting: as in `TextDialect`. longest:
+    bytes of the longest record, if known.
     Raises `pa.ArrowInvalid` for a record of another width, a value that does not fit, and a record
     of more than a MiB that exceeds `longest`.
     """
     array = records.as_bytes(data)
-    quoted = bool((array == records.QUOTE).any())
+    quoted = quoting == "minimal" and bool((array == records.QUOTE).any())
     if array[:3].tobytes() == BOM:  # part of a value; but the parser strips one mark from any data
         data = BOM + bytes(data)
     # else Arrow treats a final empty field as quoted if the one before was
@@ -406,6 +482,63 @@ def parse_numbers(  # noqa: PLR0911 - one case each
         return None
     columns = {name: part[name] for part in tables for name in part.column_names}
     return pa.table({name: columns[name] for name in schema.names})
+
+
+_CONTROLS = {"0": 0, "b": 8, "t": 9, "n": 10, "r": 13, "Z": 26}  # as MySQL escapes them
+_MEANT = np.arange(256, dtype=np.uint8)
+_MEANT[[ord(letter) for letter in _CONTROLS]] = [*_CONTROLS.values()]
+
+
+def unescaped(  # noqa: PLR0914 - one computation
+    marked: records.Marked, starts: I64, ends: I64
+) -> pa.LargeStringArray:
+    r"""Return the text of fields in which a backslash escapes the next character.
+
+    Quotes around a field are removed, and those inside it are doubled. Fields that are empty or
+    \N without quotes are null.
+    """
+    raw = records.as_bytes(marked.data)
+    marks = marked.marks
+    filled = starts < ends
+    first = np.minimum(starts, len(raw) - 1)
+    is_quoted = filled & (marks[first] == records.QUOTE) & bool(len(marked.quotes))
+    missing = ~filled
+    two = ends - starts == 2
+    missing |= (
+        two
+        & (raw[first] == records.BACKSLASH)
+        & (raw[np.minimum(first + 1, len(raw) - 1)] == ord("N"))
+    )
+    values = records.cut(marked.data, starts + is_quoted, ends - is_quoted)
+    shapes = records.cut(pa.py_buffer(marks), starts + is_quoted, ends - is_quoted)
+    bounds = np.frombuffer(values.buffers()[1], np.int64, len(values) + 1, 8 * values.offset)
+    data = records.as_bytes(values.buffers()[2] or b"")[bounds[0] : bounds[-1]]
+    shape = records.as_bytes(shapes.buffers()[2] or b"")[bounds[0] : bounds[-1]]
+    bounds = bounds - bounds[0]
+    at = np.flatnonzero(data == records.BACKSLASH)
+    begins = np.diff(at, prepend=-2) != 1
+    run_start = np.maximum.accumulate(np.where(begins, at, 0))
+    escapers = at[(at - run_start) & 1 == 0]
+    escapers = escapers[escapers + 1 < len(data)]
+    dropped = np.zeros(len(data), np.bool_)
+    dropped[escapers] = True
+    quotes = np.flatnonzero(shape == records.QUOTE)
+    if len(quotes):
+        inside = is_quoted[np.searchsorted(bounds, quotes, side="right") - 1]
+        dropped[quotes[inside][1::2]] = True  # the second of each two
+    if not dropped.any():
+        kept, new_bounds = data, bounds
+    else:
+        data = data.copy()
+        data[escapers + 1] = _MEANT[data[escapers + 1]]
+        kept = data[~dropped]
+        new_bounds = bounds - np.append(0, np.cumsum(dropped))[bounds]
+    texts = pa.LargeBinaryArray.from_buffers(
+        pa.large_binary(), len(starts), [None, pa.py_buffer(new_bounds), pa.py_buffer(kept)]
+    ).cast(pa.large_string())
+    if missing.any():
+        return pc.if_else(pa.array(missing), pa.scalar(None, pa.large_string()), texts)
+    return texts
 
 
 def _is_number(type_: pa.DataType) -> bool:

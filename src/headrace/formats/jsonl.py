@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from headrace.arrays import I32, I64
 from headrace.errors import InputError
 from headrace.formats import records
+from headrace.formats.dialect import PLAIN, TextDialect
 from headrace.formats.json_parse import (
     EXACT,
     KeyPath,
@@ -256,7 +257,12 @@ class JsonCode(FormatCode):
     joined_by_bytes = True
 
     def survey(
-        self, path: Path, name: str, file_type: FileType, signature: Sequence[str] | None = None
+        self,
+        path: Path,
+        name: str,
+        file_type: FileType,
+        signature: Sequence[str] | None = None,
+        dialect: TextDialect = PLAIN,
     ) -> Shard:
         """Find columns and types by reading all of the file."""
         return survey(path, name, file_type)

@@ -30,6 +30,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.errors import CorruptShard, InputError
+from headrace.formats.dialect import PLAIN, TextDialect
 from headrace.formats.registry import FileType, open_bytes
 from headrace.formats.shard import (
     BlockRead,
@@ -433,7 +434,12 @@ class ParquetCode(FormatCode):
     """Reads footers and row groups, and writes row groups."""
 
     def survey(
-        self, path: Path, name: str, file_type: FileType, signature: Sequence[str] | None = None
+        self,
+        path: Path,
+        name: str,
+        file_type: FileType,
+        signature: Sequence[str] | None = None,
+        dialect: TextDialect = PLAIN,
     ) -> Shard:
         """Read columns, types and which columns hold nulls from the footer alone."""
         with open_file(path, file_type) as file:

@@ -8,19 +8,22 @@ binary search.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.arrays import I64, U8, Bools
+from headrace.formats.dialect import TextDialect
 
 Stops = dict[int, I64]
 Data: TypeAlias = bytes | pa.Buffer
 
 NEWLINE = 10
 QUOTE = 34
+BACKSLASH = 92
+_LETTER = ord("x")
 RETURN = 13
 _WINDOW = 1 << 20  # bytes searched at once
 _NONE = np.empty(0, np.int64)
@@ -30,9 +33,47 @@ _SHORT = 12  # longest value that an Arrow view holds inline, in place of head, 
 _VIEW = np.dtype([("size", "<i4"), ("head", "<u4"), ("buffer", "<i4"), ("offset", "<i4")])
 
 
+class Marked(NamedTuple):
+    """Whole records, and what of them splits: quotes, separators and line ends.
+
+    marks: the bytes, without those that are escaped. quotes: ascending; none without quoting.
+    """
+
+    data: Data
+    marks: U8
+    quotes: I64
+
+
+def mark(data: Data, dialect: TextDialect) -> Marked:
+    """Find what splits data, which begin with a record."""
+    marks = as_bytes(data)
+    if dialect.escape is not None:
+        marks = without_escaped(marks)
+    if dialect.quoting == "none":
+        return Marked(data, marks, _NONE)
+    return Marked(data, marks, quote_positions(marks))
+
+
 def as_bytes(data: Data) -> U8:
     """View a buffer as a uint8 array, without a copy."""
     return np.frombuffer(data, np.uint8)
+
+
+def without_escaped(data: U8) -> U8:
+    """Return a copy in which every byte after a backslash that escapes it is a letter.
+
+    So what it shows of quotes, separators and line ends is what splits the data. Of several
+    backslashes in a row, every second one is escaped itself. Data begin with a record.
+    """
+    at = np.flatnonzero(data == BACKSLASH)
+    if not len(at):
+        return data
+    begins = np.diff(at, prepend=-2) != 1
+    run_start = np.maximum.accumulate(np.where(begins, at, 0))
+    escaped = at[(at - run_start) & 1 == 0] + 1
+    masked = data.copy()
+    masked[escaped[escaped < len(data)]] = _LETTER
+    return masked
 
 
 def quote_positions(data: U8) -> I64:

@@ -20,11 +20,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from headrace.errors import InputError
+from headrace.formats.dialect import PLAIN, UTF8, TextDialect
 from headrace.storage.places import place_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from headrace.formats.decoding import DecodedStream
     from headrace.formats.shard import FormatCode
 
 
@@ -296,6 +298,18 @@ def open_bytes(path: Path, compression: Compression) -> pa.NativeFile:
     return pa.input_stream(place_of(path).arrow_stream(), compression=_ARROW_CODEC.get(compression))
 
 
+def open_text(
+    path: Path, compression: Compression, dialect: TextDialect
+) -> pa.NativeFile | DecodedStream:
+    """Open the decompressed text as UTF-8; bytes of another encoding raise `InputError` on read."""
+    stream = open_bytes(path, compression)
+    if dialect.encoding == UTF8:
+        return stream
+    from headrace.formats.decoding import DecodedStream
+
+    return DecodedStream(stream, path, dialect)
+
+
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
     """Convert an `OSError` of the enclosed reads to an `InputError` that names the file and a
@@ -414,13 +428,15 @@ def _content_of(start: bytes, named: Format) -> str:
     return "text"
 
 
-def holds_nothing(path: Path, file_type: FileType) -> bool:
+def holds_nothing(path: Path, file_type: FileType, dialect: TextDialect = PLAIN) -> bool:
     """Check for a file without content: 0 bytes decompressed, or only a byte-order mark and blank
     lines.
     """
     if path.stat().st_size > _LONGEST_BLANK:  # compressed, it would be a few bytes
         return False
-    with reading(path), open_bytes(path, file_type.compression) as stream:
+    if file_type.format.separator is None:
+        dialect = PLAIN
+    with reading(path), open_text(path, file_type.compression, dialect) as stream:
         data = stream.read(_LONGEST_BLANK + 1)
     if file_type.format.content == "binary":
         return not data

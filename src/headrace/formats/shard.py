@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.errors import InputError
+from headrace.formats.dialect import PLAIN, TextDialect
 from headrace.formats.registry import FileType, index_word
 from headrace.formats.types import Target, hint, in_schema, plain
 
@@ -36,13 +37,15 @@ def column_name(raw: str) -> str:
 class Dialect:
     """The dialect of a delimited text file.
 
-    `header_bytes` counts decompressed bytes, byte-order mark included.
+    `header_bytes` counts bytes of the decompressed text in UTF-8, byte-order mark included. text:
+    how its records, fields and values are written.
     """
 
     separator: str
     newline: str
     bom: bool = False
     header_bytes: int = 0
+    text: TextDialect = PLAIN
 
 
 def refuse_repeated_names(path: Path, names: Sequence[str], where: str = "") -> None:
@@ -215,7 +218,7 @@ class BlockRead:
     offset: int
     length: int
     names: Sequence[str]
-    null_values: Sequence[str] = ()
+    dialect: TextDialect = PLAIN
     pages: Pages = "check"
     content: pa.Buffer | None = None
     rows: int | None = None
@@ -280,11 +283,16 @@ class FormatCode(ABC):
 
     @abstractmethod
     def survey(
-        self, path: Path, name: str, file_type: FileType, signature: Sequence[str] | None = None
+        self,
+        path: Path,
+        name: str,
+        file_type: FileType,
+        signature: Sequence[str] | None = None,
+        dialect: TextDialect = PLAIN,
     ) -> Shard:
         """Find columns and types of a file, reading as little as possible.
 
-        signature: names of delimited columns.
+        signature: names of delimited columns. dialect: of delimited text.
         """
 
     @abstractmethod

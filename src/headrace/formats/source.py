@@ -17,6 +17,7 @@ import pyarrow as pa
 from headrace.arrays import I32
 from headrace.errors import CorruptShard, InputError, SettingsError
 from headrace.formats import parquet, records
+from headrace.formats.dialect import PLAIN, TextDialect
 from headrace.formats.listing import list_files
 from headrace.formats.parquet import open_file
 from headrace.formats.partitions import PartitionChunk, in_partition, stored
@@ -25,7 +26,7 @@ from headrace.formats.registry import (
     detect,
     file_type_of_name,
     holds_nothing,
-    open_bytes,
+    open_text,
     parse_index_word,
     reading,
 )
@@ -83,19 +84,21 @@ def survey(
     name: str,
     signature: Sequence[str] | None = None,
     partitions: Mapping[str, pa.DataType] | None = None,
+    dialect: TextDialect = PLAIN,
 ) -> Shard:
     """Find format, columns and types of one file, without reading its rows (except for JSON).
 
     A file without content is a shard of content "nothing", unless a signature names its columns.
-    partitions: `partition_types` of the source, for columns that names hold.
+    partitions: `partition_types` of the source, for columns that names hold. dialect: of delimited
+    text.
     """
     with reading(path):
         file_type = detect(path)
         is_named = signature is not None and file_type.format.separator is not None
-        if not is_named and holds_nothing(path, file_type):
+        if not is_named and holds_nothing(path, file_type, dialect):
             shard = Shard.unread(path, name, file_type)
         else:
-            shard = file_type.format.load().survey(path, name, file_type, signature)
+            shard = file_type.format.load().survey(path, name, file_type, signature, dialect)
     return in_partition(shard, partitions)
 
 
@@ -140,17 +143,19 @@ def look(
     name: str,
     last: Shard | None = None,
     partitions: Mapping[str, pa.DataType] | None = None,
+    dialect: TextDialect = PLAIN,
 ) -> tuple[Shard, list[Span]]:
     """Survey and scan a file; a Parquet file is opened once for both.
 
     last: another shard, whose schema object is reused if it is equal, so that many files share one.
-    partitions: `partition_types` of the source, for columns that names hold.
+    partitions: `partition_types` of the source, for columns that names hold. dialect: of delimited
+    text.
     """
     if file_type_of_name(path.name) == FileType.named("parquet"):
         surveyed = _look_at_parquet(path, name, None if last is None else last.schema)
         if surveyed is not None:
             return in_partition(surveyed[0], partitions), surveyed[1]
-    shard = survey(path, name)
+    shard = survey(path, name, dialect=dialect)
     return in_partition(shard, partitions), scan(shard)
 
 
@@ -193,7 +198,7 @@ def read_block(  # noqa: PLR0913 - all are settings
     length: int,
     target: Target,
     names: Sequence[str],
-    null_values: Sequence[str] = (),
+    dialect: TextDialect = PLAIN,
     pages: Pages = "check",
     content: pa.Buffer | None = None,
     rows: int | None = None,
@@ -203,10 +208,10 @@ def read_block(  # noqa: PLR0913 - all are settings
     word: the format, as in an index. block: row group number (Parquet) or record batch (Arrow).
     offset, length: byte range (text, Arrow streams); a CSV or TSV block at offset 0 begins with the
     header of its file, which is not a row. names: of all columns of the file, which delimited text
-    needs. pages: "trust" skips the page checksums of Parquet, if the bytes of the file were
-    verified before. content: these bytes, if they are in memory. rows: of the block, as it
-    was planned; a Parquet file with others is refused before it is decoded. Thread-safe; the work
-    releases the interpreter lock.
+    needs, with its dialect. pages: "trust" skips the page checksums of Parquet, if the bytes of the
+    file were verified before. content: these bytes, if they are in memory. rows: of the block, as
+    it was planned; a Parquet file with others is refused before it is decoded. Thread-safe; the
+    work releases the interpreter lock.
 
     Raises `CorruptShard` naming file and block if the bytes cannot be read as they were written,
     and `InputError` if a text is not of its declared type.
@@ -220,7 +225,7 @@ def read_block(  # noqa: PLR0913 - all are settings
         offset=offset,
         length=length,
         names=names,
-        null_values=null_values,
+        dialect=dialect,
         pages=pages,
         content=content,
         rows=rows,
@@ -243,8 +248,8 @@ def read_block(  # noqa: PLR0913 - all are settings
 def copied_records(
     shard: Shard, sizes: I32, chunk_bytes: int = COPY_BYTES
 ) -> Iterator[pa.LargeBinaryArray]:
-    """Iterate over the bytes of each row in file order, in chunks; the last row gets a line end if
-    it has none.
+    """Iterate over the bytes of each row in file order, in UTF-8, in chunks; the last row gets a
+    line end if it has none.
 
     sizes: bytes of every row, int32 [rows]. Raises `InputError` if the file no longer has these
     rows.
@@ -255,7 +260,10 @@ def copied_records(
     else:
         newline = b"\n"
     row = 0
-    with reading(shard.path), open_bytes(shard.path, shard.file_type.compression) as stream:
+    text = PLAIN
+    if shard.dialect is not None:
+        text = shard.dialect.text
+    with reading(shard.path), open_text(shard.path, shard.file_type.compression, text) as stream:
         if shard.dialect is not None and shard.dialect.header_bytes:
             stream.read(shard.dialect.header_bytes)
         while row < len(ends):

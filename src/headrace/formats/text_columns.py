@@ -4,13 +4,15 @@ does not fit. Pure.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from os import PathLike
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.errors import InputError, setting_name
+from headrace.errors import InputError, setting
+from headrace.formats.dialect import TextDialect
 from headrace.formats.types import is_text
 
 _SCALAR_TYPES = (
@@ -86,34 +88,96 @@ def _without_exponents(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.coalesce(integers.cast(pa.large_string()), column.cast(pa.large_string()))
 
 
-def numbers(column: pa.ChunkedArray, null_values: Sequence[str], name: str) -> pa.ChunkedArray:
+def numbers(column: pa.ChunkedArray, dialect: TextDialect, name: str) -> pa.ChunkedArray:
     """Convert a column to float64; text must be a number.
 
     Raises `InputError` with the value and its row.
     """
-    column = nulled(column, ("", *null_values))
+    column = nulled(column, ("", *dialect.null_values))
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.int8())
+    plain = plain_numerals(column, dialect)
     try:
-        return column.cast(pa.float64(), safe=False)
+        return plain.cast(pa.float64(), safe=False)
     except pa.ArrowInvalid:
-        row, value = first_unreadable(column, pa.float64())
+        row, _ = first_unreadable(plain, pa.float64())
+        value = str(column[row].as_py())
         raise InputError(
             "it is not a number",
             row=row + 1,
             column=name,
             value=value,
-            remedy=f"correct it or name it in {setting_name('null_values')}",
+            remedy=number_remedy(value, dialect),
         ) from None
 
 
-def with_points(column: pa.ChunkedArray, decimal: str) -> pa.ChunkedArray:
-    """Replace another decimal mark by a point in a column of texts; a text with a point becomes an
-    invalid number.
+_BLANKS = "[ \u00a0\u202f]"  # of a French thousand: no line breaks there
+_GERMAN = re.compile(r"[-+]?(\d{1,3}(\.\d{3})+(,\d+)?|\d+,\d+)")
+_ENGLISH = re.compile(r"[-+]?\d{1,3}(,\d{3})+(\.\d+)?")
+_FRENCH = re.compile(rf"[-+]?\d{{1,3}}({_BLANKS}\d{{3}})+([.,]\d+)?")
+_SWISS = re.compile(r"[-+]?\d{1,3}('\d{3})+(\.\d+)?")
+
+
+def plain_numerals(column: pa.ChunkedArray, dialect: TextDialect) -> pa.ChunkedArray:
+    """Write the numbers in a column of texts with a point and without marks of thousands.
+
+    A text that is not a number of the dialect becomes one that is no number anywhere.
     """
-    if decimal == "." or not is_text(column.type):
+    if dialect.plain_numbers or not is_text(column.type):
         return column
-    return pc.replace_substring(pc.replace_substring(column, ".", ".."), decimal, ".")
+    if dialect.thousands == " ":
+        mark = _BLANKS
+    else:
+        mark = re.escape(dialect.thousands or "")
+    grouped = ""
+    if dialect.thousands is not None:
+        grouped = rf"[0-9]{{1,3}}({mark}[0-9]{{3}})+|"
+    point = re.escape(dialect.decimal)
+    pattern = (
+        rf"^[-+]?(({grouped}[0-9]+)({point}[0-9]*)?|{point}[0-9]+)([eE][-+]?[0-9]+)?$"
+        "|^[-+]?(?i:nan|inf|infinity)$"
+    )
+    fits = pc.match_substring_regex(column, pattern)
+    plain = column
+    if dialect.thousands is not None:
+        plain = pc.replace_substring_regex(plain, mark, "")
+    if dialect.decimal != ".":
+        plain = pc.replace_substring(plain, dialect.decimal, ".")
+    if pc.all(fits, min_count=0).as_py():
+        return plain
+    return pc.if_else(fits, plain, pa.scalar("?", column.type))
+
+
+def number_remedy(value: str, dialect: TextDialect) -> str:
+    """Advise on a text that is no number: the part of the dialect that would read it."""
+    found: dict[str, str | None] = {}
+    if dialect.plain_numbers:
+        if _GERMAN.fullmatch(value):
+            found = {"decimal": ","}
+            if "." in value:
+                found["thousands"] = "."
+        elif _ENGLISH.fullmatch(value):
+            found = {"thousands": ","}
+        elif _SWISS.fullmatch(value):
+            found = {"thousands": "'"}
+        elif _FRENCH.fullmatch(value):
+            found = {"thousands": " "}
+            if "," in value:
+                found["decimal"] = ","
+    if found:
+        return f"give {setting('dialect', found)}"
+    return _correct(value)
+
+
+def _correct(value: str) -> str:
+    if any(map(str.isdigit, value)):
+        return "correct it"
+    return f"correct it, or if it means missing, give {null_setting(value)}"
+
+
+def null_setting(value: object) -> str:
+    """Write the part of the dialect that makes a text mean missing."""
+    return setting("dialect", {"null_values": [value]})
 
 
 def nulled(column: pa.ChunkedArray, null_values: Sequence[str]) -> pa.ChunkedArray:
@@ -129,7 +193,7 @@ def nulled(column: pa.ChunkedArray, null_values: Sequence[str]) -> pa.ChunkedArr
 def typed(
     table: pa.Table,
     types: Mapping[str, pa.DataType],
-    null_values: Sequence[str],
+    dialect: TextDialect,
     path: str | PathLike[str],
     first_row: int,
 ) -> pa.Table:
@@ -145,27 +209,45 @@ def typed(
         index = index_of_name.get(name)
         if index is None or not is_text(fields[index].type) or is_text(type_):
             continue
-        column = nulled(columns[index], ("", *null_values))
+        column = nulled(columns[index], ("", *dialect.null_values))
         try:
-            columns[index] = column.cast(type_)
-        except pa.ArrowInvalid:
-            row, value = first_unreadable(column, type_)
-            raise InputError(
-                f"it is declared {type_}",
-                path=path,
-                row=first_row + row + 1,
-                column=name,
-                value=value,
-                remedy=(
-                    f"correct the value, name it in {setting_name('null_values')}, or declare"
-                    " another type"
-                ),
-            ) from None
+            columns[index] = _converted(column, type_, dialect)
+        except InputError as error:
+            if isinstance(error.row, int):
+                error.row += first_row
+            raise error.at(path=path, column=name) from None
         fields[index] = pa.field(name, type_)
         changed = True
     if not changed:
         return table
     return pa.Table.from_arrays(columns, schema=pa.schema(fields, metadata=table.schema.metadata))
+
+
+def _converted(
+    column: pa.ChunkedArray, type_: pa.DataType, dialect: TextDialect
+) -> pa.ChunkedArray:
+    """Convert texts to a type. Raises `InputError` with row and value."""
+    temporal = pa.types.is_date(type_) or pa.types.is_timestamp(type_)
+    if temporal and dialect.time_format:
+        from headrace.formats.dates import typed_times  # which imports this module
+
+        return typed_times(column, type_, dialect.time_format)
+    plain = column
+    if not temporal and not pa.types.is_boolean(type_):
+        plain = plain_numerals(column, dialect)
+    try:
+        return plain.cast(type_)
+    except pa.ArrowInvalid:
+        row, _ = first_unreadable(plain, type_)
+        value = str(column[row].as_py())
+        if temporal:
+            form = setting("dialect", {"time_format": "%d/%m/%Y"})
+            remedy = f"{_correct(value)}, or give its form, such as {form}, or declare another type"
+        else:
+            remedy = f"{number_remedy(value, dialect)}, or declare another type"
+        raise InputError(
+            f"it is declared {type_}", row=row + 1, value=value, remedy=remedy
+        ) from None
 
 
 def first_unreadable(column: pa.ChunkedArray, type_: pa.DataType) -> tuple[int, str]:

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from headrace.arrays import I64, Bools
 from headrace.digest import FileDigest
-from headrace.errors import CorruptShard, HeadraceError
+from headrace.errors import CorruptShard, HeadraceError, InputError
 from headrace.formats import records
 from headrace.formats.registry import Compression, FileType, compress_block, decompress_block
 from headrace.formats.shard import BlockRead, Dialect, Encoding, Sink, Span, WriteSettings
@@ -272,6 +272,8 @@ def block_bytes(block: BlockRead) -> Iterator[bytes]:
     except FileNotFoundError:
         raise
     except (OSError, zlib.error, pa.ArrowInvalid, HeadraceError) as error:
+        if isinstance(error, InputError) and block.rows is None:  # a plain shard, as it was given
+            raise
         problem = str(error)
         remedy = "restore the file or prepare the run again"
         if isinstance(error, HeadraceError):  # has a remedy of its own

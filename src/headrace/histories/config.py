@@ -6,9 +6,10 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from headrace.errors import setting, setting_name
+from headrace.formats.dialect import DialectSetting, dialect_field
 from headrace.histories import IdKind
 from headrace.run.settings import RecipeSettings
 from headrace.settings import Duplicates, Names
@@ -75,14 +76,7 @@ class Histories(RecipeSettings):
         ),
     )
     time: str = Field("event_time", min_length=1, description="Column of the time.")
-    time_format: Names = Field(
-        ("iso",),
-        json_schema_extra={"flag": "repeated"},
-        description=(
-            "How times are written: iso, an epoch such as epoch_s, or a strptime pattern; several"
-            " are tried in turn. Times without offset are UTC. Columns of timestamps need none."
-        ),
-    )
+    dialect: DialectSetting = dialect_field()
     peer: str | None = Field(None, description="Column of the other end. Default: none.")
     peer_kind: IdKind = Field("address", description="What a peer is; see entity_kind.")
     value: str | None = Field(
@@ -104,9 +98,6 @@ class Histories(RecipeSettings):
     negative: ValueRule = Field("failed", description="What becomes of values below 0.")
     zero: Literal["value", "failed", "drop", "error"] = Field(
         "value", description="What becomes of 0; value: it is a latency."
-    )
-    null_values: Names = Field(
-        (), description="Texts that mean null, like the empty text; e.g. NA."
     )
     bad_rows: Literal["error", "drop"] = Field(
         "error",
@@ -169,16 +160,10 @@ class Histories(RecipeSettings):
         ),
     )
 
-    @field_validator("time_format")
-    @classmethod
-    def _known_formats(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        from headrace.formats.dates import date_word  # settings alone load no data libraries
-
-        for time_format in value:
-            date_word(time_format, "time_format")
-        if not value:
-            raise ValueError(f"{setting_name('time_format')} is empty; give at least one")
-        return value
+    @property
+    def time_forms(self) -> tuple[str, ...]:
+        """How times are written; the first form that reads a value counts."""
+        return self.dialect.time_format or ("iso",)
 
     @model_validator(mode="before")
     @classmethod

@@ -204,9 +204,10 @@ def _sections_of_odd_rows(
     """
     sections = []
     if any(seen.holds(name, NULLS) for name in read):
-        nulls = {"null_values": list(NULLS)}
-        settings = {**settings, **nulls}
-        sections.append(Section("Texts that mean missing.", nulls))
+        nulls = list(NULLS)
+        dialect = {**settings.get("dialect", {}), "null_values": nulls}
+        settings = {**settings, "dialect": dialect}
+        sections.append(Section("Texts that mean missing.", {"dialect.null_values": nulls}))
     dropped = _try(seen, Histories(**settings, bad_rows="drop"))
     if dropped.rows:
         examples = []
@@ -292,7 +293,9 @@ def _find_time(seen: Look, chosen: str | None, free: Sequence[str]) -> Proposal:
                 f" Written in {len(forms.forms)} forms, tried in this order; the first that reads a"
                 " value counts."
             )
-        declared = {} if forms.forms in ((), ("iso",)) else {"time_format": list(forms.forms)}
+        declared = (
+            {} if forms.forms in ((), ("iso",)) else {"dialect.time_format": list(forms.forms)}
+        )
         return {"time": name, **declared}, f"{words} {forms.doubt}".strip()
     if chosen is not None:
         raise SettingsError(

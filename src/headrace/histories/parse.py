@@ -28,7 +28,7 @@ from headrace.formats.dates import MISSING, advice, parse_in_turn
 from headrace.formats.registry import stem_of_name
 from headrace.formats.shard import Shard
 from headrace.formats.source import read_chunks
-from headrace.formats.text_columns import MEANS_MISSING, as_text, nulled
+from headrace.formats.text_columns import MEANS_MISSING, as_text, null_setting, nulled
 from headrace.formats.types import is_text
 from headrace.formats.write import Written
 from headrace.histories import IdKind
@@ -178,12 +178,13 @@ def parse_chunk(  # noqa: PLR0914 - the columns of a measurement
     """
     n = len(rows)
     source = table
-    if settings.null_values:
-        columns = {name: nulled(table[name], settings.null_values) for name in table.column_names}
+    null_values = settings.dialect.null_values
+    if null_values:
+        columns = {name: nulled(table[name], null_values) for name in table.column_names}
         table = pa.table(columns)
     reasons = Reasons(n)
-    micros = _parse_times(nulled(table[settings.time], ("",)), settings.time_format, reasons)
-    encode = partial(encode_ids, seed=settings.seed, null_values=settings.null_values, cache=cache)
+    micros = _parse_times(nulled(table[settings.time], ("",)), settings.time_forms, reasons)
+    encode = partial(encode_ids, seed=settings.seed, null_values=null_values, cache=cache)
     if settings.entity_from == "file_name":
         stem = encode(pa.chunked_array([[file.stem]]), settings.entity_kind, "file name")
         entity = replace(stem, index=np.full(n, stem.index[0]))
@@ -552,7 +553,7 @@ def _describe(
     if not in_name:
         value = table[name][row].as_py()
     if "time" in word:
-        time_advice = advice(value, " or ".join(settings.time_format), "time_format")
+        time_advice = advice(value, " or ".join(settings.time_forms))
     problem = _FAULTS[word].format(
         entity_kind=settings.entity_kind,
         peer_kind=settings.peer_kind,
@@ -561,7 +562,7 @@ def _describe(
     )
     remedy = _REMEDIES.get(word)
     if word.startswith("unreadable") and value in MEANS_MISSING:
-        nulls = f"give {setting('null_values', value)} if it means missing"
+        nulls = f"give {null_setting(value)} if it means missing"
         remedy = ", or ".join(filter(None, [remedy, nulls]))
     error = InputError(problem, row=int(rows[row]) + 1, remedy=remedy)
     if in_name:

@@ -117,8 +117,8 @@ def _survey(
 
     def survey_file(path: Path, name: str) -> tuple[Shard, int]:
         if settings.partitions is not None:
-            return survey(path, name, partitions=types), 0
-        shard, spans = look(path, name, partitions=types)
+            return survey(path, name, partitions=types, dialect=settings.dialect), 0
+        shard, spans = look(path, name, partitions=types, dialect=settings.dialect)
         return shard, sum(span.rows for span in spans)
 
     types = partition_types(name for _, name in files)

@@ -31,6 +31,7 @@ from headrace.dataset.open import FinishedRun, find_run, is_prepared
 from headrace.dataset.plain import PlainDataset, open_plain
 from headrace.errors import InputError, SettingsError, setting, setting_name
 from headrace.formats.content import NOTHING, Repeated, content_columns, row_digests, tagged
+from headrace.formats.dialect import PLAIN
 from headrace.formats.parquet import key_values
 from headrace.formats.registry import FileType, stem_of_name
 from headrace.formats.source import file_type_of_word
@@ -102,9 +103,9 @@ def open_source(settings: Rewrite) -> IndexedDataset:
     """
     path = expanded(settings.source[0])
     if len(settings.source) == 1 and path.is_dir() and is_prepared(path):
-        if settings.types or settings.null_values:
+        if settings.types or settings.dialect != PLAIN:
             raise SettingsError(
-                f"{setting_name('types')} and {setting_name('null_values')} are for plain text"
+                f"{setting_name('types')} and {setting_name('dialect')} are for plain text"
                 " shards; this is a prepared dataset",
                 path=path,
                 remedy="leave them out",
@@ -113,7 +114,7 @@ def open_source(settings: Rewrite) -> IndexedDataset:
     return open_plain(
         settings.source,
         types=settings.types,
-        null_values=settings.null_values,
+        dialect=settings.dialect,
         cache_dir=settings.cache_dir,
     )
 

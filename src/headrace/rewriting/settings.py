@@ -10,6 +10,7 @@ from pydantic import Field, field_validator
 
 from headrace.dataset.tables import is_table
 from headrace.errors import setting_name
+from headrace.formats.dialect import DialectSetting, dialect_field
 from headrace.formats.type_words import TypeWords
 from headrace.run.settings import RecipeSettings
 from headrace.settings import Duplicates, Names, never_groups
@@ -62,9 +63,7 @@ class Rewrite(RecipeSettings):
             "infer: those that hold all values."
         ),
     )
-    null_values: Names = Field(
-        (), description="Texts that mean missing in typed columns of plain text shards."
-    )
+    dialect: DialectSetting = dialect_field()
     duplicates: Annotated[Duplicates, never_groups("a rewrite moves no row to another split")] = (
         Field(
             "count",

@@ -121,7 +121,7 @@ class ShardEraser:
         if self.erasure.keys is not None:
             key_columns, key_of = self.erasure.keys(self.run)
         column = self.column
-        nulls = self.run.index.null_values
+        dialect = self.run.index.dialect
         wanted_names = pa.array(self.names, pa.large_string())
         schema = self.run.schema
         target = Target.of(
@@ -138,9 +138,9 @@ class ShardEraser:
                 length=block["length"],
                 target=target,
                 names=schema.names,
-                null_values=nulls,
+                dialect=dialect,
             )
-            texts = as_text(table[column], nulls, column)
+            texts = as_text(table[column], dialect.null_values, column)
             gone.append(np.asarray(pc.is_in(texts, value_set=wanted_names)))
             if key_of is not None:
                 keys.append(key_of(table))
@@ -172,7 +172,7 @@ class ShardEraser:
     def _copy_records(
         self, copy: Path, target: Path, old: ShardRecord, gone: Bools, keys: I64 | None
     ) -> ShardWriter:
-        shard = survey(copy, old.file.path)
+        shard = survey(copy, old.file.path, dialect=self.run.index.dialect)
         sizes = [chunk.sizes() for chunk in read_chunks(shard)]
         known_sizes = [size for size in sizes if size is not None]
         if len(known_sizes) < len(sizes) or sum(map(len, known_sizes)) != len(gone):

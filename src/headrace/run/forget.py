@@ -303,7 +303,7 @@ class _Without:
             source=manifest.source,
             directories=manifest.metadata["directories"],
             metadata=self._metadata(context, erasure, touched, written),
-            null_values=run.index.null_values,
+            dialect=run.index.dialect,
             retained=retained,
         )
         local.write_new(context.run / FORGOTTEN, self._receipt(context.run.name, work, written))

@@ -29,6 +29,7 @@ from headrace.digest import canonical_json
 from headrace.engine.choose import check_engine
 from headrace.engine.engine import EngineName
 from headrace.errors import RunBusy, SettingsError, StoreError
+from headrace.formats.dialect import PLAIN, TextDialect
 from headrace.recipe import JobSettings
 from headrace.run import in_store
 from headrace.run.events import OnEvent, Step, listener_here, log_warnings
@@ -66,7 +67,7 @@ class Outcome:
     source: Mapping[str, Any]
     directories: Mapping[str, str]
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    null_values: Sequence[str] = ()
+    dialect: TextDialect = PLAIN
     retained: Sequence[FileRecord] = ()
 
 

@@ -76,7 +76,7 @@ class RecipeSettings(Settings):
         return infer_types(
             files,
             signature=None if signature is None else read_signature(signature),
-            null_values=fields["null_values"],
+            dialect=fields["dialect"],
             keep={*columns, *declared},
         )
 

@@ -20,8 +20,6 @@ _RATIOS_SUM = 1e-9
 
 def find_faults(settings: Series) -> Iterator[str]:
     """Yield a message for each contradiction, with the settings marked."""
-    if not settings.time_format:
-        yield f"{setting_name('time_format')} is empty; give at least one"
     yield from _snap_faults(settings)
     yield from _frequency_faults(settings)
     yield from _ratio_faults(settings)
@@ -51,10 +49,10 @@ def _snap_faults(settings: Series) -> Iterator[str]:
             f"{setting_name('duplicate_times')} is 'nearest', which needs {snap}; give 'first' or"
             " 'last'"
         )
-    counts_instants = any(word.startswith("epoch") for word in settings.time_format)
+    counts_instants = any(word.startswith("epoch") for word in settings.time_forms)
     if settings.time_zone is not None and counts_instants:
         yield (
-            f"{setting_name('time_format')} is an epoch, which counts instants; leave"
+            f"time_format of {setting_name('dialect')} is an epoch, which counts instants; leave"
             f" {setting_name('time_zone')} out"
         )
 

@@ -37,8 +37,9 @@ from headrace.cli.settings_flags import describe
 from headrace.errors import InputError, SettingsError, setting, setting_name
 from headrace.formats import grids
 from headrace.formats.dates import MISSING
+from headrace.formats.dialect import TextDialect
 from headrace.formats.registry import stem_of_name
-from headrace.formats.text_columns import as_text, with_points
+from headrace.formats.text_columns import as_text, plain_numerals
 from headrace.formats.types import is_text
 from headrace.report.words import many_entities, pluralise
 from headrace.series.arrays.axis import DAY_US, Frequency, agreed, infer, place_rows
@@ -49,6 +50,7 @@ from headrace.series.sources import STATIC, entity_of, files_of, parse, shards_o
 from headrace.series.statics import static_table
 from headrace.storage.places import expanded
 
+_COMMAS = TextDialect(decimal=",")
 _TIME_NAMES = ("date", "time", "datetime", "timestamp", "valid_time", "ds", "day")
 _STEP_NAMES = (
     "step",
@@ -224,11 +226,11 @@ def _tables(options: AskedSeries) -> _SeriesDraft:
     entity = _choose_entity(options, data, time)
     draft = _SeriesDraft({"source": options.source, **reader})
     if commas:
-        draft.settings["decimal"] = ","
+        draft.settings["dialect.decimal"] = ","
     draft.settings |= {"entity": entity, "time": time}
     form = _time_form(draft, data, time)
     if form not in (None, "iso"):
-        draft.settings["time_format"] = form
+        draft.settings["dialect.time_format"] = form
     if options.time_zone is not None:
         draft.settings["time_zone"] = options.time_zone
     features = [known(name, data.columns, "features") for name in options.feature_names]
@@ -258,7 +260,9 @@ def _tables(options: AskedSeries) -> _SeriesDraft:
 
 
 def _holds_decimal_commas(data: Look, name: str) -> bool:
-    return all(number_share(with_points(part, ",")) is not None for part in _parts(data, name))
+    return all(
+        number_share(plain_numerals(part, _COMMAS)) is not None for part in _parts(data, name)
+    )
 
 
 def _time_form(draft: _SeriesDraft, data: Look, time: str) -> str | None:

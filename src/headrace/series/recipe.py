@@ -184,12 +184,12 @@ def _check_names(settings: Series, context: RunContext, names: Sequence[str]) ->
     Raises `InputError` if none of a held-out split, or none of cut_dates, is in the source, and
     `SettingsError` for a category that means a missing value.
     """
-    missing = {"", *settings.null_values}
+    missing = {"", *settings.dialect.null_values}
     for name, texts in settings.categories.items():
         for text in sorted(missing.intersection(texts)):
             remedy = "take it out"
             if text:
-                remedy += f" of one of categories and {setting_name('null_values')}"
+                remedy += f" of one of categories and null_values of {setting_name('dialect')}"
             raise SettingsError(
                 f"those of {name} list {text!r}, which means a missing value",
                 setting="categories",
@@ -530,7 +530,7 @@ def _with_frequency(settings: Series, context: RunContext, source: EntitySource)
     words = Counter[str](receipt.extra["words"])
     if not words:
         reasons = "; ".join(receipt.extra["why"]) or "there is none"
-        names = ", ".join(map(setting_name, ("time", "time_format", "entity")))
+        names = ", ".join(map(setting_name, ("time", "dialect", "entity")))
         raise InputError(
             f"no time axis in any of {many_entities(len(source.names))}: {reasons}",
             setting="frequency",

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Mapping, Sequence
 from datetime import date
 from functools import cached_property, partial
@@ -27,7 +26,7 @@ from headrace.credentials import refuse_credentials
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import SettingsError, setting_name
 from headrace.folds.settings import Folds
-from headrace.formats.dates import date_word
+from headrace.formats.dialect import DialectSetting, dialect_field
 from headrace.run.settings import RecipeSettings
 from headrace.series.arrays.axis import CALENDAR, Frequency, calendar_names
 from headrace.series.division import Division, read_names
@@ -167,12 +166,7 @@ class Series(RecipeSettings):
     comment: str | None = _source(
         None, min_length=1, description="Prefix of lines of CSV files to skip, e.g. #."
     )
-    decimal: Literal[".", ","] = _source(
-        ".", description="Decimal mark of the numbers in CSV files."
-    )
-    encoding: str = _source(
-        "utf-8", description="Encoding of CSV files, e.g. latin-1, utf-16 or cp1252."
-    )
+    dialect: DialectSetting = dialect_field({"panel": "Source"})
     forcing: Literal["daymet", "maurer", "maurer_extended", "nldas"] = _source(
         "daymet", description="Forcing product of camels_us."
     )
@@ -191,14 +185,6 @@ class Series(RecipeSettings):
         ),
     )
     time: str = _column("date", min_length=1, description="Column of the time.")
-    time_format: Names = _repeated(
-        "iso",
-        panel="Columns and times",
-        description=(
-            "How times are written: iso, an epoch such as epoch_s, or a strptime pattern;"
-            " several are tried in turn. Times without offset are UTC."
-        ),
-    )
     time_zone: Annotated[str | None, AfterValidator(_known_zone)] = _column(
         None,
         description=(
@@ -274,7 +260,6 @@ class Series(RecipeSettings):
         + ", ".join(CALENDAR)
         + ".",
     )
-    null_values: Names = _column(("NA",), description="Texts that mean missing.")
     missing_numbers: Annotated[tuple[float, ...], BeforeValidator(_as_numbers)] = _column(
         (), description="Numbers that mean missing, e.g. -999."
     )
@@ -462,24 +447,6 @@ class Series(RecipeSettings):
         except SettingsError as error:
             raise ValueError(error.marked) from None
 
-    @field_validator("encoding")
-    @classmethod
-    def _known_encoding(cls, value: str) -> str:
-        try:
-            return codecs.lookup(value).name
-        except LookupError:
-            raise ValueError(
-                f"{setting_name('encoding')} {value!r} is not known; give one such as utf-8,"
-                " latin-1 or cp1252"
-            ) from None
-
-    @field_validator("time_format")
-    @classmethod
-    def _known_formats(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for word in value:
-            date_word(word, "time_format")
-        return value
-
     @field_validator("snap", "gap", "label_horizon")
     @classmethod
     def _known_duration(cls, value: str | None, field: ValidationInfo) -> str | None:
@@ -558,8 +525,13 @@ class Series(RecipeSettings):
 
     @property
     def rewritten_text(self) -> bool:
-        """Whether CSV files are decoded, or stripped of comments, before they are read."""
-        return self.comment is not None or self.encoding != "utf-8"
+        """Whether CSV files are stripped of comments before they are read."""
+        return self.comment is not None
+
+    @property
+    def time_forms(self) -> tuple[str, ...]:
+        """How times are written; the first form that reads a value counts."""
+        return self.dialect.time_format or ("iso",)
 
     @cached_property
     def requested_entities(self) -> list[str] | None:

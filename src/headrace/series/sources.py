@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from headrace.arrays import F64, I64
 from headrace.errors import InputError, setting, setting_name
 from headrace.formats import grids, parquet
-from headrace.formats.dates import MISSING, advice, parse_dates, parse_in_turn
+from headrace.formats.dates import MISSING, advice, parse_dates, parse_in_turn, time_setting
 from headrace.formats.listing import list_files, refuse_foreign
 from headrace.formats.parquet import open_file
 from headrace.formats.partitions import partition_types
@@ -38,7 +38,13 @@ from headrace.formats.registry import (
 from headrace.formats.saved import saved_files, view_of
 from headrace.formats.shard import column_name
 from headrace.formats.source import read_chunks, survey
-from headrace.formats.text_columns import as_text, nulled, with_points
+from headrace.formats.text_columns import (
+    as_text,
+    null_setting,
+    nulled,
+    number_remedy,
+    plain_numerals,
+)
 from headrace.formats.types import hint, is_text
 from headrace.series.readers import camels, text
 from headrace.series.times import Observed, put_on_instants
@@ -463,11 +469,11 @@ def _file_tables(
     if file_type != FileType.named("parquet"):
         file_type = detect(path)
     assert file_type is not None
-    if holds_nothing(path, file_type):
+    if holds_nothing(path, file_type, settings.dialect):
         return
     if file_type.format.separator is not None and settings.rewritten_text:
         table = text.text_table(
-            path, name, file_type, comment=settings.comment, encoding=settings.encoding
+            path, name, file_type, comment=settings.comment, dialect=settings.dialect
         )
         if table.num_columns:
             yield _select(settings, path, table, columns)
@@ -481,7 +487,7 @@ def _file_tables(
                 table = file.read([raw[column] for column in columns_in_file], use_threads=False)
                 yield _select(settings, path, table.rename_columns(columns_in_file), columns)
                 return
-    shard = survey(path, name, partitions=partitions)
+    shard = survey(path, name, partitions=partitions, dialect=settings.dialect)
     if shard.content == "nothing":
         return
     names = shard.schema.names
@@ -587,7 +593,7 @@ def _read_categories(
     """Write the index of each text among the categories, NaN for missing; return the rows of
     unknown texts.
     """
-    texts = as_text(column, settings.null_values, "a column of categories")
+    texts = as_text(column, settings.dialect.null_values, "a column of categories")
     out[:] = pc.index_in(texts, value_set=pa.array(categories, texts.type)).to_numpy()
     rows: list[int] = np.flatnonzero(np.isnan(out) & np.asarray(texts.is_valid())).tolist()
     return rows
@@ -606,8 +612,8 @@ def _read_numbers(column: pa.ChunkedArray, settings: Series, out: F64) -> list[i
             column = column.cast(pa.float64(), safe=False)
         out[:] = column.to_numpy()  # null becomes NaN
         return []
-    column = nulled(column, ("", *settings.null_values))
-    words = pl.Series("value", with_points(column, settings.decimal), dtype=pl.String)
+    column = nulled(column, ("", *settings.dialect.null_values))
+    words = pl.Series("value", plain_numerals(column, settings.dialect), dtype=pl.String)
     numbers = words.str.strip_chars().cast(pl.Float64, strict=False)
     out[:] = numbers.fill_null(np.nan).to_numpy()
     if numbers.null_count() == column.null_count:
@@ -633,18 +639,18 @@ def unread_value(
     column = unread[row]
     value = table[column][row].as_py()
     why = "not a finite number"
-    names_it = f"{setting_name('null_values')} or {setting_name('missing_numbers')}"
+    remedy = f"correct it, or name it in {setting_name('missing_numbers')}"
     if column in settings.categories:
         why = "none of its categories"
-        names_it = f"{setting_name('categories')} or {setting_name('null_values')}"
-    if settings.decimal == "." and isinstance(value, str) and _DECIMAL_COMMA.fullmatch(value):
-        names_it += f", or give {setting('decimal', ',')}"
+        remedy = f"name it in {setting_name('categories')}, or give {null_setting(value)}"
+    elif isinstance(value, str):
+        remedy = number_remedy(value, settings.dialect)
     return InputError(
         why,
         row=first_row + row + 1,
         column=column,
         value=value,
-        remedy=f"correct it, or name it in {names_it}",
+        remedy=remedy,
     )
 
 
@@ -654,7 +660,7 @@ def times_of(settings: Series, table: pa.Table, first_row: int) -> I64:
     Raises `InputError` for instants if local times are expected.
     """
     column = nulled(table[settings.time], ("",))
-    formats: Sequence[str] = settings.time_format
+    formats: Sequence[str] = settings.time_forms
     if pa.types.is_timestamp(column.type):  # its type defines the unit
         formats = ["auto"]
     if settings.time_zone is not None:
@@ -684,11 +690,11 @@ def unread_time(settings: Series, table: pa.Table, row: int, first_row: int) -> 
         remedy = "correct it"
     elif isinstance(value, int):
         why = "a number"
-        remedy = f"for seconds or steps that are counted give {setting('time_format', 'epoch_s')}"
+        remedy = f"for seconds or steps that are counted give {time_setting('epoch_s')}"
     else:
-        words = " or ".join(settings.time_format)
+        words = " or ".join(settings.time_forms)
         why = "not a time of the given format"
-        remedy = advice(value, words, "time_format")
+        remedy = advice(value, words)
     return InputError(
         why,
         row=first_row + row + 1,

@@ -21,7 +21,7 @@ from headrace.errors import InputError, setting, setting_name
 from headrace.formats import delimited
 from headrace.formats.registry import Compression, FileType, file_type_of_name
 from headrace.formats.source import read_chunks, survey
-from headrace.formats.text_columns import as_text, numbers, with_points
+from headrace.formats.text_columns import as_text, numbers
 from headrace.formats.types import is_text
 from headrace.series.arrays.encoders import Encoder, fit_encoder
 from headrace.series.pipelines.fitted import Fitted, fit
@@ -141,7 +141,7 @@ def _unknown_texts(settings: Series, entities: pl.Series, table: pl.DataFrame) -
 
 def _read_numbers(settings: Series, path: Path, name: str, column: pa.ChunkedArray) -> pl.Series:
     try:
-        parsed = numbers(with_points(column, settings.decimal), settings.null_values, name)
+        parsed = numbers(column, settings.dialect, name)
         values = np.asarray(parsed.to_numpy(), np.float64)
     except (InputError, pa.ArrowNotImplementedError) as error:
         configs = setting_name("preprocessing_configs")
@@ -167,7 +167,7 @@ def _read_texts(settings: Series, path: Path, name: str, column: pa.ChunkedArray
     """Return a column as texts; numbers are converted to texts."""
     if is_text(column.type):
         column = pc.utf8_trim_whitespace(column)
-    texts = as_text(column, settings.null_values, name, path)
+    texts = as_text(column, settings.dialect.null_values, name, path)
     values = pl.Series(texts, dtype=pl.String)
     if settings.missing_numbers and not is_text(column.type):
         as_numbers = np.asarray(column.cast(pa.float64(), safe=False).to_numpy())
@@ -192,14 +192,14 @@ def static_table(
     shard = None
     if file_type is not None and is_delimited and settings.rewritten_text:
         table = text_table(
-            path, name, file_type, comment=settings.comment, encoding=settings.encoding
+            path, name, file_type, comment=settings.comment, dialect=settings.dialect
         )
         schema = table.schema
     else:
         if file_type is not None and is_plain_text:
-            shard = delimited.survey(path, path.name, file_type)
+            shard = delimited.survey(path, path.name, file_type, dialect=settings.dialect)
         else:
-            shard = survey(path, name)
+            shard = survey(path, name, dialect=settings.dialect)
         schema = shard.schema
     names = schema.names
     if key is not None:

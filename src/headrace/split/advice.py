@@ -8,8 +8,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 from headrace.errors import InputError, setting
-from headrace.formats.dates import moment
+from headrace.formats.dates import moment, time_setting
 from headrace.formats.shard import Shard
+from headrace.formats.text_columns import null_setting
 from headrace.report.words import percentage, pluralise
 from headrace.split.features import Counts, Scans
 from headrace.split.reasons import Reason
@@ -42,9 +43,7 @@ def check_units(settings: TemporalSplit, scans: Scans) -> None:
             "is written in ten digits, an hour as YYYYMMDDHH and also seconds since 1970",
             path=dated[0][1].path,
             column=settings.time,
-            remedy=(
-                f"give {setting('time_format', '%Y%m%d%H')} or {setting('time_format', 'epoch_s')}"
-            ),
+            remedy=(f"give {time_setting('%Y%m%d%H', 'epoch_s')}"),
         )
     first: dict[str, Shard] = {}
     for units, shard in zip(scans.results("units"), scans.shards, strict=True):
@@ -70,7 +69,7 @@ def check_units(settings: TemporalSplit, scans: Scans) -> None:
                 f" {moment(first_us)} to {moment(last_us)}",
                 path=shard.path,
                 column=settings.time,
-                remedy=f"give {setting('time_format', unit)}",
+                remedy=f"give {time_setting(unit)}",
             )
 
 
@@ -158,7 +157,7 @@ def odd_values(settings: SplitSettings, scans: Scans) -> Iterator[str]:
                 f"{name}: {pluralise(count, 'row')} hold the text {text!r}, which is {meaning};"
                 " pandas"
                 " reads it as missing: "
-                f'if it is, give {setting("null_values")}["{text}"]'
+                f"if it is, give {null_setting(text)}"
             )
     for receipt in scans.receipts:
         padded = receipt.extra["padded"]

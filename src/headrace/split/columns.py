@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import InputError, setting
-from headrace.formats.text_columns import as_text, numbers
+from headrace.formats.dialect import TextDialect
+from headrace.formats.text_columns import as_text, null_setting, numbers
 from headrace.formats.types import is_text
 
 _WHOLE = re.compile(r"([+-]?[0-9]+)(?:\.0*)?")
@@ -20,7 +21,7 @@ _NUMBER = re.compile(
 
 
 def main_target(
-    table: pa.Table, targets: Sequence[str], main: str, null_values: Sequence[str]
+    table: pa.Table, targets: Sequence[str], main: str, dialect: TextDialect
 ) -> pa.ChunkedArray:
     """Return the row-wise maximum of the other targets; nulls are skipped, and a row of nulls is
     null.
@@ -33,7 +34,7 @@ def main_target(
     if all(_fits_int64(column.type) for column in columns):
         columns = [_as_int64(column) for column in columns]
     else:
-        columns = [numbers(table[name], null_values, name) for name in others]
+        columns = [numbers(table[name], dialect, name) for name in others]
     if len(columns) == 1:
         highest = columns[0]
     else:
@@ -93,7 +94,7 @@ def label_map(distinct: Sequence[str], name: str) -> dict[str, int]:
                     column=name,
                     value=text,
                     remedy=(
-                        f"name it in {setting('null_values')} if it means missing, or leave"
+                        f"if it means missing, give {null_setting(text)}, or leave"
                         f" {setting('label')} out for regression targets"
                     ),
                 )

@@ -4,7 +4,7 @@ content.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,6 +15,7 @@ from headrace.arrays import I64, U64, Bools
 from headrace.formats.common_schema import fit
 from headrace.formats.content import NOTHING, among, row_digests
 from headrace.formats.delimited_rows import DelimitedChunk
+from headrace.formats.dialect import TextDialect
 from headrace.formats.shard import Chunk, Shard
 from headrace.formats.text_columns import typed
 
@@ -33,7 +34,7 @@ class Content:
 
     schema: pa.Schema
     types: Mapping[str, pa.DataType]
-    null_values: Sequence[str]
+    dialect: TextDialect
     by: Literal["values", "fields"]
 
     def columns(self, shard: Shard) -> list[str]:
@@ -56,7 +57,7 @@ class Content:
         """
         names = [name for name in self.schema.names if name in table.column_names]
         compared = fit(table.select(names), self.schema)
-        return typed(compared, self.types, self.null_values, path, first_row)
+        return typed(compared, self.types, self.dialect, path, first_row)
 
     def digest(self, table: pa.Table) -> U64:
         """Digest rows whose columns are of their common and declared types."""

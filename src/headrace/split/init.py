@@ -223,7 +223,7 @@ def _time(sample: Look, options: AskedSplit) -> tuple[Column, Section]:
     )
     section.settings["time"] = best.name
     if best.time_format not in (None, "iso"):
-        section.settings["time_format"] = best.time_format
+        section.settings["dialect.time_format"] = best.time_format
     if best.missing:
         section.settings["bad_rows"] = "drop"
     section.settings["time_zone"] = Aside("UTC")
@@ -384,5 +384,5 @@ def _column_sections(sample: Look, entity: str, keep: Sequence[str]) -> list[Sec
         words = "Text columns that hold numbers. Readers deliver declared columns as numbers."
         sections.append(Section(words, {"types": Aside(numbers)}))
     if any(sample.holds(name, NULLS) for name in texts):
-        sections.append(Section("Texts that mean missing.", {"null_values": list(NULLS)}))
+        sections.append(Section("Texts that mean missing.", {"dialect.null_values": list(NULLS)}))
     return sections

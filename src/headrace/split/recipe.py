@@ -247,7 +247,7 @@ def _finish(
         },
         directories=directories,
         metadata={**_metadata(plan, scans, parts, splits), **feature_metadata},
-        null_values=settings.null_values,
+        dialect=settings.dialect.written,
     )
 
 
@@ -312,7 +312,8 @@ def _survey(
     else:
         signature = read_signature(settings.signature)
     types = partition_types(name for _, name in files)
-    shards = context.map([partial(survey, path, name, signature, types) for path, name in files])
+    look = partial(survey, signature=signature, partitions=types, dialect=settings.dialect)
+    shards = context.map([partial(look, path, name) for path, name in files])
     schema = common_schema(shards, settings.schema_drift, widen_by=setting("schema_drift", "widen"))
     for role, name in settings.named_columns():
         if name not in schema.names:

@@ -34,6 +34,7 @@ from headrace.formats.dates import (
     advice,
     look_like_hours,
     parse_dates,
+    time_setting,
 )
 from headrace.formats.shard import Chunk, Shard
 from headrace.formats.source import read_chunks
@@ -255,7 +256,7 @@ class _ShardScan:
 
     def _times(self, settings: TemporalSplit, table: pa.Table, first_row: int) -> Dates:
         name = settings.time
-        column = nulled(column_of(table, name), ("", *settings.null_values))
+        column = nulled(column_of(table, name), ("", *settings.dialect.null_values))
         times = parse_dates(column, settings.time_format)
         self.forms |= times.forms
         check_forms(self.forms, settings.time_format, self.shard.path, name)
@@ -320,7 +321,7 @@ class _ShardScan:
         if name is None:
             return np.full(table.num_rows, NULL_ENTITY, np.int64)
         column = column_of(table, name)
-        integers = pa.types.is_integer(column.type) and not self.settings.null_values
+        integers = pa.types.is_integer(column.type) and not self.settings.dialect.null_values
         # the usual ids; only distinct ones become text, at the end
         if integers and not column.null_count:
             codes = np.arange(len(column))
@@ -350,7 +351,9 @@ class _ShardScan:
         return codes
 
     def _entity_texts(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
-        return as_text(column, self.settings.null_values, self.settings.entity_column or "entity")
+        return as_text(
+            column, self.settings.dialect.null_values, self.settings.entity_column or "entity"
+        )
 
     def rows(self) -> pa.Table:
         """Return the values of each row; numbers the distinct entities of all chunks."""
@@ -550,10 +553,10 @@ def _may_not_mix(forms: Collection[str], time_format: str) -> bool:
 
 def _one_form_advice(forms: Iterable[str]) -> str:
     if set(forms) == _MIXED:
-        iso = setting("time_format", "iso")
+        iso = time_setting("iso")
         zone = setting("time_zone")
         return f"give {iso}, which reads dates without an offset as times in {zone}"
-    return f"write one form, or give {setting('time_format')}"
+    return f"write one form, or give it, such as {time_setting('%d/%m/%Y')}"
 
 
 def _first_padded(texts: pa.Array) -> str | None:

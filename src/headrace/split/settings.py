@@ -12,8 +12,9 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from headrace.checks import duration_us
 from headrace.errors import InputError, setting, setting_name
 from headrace.folds.settings import Folds, GroupKFold, Rolling
+from headrace.formats.dialect import DialectSetting, dialect_field
 from headrace.formats.registry import FORMATS
-from headrace.formats.type_words import DATE_WORDS, TypeWords
+from headrace.formats.type_words import TypeWords
 from headrace.near import LEAST_NEAR
 from headrace.run.settings import RecipeSettings
 from headrace.settings import Duplicates, Names, known_duration
@@ -134,13 +135,7 @@ class SplitSettings(RecipeSettings):
             "types that hold all values."
         ),
     )
-    null_values: Names = Field(
-        (),
-        json_schema_extra=_ROWS,
-        description=(
-            "Texts that mean missing in entity, time, label, target and typed columns, e.g. NA."
-        ),
-    )
+    dialect: DialectSetting = dialect_field(COLUMNS)
     folds: Folds = Field(
         None,
         json_schema_extra={"panel": "Folds"},
@@ -431,15 +426,6 @@ class TemporalSplit(SplitSettings):
         json_schema_extra=COLUMNS,
         description="Time zone of times without an offset, and of the split date.",
     )
-    time_format: str = Field(
-        "auto",
-        examples=["auto", *DATE_WORDS],
-        json_schema_extra=COLUMNS,
-        description=(
-            "How times are written: a word or a strptime pattern; auto: detect one form for "
-            "the whole source."
-        ),
-    )
     val_in_test: Literal["keep", "drop"] = Field(
         "keep",
         json_schema_extra=_ROWS,
@@ -489,15 +475,6 @@ class TemporalSplit(SplitSettings):
             ) from None
         return value
 
-    @field_validator("time_format")
-    @classmethod
-    def _known_format(cls, value: str) -> str:
-        from headrace.formats.dates import date_word
-
-        if value == "auto":
-            return value
-        return date_word(value, "time_format", "auto")
-
     @field_validator("gap", "label_horizon")
     @classmethod
     def _known_duration(cls, value: str | None, field: ValidationInfo) -> str | None:
@@ -515,6 +492,11 @@ class TemporalSplit(SplitSettings):
             self.cutoff()
         if self.folds is not None:
             self._check_folds()
+        if len(self.dialect.time_format) > 1:
+            raise ValueError(
+                f"{setting_name('dialect')} names {len(self.dialect.time_format)} forms of times;"
+                " all times of a split are of one form: give one time_format"
+            )
         if self.entity is None:
             self._check_without_entity()
         if self.time == self.entity:
@@ -525,6 +507,11 @@ class TemporalSplit(SplitSettings):
         self._check_output()
         self._check_known_at()
         return self
+
+    @property
+    def time_format(self) -> str:
+        """How times are written; auto: one form is found for the whole source."""
+        return next(iter(self.dialect.time_format), "auto")
 
     def _check_without_entity(self) -> None:
         name = self._not_default(

@@ -185,7 +185,7 @@ class _SplitOutput:
             if self.settings.folds is not None:  # else their digests are counted
                 digests = row_digests(table.select(self.drawn))
             return hash_rows(digests, self.settings.seed)
-        texts = as_text(table[name], self.settings.null_values, name)
+        texts = as_text(table[name], self.settings.dialect.null_values, name)
         hashes = hash_entities(pc.unique(texts).drop_null(), self.settings.seed)
         if not texts.null_count:
             return hashes
@@ -232,7 +232,7 @@ class _SplitOutput:
                     what = "its content"
                 else:
                     column = run.block_reader(split)(block, [name])[name]
-                    texts = as_text(column, settings.null_values, name)
+                    texts = as_text(column, settings.dialect.null_values, name)
                     is_leaked = np.full(len(texts), null_leaked)
                     hashes = hash_entities(texts.drop_null(), settings.seed)
                     is_leaked[pc.is_valid(texts).to_numpy()] = leaked.index_of(hashes) >= 0
@@ -296,7 +296,7 @@ def times_of(run: FinishedRun, settings: SplitSettings, table: pa.Table) -> tupl
         dates = untimed(table.num_rows)
         return dates, dates.micros
     dates = parse_dates(
-        nulled(table[settings.time], ("", *settings.null_values)), settings.time_format
+        nulled(table[settings.time], ("", *settings.dialect.null_values)), settings.time_format
     )
     if run.manifest.metadata["date_form"] != "iso_mixed":
         return dates, dates.micros

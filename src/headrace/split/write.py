@@ -202,7 +202,7 @@ class _Pieces:
             table = typed(
                 table,
                 plan.output.types,
-                plan.settings.null_values,
+                plan.settings.dialect,
                 str(shard.path),
                 chunk.first_row,
             )
@@ -220,8 +220,8 @@ class _Pieces:
                     # Text files keep the text of declared types.
                     compared = table.select(list(plan.content.schema.names))
                     types = plan.output.types
-                    null_values = plan.settings.null_values
-                    self._digest(typed(compared, types, null_values, path, chunk.first_row))
+                    dialect = plan.settings.dialect
+                    self._digest(typed(compared, types, dialect, path, chunk.first_row))
             yield table
 
     def _digests_here(self) -> bool:
@@ -255,9 +255,10 @@ def copies_bytes(output: Output, shard: Shard) -> bool:
         return False
     if file_format.separator is None:
         return True
-    return shard.schema.names == output.source.names and shard.dialect == output_dialect(
-        output, shard
-    )
+    dialect = shard.dialect
+    assert dialect is not None
+    written = replace(dialect, text=dialect.text.written)
+    return shard.schema.names == output.source.names and written == output_dialect(output, shard)
 
 
 def derive(
@@ -271,13 +272,13 @@ def derive(
     table = fit(table, output.source)
     if settings.main_target is not None:
         values = columns.main_target(
-            table, settings.targets or (), settings.main_target, settings.null_values
+            table, settings.targets or (), settings.main_target, settings.dialect
         )
         table = _replaced(table, settings.main_target, values)
     if settings.label is not None and plan.classes is not None:
-        texts = columns.label_texts(table[settings.label], settings.null_values)
+        texts = columns.label_texts(table[settings.label], settings.dialect.null_values)
         table = _replaced(table, settings.label, columns.class_numbers(texts, plan.classes))
-    read = typed(table, output.types, settings.null_values, path, first_row)
+    read = typed(table, output.types, settings.dialect, path, first_row)
     # text files keep the text, but it must still be of the type
     if output.file_type.format.separator is None:
         table = read
@@ -327,6 +328,7 @@ def output_dialect(output: Output, shard: Shard) -> Dialect | None:
         dialect = None
     if dialect is None:
         dialect = Dialect(file_format.separator, "\n")
+    dialect = replace(dialect, text=output.settings.dialect.written)
     if output.settings.layout == "single":
         return replace(dialect, separator=output.separator)
     return dialect

@@ -30,6 +30,7 @@ import pyarrow as pa
 
 from headrace.checks import check_word
 from headrace.errors import MissingExtra, SettingsError, StreamError, setting, setting_name
+from headrace.formats.dialect import PLAIN, TextDialect, dialect_of
 from headrace.stream.loader.options import BatchFormat, Memory, StreamArguments, StreamOptions
 from headrace.stream.loader.passes import RowPass, RowPasses
 from headrace.stream.order.plan import Plan
@@ -77,8 +78,8 @@ class PipelineIterableDataset(StreamingDataset):
     order. batch_size: None yields rows; a number yields whole batches, for DataLoader(dataset,
     batch_size=None). num_workers: for `data_loader()`; a DataLoader of your own may have any number
     of workers.
-    number_type, bad_numbers, null_values: the type of declared numbers, what to do with a text that
-    is not a number ("error" or "missing"), and which texts mean missing. Others: see
+    number_type, bad_numbers, dialect: the type of declared numbers, what to do with a text that is
+    not a number ("error" or "missing"), and how text is written, as in `TextDialect`. Others: see
     `StreamOptions`; batch_format needs batch_size.
 
     Every row and every batch has "valid", which is false for a row that only pads a rank to the
@@ -102,11 +103,12 @@ class PipelineIterableDataset(StreamingDataset):
         num_workers: int | None = None,
         number_type: NumberType = "float64",
         bad_numbers: BadNumbers = "error",
-        null_values: Sequence[str] = (),
+        dialect: TextDialect | Mapping[str, Any] | str = PLAIN,
         topology: Topology | None = None,
         **options: Unpack[StreamArguments],
     ) -> None:
         _refuse_options_of_streams(options)
+        how_written = dialect_of(dialect)
         if (file_dir is None) == (dataframe is None):
             raise SettingsError(
                 f"either {setting_name('file_dir')} or {setting_name('dataframe')} is needed",
@@ -119,6 +121,7 @@ class PipelineIterableDataset(StreamingDataset):
                 shard_pattern=shard_pattern,
                 split=split,
                 cache_dir=options.get("cache_dir"),
+                dialect=how_written,
             )
         else:
             source = of_frame(dataframe)
@@ -130,7 +133,7 @@ class PipelineIterableDataset(StreamingDataset):
             fields=Fields.of_config(config),
             number_type=number_type,
             bad_numbers=bad_numbers,
-            null_values=null_values,
+            dialect=how_written,
         )
         self._format = options.get("batch_format", "torch")
         check_word("batch_format", self._format, get_args(BatchFormat))

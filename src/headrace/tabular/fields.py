@@ -31,9 +31,10 @@ from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock
 from headrace.dataset.open import is_prepared
 from headrace.errors import InputError, SettingsError, setting, setting_name
+from headrace.formats.dialect import PLAIN, TextDialect
 from headrace.formats.listing import NoMatch, list_files
 from headrace.formats.registry import file_type_of_name
-from headrace.formats.text_columns import nulled, typed
+from headrace.formats.text_columns import nulled, plain_numerals, typed
 from headrace.formats.types import is_text, plain
 from headrace.storage.places import path_of
 from headrace.stream.loader.dataset import open_dataset
@@ -199,7 +200,7 @@ class DeclaredBlocks:
     """Blocks of a source, as `fields` declares them; settings may be changed until workers are
     started.
 
-    null_values: texts that mean a missing number, beside the empty one. bad_numbers: the rule for
+    dialect: how numbers are written, and which texts mean a missing one. bad_numbers: the rule for
     other texts. fills: value of each column that stands for a missing one.
     """
 
@@ -207,21 +208,13 @@ class DeclaredBlocks:
     source_schema: pa.Schema
     fields: Fields
     number_type: NumberType = "float64"
-    null_values: Sequence[str] = ()
+    dialect: TextDialect = PLAIN
     bad_numbers: BadNumbers = "error"
     fills: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_word("number_type", self.number_type, get_args(NumberType))
         check_word("bad_numbers", self.bad_numbers, get_args(BadNumbers))
-        if isinstance(self.null_values, str):
-            raise SettingsError(
-                "it is a text",
-                setting="null_values",
-                value=self.null_values,
-                remedy='give a list, e.g. ["NA"]',
-            )
-        self.null_values = tuple(self.null_values)
         self.fills = dict.fromkeys(self.fields.cat_field_list, "") | self.fills
 
     @property
@@ -286,19 +279,18 @@ class DeclaredBlocks:
         if is_text(values.type) and is_number(dtype):
             is_declared = name in self.fields.tab_field_list
             if self.bad_numbers == "missing" and is_declared:
-                texts = pc.utf8_trim_whitespace(nulled(values, self.null_values))
+                texts = pc.utf8_trim_whitespace(nulled(values, self.dialect.null_values))
+                texts = plain_numerals(texts, self.dialect)
                 absent = pa.scalar(None, texts.type)
                 return pc.if_else(pc.match_substring_regex(texts, _NUMBER), texts, absent).cast(
                     dtype
                 )
             if not pa.types.is_floating(dtype):
-                values = nulled(values, self.null_values)
+                values = nulled(values, self.dialect.null_values)
             declared = "label_name"
             if is_declared:
                 declared = "tab_field_list"
-            return typed(pa.table({name: values}), {name: dtype}, self.null_values, declared, 0)[
-                name
-            ]
+            return typed(pa.table({name: values}), {name: dtype}, self.dialect, declared, 0)[name]
         try:
             return values.cast(dtype, safe=not is_number(dtype))
         except pa.ArrowException as error:
@@ -343,6 +335,7 @@ def open_files(
     shard_pattern: str | Sequence[str] | None,
     split: str | None,
     cache_dir: str | Path | None,
+    dialect: TextDialect = PLAIN,
 ) -> TabularSource:
     """Open the shards of a directory, one file of it, or a split of a prepared dataset.
 
@@ -365,7 +358,7 @@ def open_files(
             remedy="give one of them",
         )
     if filename is None and shard_pattern is None and is_prepared(root):
-        data = open_dataset(root)
+        data = open_dataset(root)  # its index has the dialect of its files
         index = data.split_index(split)
         files = tuple(data.root / name for name in index.shards)
         return TabularSource(index=index, read_block=data.block_reader(split), files=files)
@@ -381,7 +374,7 @@ def open_files(
         paths = [root / filename]
     else:
         paths = _matching(root, shard_pattern)
-    data = open_dataset(paths, cache_dir=cache_dir)
+    data = open_dataset(paths, dialect=dialect, cache_dir=cache_dir)
     return TabularSource(
         index=data.split_index(), read_block=data.block_reader(), files=tuple(paths)
     )

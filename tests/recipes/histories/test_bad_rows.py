@@ -156,7 +156,7 @@ def test_times_of_every_declared_form(
         HEADER,
         [[GOOD[0], value, GOOD[2], 1.0] for value in typed],
     )
-    prepared = histories(tmp_path / "in", tmp_path / "out", time_format=form)
+    prepared = histories(tmp_path / "in", tmp_path / "out", dialect={"time_format": form})
 
     times = [
         each.event_time for measurements in decoded(prepared).values() for each in measurements
@@ -262,7 +262,7 @@ def test_numbers_as_entities_and_peers_from_columns_and_file_names(tmp_path: Pat
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"time_format": "dmy"}, "time_format is 'dmy'"),
+        ({"dialect": {"time_format": "dmy"}}, "time_format is 'dmy'"),
         ({"sample_rate": 0}, "sample_rate"),
         ({"train_ratio": 1.5}, "train_ratio"),
         ({"memory_limit": "lots"}, "memory_limit"),
@@ -298,7 +298,10 @@ def test_sizes_may_have_units(text: str | int, expected: int) -> None:
 
 def test_settings_come_back_from_their_json() -> None:
     settings = Histories(
-        source="in", peer="dst_addr", time_format=("iso", "%d/%m/%Y"), memory_limit="1GiB"
+        source="in",
+        peer="dst_addr",
+        dialect={"time_format": ("iso", "%d/%m/%Y")},
+        memory_limit="1GiB",
     )
     record = json.loads(json.dumps(settings.config()))
 

@@ -228,7 +228,7 @@ def test_an_id_is_one_entity_whatever_the_type_of_its_column(tmp_path: Path) -> 
         "entity": "user",
         "entity_kind": "text",
         "time": "when",
-        "time_format": "epoch_s",
+        "dialect": {"time_format": "epoch_s"},
         "format": "arrow",
     }
     made = prepare(
@@ -251,7 +251,10 @@ def test_null_values_are_missing(tmp_path: Path) -> None:
         "format": "arrow",
     }
     asked = Histories(
-        **settings, values={"x": "int32", "kind": "category"}, null_values="NA", bad_rows="drop"
+        **settings,
+        values={"x": "int32", "kind": "category"},
+        dialect={"null_values": "NA"},
+        bad_rows="drop",
     )
     prepared = prepare(asked, tmp_path / "out")
     rows = [
@@ -335,7 +338,7 @@ def test_entities_of_file_names_are_read_back_beside_a_peer_of_the_same_column_n
         "peer": "src_addr",
         "peer_kind": "text",
     }
-    settings = headrace.Histories(source=tmp_path / "data", time="when", time_format="epoch_s", values={"amount": "int32"}, format="arrow", **of_files)  # fmt: skip
+    settings = headrace.Histories(source=tmp_path / "data", time="when", dialect={"time_format": "epoch_s"}, values={"amount": "int32"}, format="arrow", **of_files)  # fmt: skip
 
     prepared = headrace.prepare(settings, tmp_path / "out")
 

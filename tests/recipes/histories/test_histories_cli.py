@@ -48,11 +48,13 @@ def test_decode_prints_columns_and_stops_at_the_limit(tmp_path: Path) -> None:
 
 def test_errors_are_one_message_and_an_exit_code(tmp_path: Path) -> None:
     missing = headrace("histories", "decode", tmp_path / "no.array_record")
-    wrong = headrace("histories", tmp_path, "--out", tmp_path / "out", "--time-format", "dmy")
+    wrong = headrace(
+        "histories", tmp_path, "--out", tmp_path / "out", "--dialect", "time_format=dmy"
+    )
 
     assert (1, 2) == (missing.returncode, wrong.returncode)
     assert "no such file" in missing.stderr
-    assert "--time-format is 'dmy'" in wrong.stderr
+    assert "time_format is 'dmy'" in wrong.stderr
     assert "Traceback" not in missing.stderr + wrong.stderr
 
 

@@ -82,7 +82,7 @@ def ripe_histories(out: Path, **settings: object) -> Prepared:
         "entity_from": "file_name",
         "entity_kind": "number",
         "time": "epoch",
-        "time_format": FORMS,
+        "dialect": {"time_format": FORMS},
     }
     return prepare(Histories(source=RIPE, **{**asked, **settings}), out, workers=2)
 
@@ -131,9 +131,9 @@ def test_the_day_first_files_of_ripe_are_an_error_unless_their_form_is_declared(
     tmp_path: Path,
 ) -> None:
     with raised(headrace.InputError, row=1, column="epoch", value="14/10/2016 21:17"):
-        ripe_histories(tmp_path / "out", time_format=FORMS[0])
+        ripe_histories(tmp_path / "out", dialect={"time_format": FORMS[0]})
 
-    dropped = ripe_histories(tmp_path / "out", time_format=FORMS[0], bad_rows="drop")
+    dropped = ripe_histories(tmp_path / "out", dialect={"time_format": FORMS[0]}, bad_rows="drop")
     rows = ripe_rows()
     assert sum(len(rows[name]) for name in DAY_FIRST) == dropped.manifest.dropped["unreadable_time"]
     assert dropped.manifest.metadata["first_dropped"]["unreadable_time"].startswith(
@@ -160,7 +160,7 @@ def test_error_codes_of_ripe_may_be_refused_by_file_and_row(tmp_path: Path) -> N
 def test_the_command_prepares_the_raw_files_of_ripe(tmp_path: Path) -> None:
     probes = ("11119", "11297", "13746")  # the first has the day first
     source = [RIPE / f"{probe}.csv.gz" for probe in probes]
-    forms = [each for form in FORMS for each in ("--time-format", form)]
+    forms = ["--dialect", ",".join(f"time_format={form}" for form in FORMS)]
     asked = [
         "--entity-from",
         "file_name",
@@ -238,7 +238,7 @@ def test_seattle_ties_and_zeros(seattle: tuple[Path, np.ndarray], tmp_path: Path
         "value": "s",
         "entity_kind": "number",
         "peer_kind": "number",
-        "time_format": "epoch_s",
+        "dialect": {"time_format": "epoch_s"},
         "value_unit": "s",
         "zero": "drop",
         "max_row_bytes": 8 << 10,

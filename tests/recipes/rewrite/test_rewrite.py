@@ -157,7 +157,7 @@ def test_text_columns_become_the_declared_types(tmp_path: Path) -> None:
         tmp_path / "a.csv",
         tmp_path / "out",
         types={"x": "float32"},
-        null_values=["NA"],
+        dialect={"null_values": ["NA"]},
         cache_dir=tmp_path / "cache",
     )
 

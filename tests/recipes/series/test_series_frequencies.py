@@ -114,7 +114,7 @@ def test_times_may_be_written_in_several_ways(tmp_path: Path) -> None:
         )
         (tmp_path / "in").mkdir(exist_ok=True)
         pq.write_table(table, tmp_path / "in" / f"{name}.parquet")
-    prepared = run(tmp_path / "in", tmp_path / "out", time_format=["iso", "%d/%m/%Y"])
+    prepared = run(tmp_path / "in", tmp_path / "out", dialect={"time_format": ["iso", "%d/%m/%Y"]})
 
     readable = readable_rows(prepared)
     assert {"day_first", "iso", "zoned"} == set(readable["train"])

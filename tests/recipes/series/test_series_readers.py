@@ -121,10 +121,10 @@ def test_comments_decimal_commas_and_encodings_are_read(
         theirs = pandas.read_csv(path, sep=";", decimal=",", comment="#", encoding="latin-1")
         np.testing.assert_array_equal(frame["rain"].to_numpy(), theirs["rain"].to_numpy())
 
-    asked = {"comment": "#", "decimal": ",", "encoding": "latin-1"}
+    asked = {"comment": "#", "dialect": {"decimal": ",", "encoding": "latin-1"}}
     assert plain == rows(run(tmp_path / "in", tmp_path / "out", **asked))
     with pytest.raises(headrace.InputError, match=r"01\.csv.* not UTF-8"):
-        run(tmp_path / "in", tmp_path / "other", decimal=",", frequency="1d")
+        run(tmp_path / "in", tmp_path / "other", dialect={"decimal": ","}, frequency="1d")
 
 
 def test_a_decimal_comma_that_nobody_named_is_told(tmp_path: Path) -> None:
@@ -132,10 +132,10 @@ def test_a_decimal_comma_that_nobody_named_is_told(tmp_path: Path) -> None:
     (tmp_path / "in/a.csv").write_text(
         "date;q\n" + "".join(f"2020-01-{day:02};1,{day}\n" for day in range(1, 30))
     )
-    with pytest.raises(headrace.InputError, match="'q' is '1,1': .* or give decimal=\",\""):
+    with pytest.raises(headrace.InputError, match="'q' is '1,1': .*give dialect=.*decimal"):
         run(tmp_path / "in", tmp_path / "out", features=[])
     with raised(headrace.SettingsError, setting="encoding"):
-        run(tmp_path / "in", tmp_path / "out", encoding="latin-99")
+        run(tmp_path / "in", tmp_path / "out", dialect={"encoding": "latin-99"})
 
 
 GRDC = """\
@@ -321,5 +321,5 @@ def test_a_first_configuration_finds_decimal_commas_and_takes_a_zone(tmp_path: P
     found = first_settings(tmp_path / "meter.csv", target="Last", time_zone="Europe/Berlin")
 
     assert [",", "Europe/Berlin", "1h"] == [
-        found[each] for each in ("decimal", "time_zone", "frequency")
+        (found | found["dialect"])[each] for each in ("decimal", "time_zone", "frequency")
     ]

@@ -280,5 +280,8 @@ def test_categories_that_change_in_time_are_places_in_their_list(
                 **asked | {"categories": {"kind": ["dry", missing]}},
             )
     assert series(
-        source, future_features="kind", categories={"kind": ["dry", "NA"]}, null_values=["-"]
+        source,
+        future_features="kind",
+        categories={"kind": ["dry", "NA"]},
+        dialect={"null_values": ["-"]},
     )

@@ -176,7 +176,10 @@ def test_an_instant_has_no_other_zone(tmp_path: Path) -> None:
         run(frame, tmp_path / "out", entity="id", time_zone="Europe/Berlin")
     for wrong, told in (
         ({"time_zone": "Europe/Berlim"}, "time_zone 'Europe/Berlim' is not known"),
-        ({"time_zone": "UTC", "time_format": "epoch_s"}, "an epoch, which counts instants"),
+        (
+            {"time_zone": "UTC", "dialect": {"time_format": "epoch_s"}},
+            "an epoch, which counts instants",
+        ),
         ({"snap": "40m"}, "at most half of the frequency 1h"),
         ({"snap": "1m", "frequency": "1mo"}, "a frequency of a fixed length"),
         ({"resample": "mean", "frequency": "infer"}, "resample needs a frequency"),
@@ -367,7 +370,7 @@ def test_an_integer_index_counts_seconds(tmp_path: Path) -> None:
         frame.sample(fraction=1, shuffle=True, seed=1),
         tmp_path / "out",
         entity="id",
-        time_format="epoch_s",
+        dialect={"time_format": "epoch_s"},
         frequency="infer",
     )
 

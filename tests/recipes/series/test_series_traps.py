@@ -372,7 +372,7 @@ def test_rows_that_may_be_dropped_are_counted(tmp_path: Path) -> None:
         ({"static": "x.csv", "static_features": ["area"]}, "static_entity is missing"),
         ({"region_time_series_base_dirs": {"a": "x"}}, "either source or region_time_series_base_dirs"),
         ({"entities": []}, "entities is empty"),
-        ({"time_format": "dmy"}, "time_format is 'dmy'"),
+        ({"dialect": {"time_format": "dmy"}}, "time_format is 'dmy'"),
         ({"reader": "camels_us", "entity": "gauge"}, "takes one source"),
         ({"sourcce": "x"}, "did you mean 'source'"),
         ({"preprocessing_configs": {"features": {"strategy": "per_group", "pipeline": ["StandardScaler"], "columns": ["rain"]}}}, "cold are in no pipeline"),

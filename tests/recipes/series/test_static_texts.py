@@ -160,12 +160,12 @@ def test_an_encoder_that_saw_others_is_found(tmp_path: Path) -> None:
         ),
         (
             [SCALED, encoded("soil")],
-            {"missing_static": "mean", "null_values": ["silt"]},
+            {"missing_static": "mean", "dialect": {"null_values": ["silt"]}},
             "column 'soil': entity 'd' lacks .* no mean; .* missing_static=\"drop_entity\"",
         ),
         (
             [SCALED, encoded("soil")],
-            {"null_values": ["silt"]},
+            {"dialect": {"null_values": ["silt"]}},
             "entities lack static features, first d: has no static soil",
         ),
     ],

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import InputError
+from headrace.formats.dialect import PLAIN, TextDialect
 from headrace.formats.text_columns import as_text, first_unreadable, nulled, typed
 from headrace.split import columns
 from raised import raised
@@ -147,7 +148,10 @@ def test_the_main_target_is_the_maximum_of_the_others(
 ) -> None:
     table = pa.table({"main": pa.nulls(4, kind), "a": pa.array(a, kind), "b": pa.array(b, kind)})
 
-    assert expected == columns.main_target(table, TARGETS, "main", ["NA"]).to_pylist()
+    assert (
+        expected
+        == columns.main_target(table, TARGETS, "main", TextDialect(null_values="NA")).to_pylist()
+    )
 
 
 def test_large_whole_targets_keep_their_digits() -> None:
@@ -155,14 +159,14 @@ def test_large_whole_targets_keep_their_digits() -> None:
         {"main": pa.nulls(1, pa.int64()), "a": pa.array([2**53 + 1]), "b": pa.array([5])}
     )
 
-    assert [2**53 + 1] == columns.main_target(table, TARGETS, "main", []).to_pylist()
+    assert [2**53 + 1] == columns.main_target(table, TARGETS, "main", PLAIN).to_pylist()
 
 
 def test_a_target_that_is_no_number_is_an_error_with_row_and_value() -> None:
     table = pa.table({"main": ["", ""], "a": ["1", "high"], "b": ["1", "1"]})
 
     with raised(InputError, row=2, column="a", value="high"):
-        columns.main_target(table, TARGETS, "main", [])
+        columns.main_target(table, TARGETS, "main", PLAIN)
 
 
 @given(
@@ -194,7 +198,11 @@ def test_declared_types_are_read(
     texts: list[str | None], word: str, kind: pa.DataType, expected: list[object]
 ) -> None:
     table = typed(
-        pa.table({"x": pa.array(texts, pa.string())}), {"x": kind}, ["NA"], "part-0.csv", 0
+        pa.table({"x": pa.array(texts, pa.string())}),
+        {"x": kind},
+        TextDialect(null_values="NA"),
+        "part-0.csv",
+        0,
     )
 
     assert expected == table["x"].to_pylist()
@@ -220,7 +228,7 @@ def test_a_value_of_another_than_its_declared_type_is_an_error_with_file_row_and
         InputError,
         match=rf"part-0\.csv: row 104, column 'x' is '{value}': it is declared {re.escape(str(kind))}",
     ):
-        typed(table, {"x": kind}, [], "part-0.csv", 100)
+        typed(table, {"x": kind}, PLAIN, "part-0.csv", 100)
 
 
 @given(

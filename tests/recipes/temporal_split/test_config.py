@@ -16,7 +16,7 @@ ASKED: dict[str, Any] = {"source": "in", "time": "date", "entity": "id", "split_
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"time_format": "dd.mm.yyyy"}, "time_format is 'dd.mm.yyyy'; give auto, iso"),
+        ({"dialect": {"time_format": "dd.mm.yyyy"}}, "time_format is 'dd.mm.yyyy'; give iso"),
         ({"types": {"x": "integer"}}, "types is 'integer'"),
     ],
     ids=str,
@@ -100,7 +100,11 @@ def test_one_source_or_several_may_be_given(source: object) -> None:
 
 def test_the_configuration_makes_the_same_settings_again() -> None:
     settings = TemporalSplit(
-        **ASKED, targets=["a", "b"], main_task_index=1, types={"x": "int8"}, null_values=["NA"]
+        **ASKED,
+        targets=["a", "b"],
+        main_task_index=1,
+        types={"x": "int8"},
+        dialect={"null_values": ["NA"]},
     )
     record = settings.config()
 

@@ -269,7 +269,7 @@ def test_remarks_of_pilots_that_airlines_share_are_in_one_split(tmp_path: Path) 
         "time": "date",
         "entity": "opid",
         "split_date": "1997-01-01",
-        "time_format": "%m/%d/%Y %H:%M:%S",
+        "dialect": {"time_format": "%m/%d/%Y %H:%M:%S"},
     }
     shared = {}
     for word in ("count", "group", "drop"):

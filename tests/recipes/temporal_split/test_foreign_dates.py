@@ -132,7 +132,11 @@ def test_seconds_of_a_pattern_are_an_instant() -> None:
 def test_a_pattern_that_can_read_no_date_is_refused_when_settings_are_built(pattern: str) -> None:
     with pytest.raises(SettingsError, match="time_format"):
         headrace.TemporalSplit(
-            source="raw", time="date", entity="id", split_date="2025-01-01", time_format=pattern
+            source="raw",
+            time="date",
+            entity="id",
+            split_date="2025-01-01",
+            dialect={"time_format": pattern},
         )
 
 
@@ -157,7 +161,7 @@ def test_naive_and_zoned_iso_dates_mix(tmp_path: Path, extension: str, where: st
         write_rows(tmp_path / "in" / f"part-0{extension}", HEADER, naive)
         write_rows(tmp_path / "in" / f"part-1{extension}", HEADER, zoned)
     prepared = split(
-        tmp_path / "in", tmp_path / "out", time_format="iso", time_zone="Europe/Berlin"
+        tmp_path / "in", tmp_path / "out", dialect={"time_format": "iso"}, time_zone="Europe/Berlin"
     )
 
     assert {"e9", "e101"} == {str(row[0]) for row in split_rows(prepared.run, "test")}
@@ -171,7 +175,7 @@ def test_the_index_of_mixed_dates_is_on_one_clock(tmp_path: Path) -> None:
     rows = rows_of([*EARLY, "2025-01-01 01:00:00", "2025-01-01T00:30:00Z"])
     write_rows(tmp_path / "in" / "part-0.csv", HEADER, rows)
     prepared = split(
-        tmp_path / "in", tmp_path / "out", time_format="iso", time_zone="Europe/Berlin"
+        tmp_path / "in", tmp_path / "out", dialect={"time_format": "iso"}, time_zone="Europe/Berlin"
     )
     index = headrace.open(tmp_path / "out").split_index("test")
     keys = pq.read_table(
@@ -189,7 +193,7 @@ def test_a_naive_date_in_a_repeated_hour_is_refused_beside_zoned_ones(tmp_path: 
     rows = rows_of([*EARLY, "2024-10-27T00:30:00Z", "2024-10-27 02:30:00"])
     write_rows(tmp_path / "in" / "part-0.csv", HEADER, rows)
     asked = {
-        "time_format": "iso",
+        "dialect": {"time_format": "iso"},
         "time_zone": "Europe/Berlin",
         "split_date": "2024-10-27T02:30:00+01:00",
     }
@@ -208,7 +212,7 @@ def test_a_mix_is_refused_without_a_word_of_the_user_and_the_word_is_named(
     )
     write_rows(tmp_path / "in" / "part-1.csv", HEADER, zoned)
 
-    with raised(InputError, column="date", remedy='time_format="iso"'):
+    with raised(InputError, column="date", remedy='dialect={"time_format": "iso"}'):
         split(tmp_path / "in", tmp_path / "out")
 
 
@@ -232,7 +236,12 @@ def test_shards_of_two_units_are_refused_by_name(
         )
 
     with raised(InputError, column="date") as caught:
-        split(tmp_path / "in", tmp_path / "out", time_format=date_format, bad_rows=bad_rows)
+        split(
+            tmp_path / "in",
+            tmp_path / "out",
+            dialect={"time_format": [] if date_format == "auto" else date_format},
+            bad_rows=bad_rows,
+        )
     assert "epoch_" in str(caught.value)
 
 
@@ -241,14 +250,14 @@ def test_two_units_in_one_shard_are_refused_by_row(tmp_path: Path) -> None:
     write_rows(tmp_path / "in" / "part-0.csv", HEADER, rows)
 
     with raised(InputError, column="date", remedy="write one unit throughout"):
-        split(tmp_path / "in", tmp_path / "out", time_format="epoch_ms")
+        split(tmp_path / "in", tmp_path / "out", dialect={"time_format": "epoch_ms"})
 
 
 def test_a_source_in_another_unit_than_declared_is_refused(tmp_path: Path) -> None:
     write_rows(tmp_path / "in" / "part-0.csv", HEADER, rows_of(epochs(1, range(12))))
 
-    with raised(InputError, column="date", remedy='give time_format="epoch_s"'):
-        split(tmp_path / "in", tmp_path / "out", time_format="epoch_ms")
+    with raised(InputError, column="date", remedy='give dialect={"time_format": "epoch_s"}'):
+        split(tmp_path / "in", tmp_path / "out", dialect={"time_format": "epoch_ms"})
 
 
 def test_birthdays_around_1970_are_milliseconds_if_that_is_what_was_declared(
@@ -258,7 +267,10 @@ def test_birthdays_around_1970_are_milliseconds_if_that_is_what_was_declared(
     rows = rows_of([str(day * 86_400_000) for day in days])
     write_rows(tmp_path / "in" / "part-0.csv", HEADER, rows)
     prepared = split(
-        tmp_path / "in", tmp_path / "out", time_format="epoch_ms", split_date="1971-01-01"
+        tmp_path / "in",
+        tmp_path / "out",
+        dialect={"time_format": "epoch_ms"},
+        split_date="1971-01-01",
     )
 
     assert 2 == prepared.manifest.splits["test"].rows
@@ -268,11 +280,11 @@ def test_hours_written_as_ten_digits_are_not_taken_for_seconds(tmp_path: Path) -
     rows = rows_of([f"20240{1 + number // 9}0{1 + number % 9}{number:02d}" for number in range(12)])
     write_rows(tmp_path / "in" / "part-0.csv", HEADER, [*rows, ("late", "2025010100", "99")])
 
-    with raised(InputError, column="date", remedy='give time_format="%Y%m%d%H"'):
+    with raised(InputError, column="date", remedy='give dialect={"time_format": "%Y%m%d%H"}'):
         split(tmp_path / "in", tmp_path / "out")
     assert (
         1
-        == split(tmp_path / "in", tmp_path / "out", time_format="%Y%m%d%H")
+        == split(tmp_path / "in", tmp_path / "out", dialect={"time_format": "%Y%m%d%H"})
         .manifest.splits["test"]
         .rows
     )
@@ -298,7 +310,7 @@ def test_hours_written_as_ten_digits_are_not_taken_for_seconds(tmp_path: Path) -
         ("0000-00-00", "years run from 0001 to 9999"),
         ("10000-01-01", "years run from 0001 to 9999"),
         (" 2025-01-05", "blanks around"),
-        ("NA", r'null_values=\["NA"\]'),
+        ("NA", r'"null_values": \["NA"\]'),
         ("yesterday", "correct it"),
     ],
 )
@@ -308,7 +320,7 @@ def test_the_error_names_the_word_that_reads_the_value(
     write_rows(tmp_path / "in" / "part-0.csv", HEADER, [*rows_of(EARLY), ("x", value, "1")])
 
     with raised(InputError, row=9, column="date", value=value) as caught:
-        split(tmp_path / "in", tmp_path / "out", time_format="iso")
+        split(tmp_path / "in", tmp_path / "out", dialect={"time_format": "iso"})
     assert re.search(told, str(caught.value))
 
 

@@ -216,7 +216,11 @@ def test_texts_are_read_like_the_time(
     write_rows(
         tmp_path / "in" / "part-0.csv", ("id", "time", "known"), [*lines, ("e4", time, known)]
     )
-    asked = {"known_at": "known", "time_format": time_format, "known_late": "drop"}
+    asked = {
+        "known_at": "known",
+        "dialect": {"time_format": [] if time_format == "auto" else time_format},
+        "known_late": "drop",
+    }
     made = prepare(tmp_path / "in", tmp_path / "out", **asked)
 
     assert (0 if allowed else 1) == made.manifest.dropped["known_late"]

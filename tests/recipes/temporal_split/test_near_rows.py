@@ -315,7 +315,7 @@ def test_remarks_of_pilots_that_are_nearly_the_same_are_in_one_split(tmp_path: P
         "time": "date",
         "entity": "opid",
         "split_date": "1997-01-01",
-        "time_format": "%m/%d/%Y %H:%M:%S",
+        "dialect": {"time_format": "%m/%d/%Y %H:%M:%S"},
     }
     made = split(
         BIRDS,

@@ -94,10 +94,12 @@ def test_a_label_that_means_missing_elsewhere_is_a_class_and_is_counted(
     manifest = headrace.open(tmp_path / "out").manifest
 
     assert any(f"label: 60 rows hold the text '{text}', which is a class" in each for each in told)
-    assert any(f'null_values=["{text}"]' in each for each in told)
+    assert any(f'dialect={{"null_values": ["{text}"]}}' in each for each in told)
     assert {"label": {text: 60}} == manifest.metadata["missing_like"]
     assert {text, "dog"} == set(manifest.metadata["label_map"])
-    dropped = split(tmp_path / "in", tmp_path / "out", label="label", null_values=[text]).manifest
+    dropped = split(
+        tmp_path / "in", tmp_path / "out", label="label", dialect={"null_values": [text]}
+    ).manifest
     assert ({"dog": 0}, {}) == (dropped.metadata["label_map"], dropped.metadata["missing_like"])
     assert dropped.dropped["missing_label"] > 0
 

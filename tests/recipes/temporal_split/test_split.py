@@ -195,7 +195,7 @@ def test_dates_in_two_forms_are_an_error(tmp_path: Path, one: str, other: str, p
         write_rows(tmp_path / "in" / f"part-{number}.csv", HEADER, rows)
 
     path = tmp_path / "in" / f"part-{len(parts) - 1}.csv"
-    with raised(InputError, path=path, column="date", remedy="time_format="):
+    with raised(InputError, path=path, column="date", remedy="time_format"):
         split(tmp_path / "in", tmp_path / "out")
 
 
@@ -339,7 +339,7 @@ def test_declared_types_are_those_of_the_parquet_output(tmp_path: Path) -> None:
         tmp_path / "out",
         format="parquet",
         types={"row": "int16"},
-        null_values=["NA"],
+        dialect={"null_values": ["NA"]},
     ).run
 
     assert pa.int16() == pq.read_schema(shards(run, "train")[0]).field("row").type

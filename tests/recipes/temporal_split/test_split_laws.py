@@ -244,7 +244,7 @@ def test_rows_without_entity_or_date_are_counted_by_their_reason(
         directory / "out",
         null_entity=null_entity,
         bad_rows="drop",
-        null_values=null_values,
+        dialect={"null_values": null_values},
     )
     if prepared is None:
         return

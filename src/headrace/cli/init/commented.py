@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 _WIDTH = 112
+_PART = "dialect."
 
 
 @dataclass
@@ -31,10 +32,39 @@ class Aside:
     needed: bool = False
 
 
+def with_dialect(sections: Sequence[Section]) -> list[Section]:
+    """Join the settings dialect.NAME of all sections to one setting, in the first section that has
+    one.
+
+    A proposed one stays a comment, beside those that are set.
+    """
+    found: dict[str, Any] = {}
+    for section in sections:
+        found |= {name: value for name, value in section.settings.items() if _PART in name}
+    proposed = any(isinstance(value, Aside) for value in found.values())
+    parts = {}
+    for name, value in found.items():
+        if (proposed and not isinstance(value, Aside)) or not proposed:
+            parts[name.removeprefix(_PART)] = value
+    result = []
+    for section in sections:
+        settings = {name: value for name, value in section.settings.items() if _PART not in name}
+        own = section.settings.keys() & found.keys()
+        if parts and own and any(name.removeprefix(_PART) in parts for name in own):
+            settings["dialect"] = parts
+            parts = {}
+        asides = {name: found[name] for name in own if isinstance(found[name], Aside)}
+        if asides:
+            values = {name.removeprefix(_PART): aside.value for name, aside in asides.items()}
+            settings["dialect"] = Aside(values)
+        result.append(Section(section.words, settings))
+    return result
+
+
 def settings_of(sections: Sequence[Section]) -> dict[str, Any]:
     """Return the settings of the sections, without proposed ones."""
     result = {}
-    for section in sections:
+    for section in with_dialect(sections):
         for name, value in section.settings.items():
             if not isinstance(value, Aside):
                 result[name] = value
@@ -44,7 +74,7 @@ def settings_of(sections: Sequence[Section]) -> dict[str, Any]:
 def commented_yaml(sections: Sequence[Section]) -> str:
     """Return the text of the configuration; reading it gives `settings_of(sections)`."""
     lines: list[str] = []
-    for section in sections:
+    for section in with_dialect(sections):
         for part in section.words.splitlines():
             lines += textwrap.wrap(part, _WIDTH, initial_indent="# ", subsequent_indent="# ") or [
                 "#"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
@@ -22,6 +22,7 @@ from headrace.cli.init.times import NUMBERS, is_typed_time, time_format
 from headrace.dataset.tables import with_paths
 from headrace.errors import SettingsError
 from headrace.formats.common_schema import infer_types
+from headrace.formats.dialect import TextDialect
 from headrace.formats.listing import list_files
 from headrace.formats.partitions import partition_types
 from headrace.formats.source import read_chunks, survey
@@ -137,7 +138,7 @@ def inferred(seen: Look, keep: Collection[str] = ()) -> list[Section]:
     """Infer the types of the source's text columns from all rows. keep: columns that stay text."""
     nulls = NULLS if any(seen.holds(name, NULLS) for name in seen.texts()) else ()
     files = [(seen.root / name, name) for name in seen.names]
-    types = infer_types(files, null_values=nulls, keep=keep)
+    types = infer_types(files, dialect=TextDialect(null_values=nulls), keep=keep)
     if not types:
         return []
     words = (
@@ -145,7 +146,10 @@ def inferred(seen: Look, keep: Collection[str] = ()) -> list[Section]:
     )
     if nulls:
         words += " null_values are the texts that mean missing."
-    return [Section(words, {"types": types, **({"null_values": list(nulls)} if nulls else {})})]
+    settings: dict[str, Any] = {"types": types}
+    if nulls:
+        settings["dialect.null_values"] = list(nulls)
+    return [Section(words, settings)]
 
 
 def evenly(count: int, most: int) -> list[int]:

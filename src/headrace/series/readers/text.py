@@ -1,4 +1,4 @@
-"""Read CSV files with comment lines or in another encoding, and GRDC files.
+"""Read CSV files with comment lines, and GRDC files.
 
 Such a file is read and decoded as a whole, so memory is O(file). Quotes, separators and numbers of
 fields are checked as strictly as in any CSV file.
@@ -19,39 +19,33 @@ import pyarrow.compute as pc
 
 from headrace.errors import InputError
 from headrace.formats import delimited
+from headrace.formats.decoding import decoded
+from headrace.formats.dialect import TextDialect
 from headrace.formats.registry import Compression, FileType, open_bytes, read_whole, reading
 
 GRDC_NAME = re.compile(r"(\d+)_Q_\w+.*", re.IGNORECASE)
 _GRDC_TIME = ("YYYY-MM-DD", "hh:mm")
+_GRDC_DIALECT = TextDialect(encoding="latin-1")
 _GRDC_MISSING = r"^\s*-999(\.0*)?\s*$"
 
 
 def text_table(
-    path: Path, name: str, file_type: FileType, *, comment: str | None, encoding: str
+    path: Path, name: str, file_type: FileType, *, comment: str | None, dialect: TextDialect
 ) -> pa.Table:
     """Read a delimited file as text. Raises `InputError`.
 
     comment: lines that begin with it, after blanks, are skipped.
-    encoding: encoding of the file.
     """
     with reading(path), open_bytes(path, file_type.compression) as stream:
         data = read_whole(path, stream, file_type.compression)
-    try:
-        data = data.decode(encoding).encode()
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"byte {error.start:,} is {data[error.start]:#04x}, which is not {encoding}",
-            setting="encoding",
-            path=path,
-            remedy="give the one of the file",
-        ) from None
+    data = decoded(data, path, dialect.of_file(data[:4]))
     if comment is not None:
         data = re.sub(
             rb"(?m)^[ \t]*" + re.escape(comment.encode()) + rb"[^\n]*(\n|\Z)", b"", data
         ).lstrip(b"\r\n")
     if not data.strip():
         return pa.table({})
-    shard = delimited.survey(path, name, file_type, text=data)
+    shard = delimited.survey(path, name, file_type, dialect=dialect.written, text=data)
     assert shard.dialect is not None
     return delimited.parse_block(data[shard.dialect.header_bytes :], shard, None)
 
@@ -65,7 +59,7 @@ def grdc_table(path: Path, time: str) -> pa.Table:
     else:
         compression = "none"
     raw = text_table(
-        path, path.name, FileType.named("csv", compression), comment="#", encoding="latin-1"
+        path, path.name, FileType.named("csv", compression), comment="#", dialect=_GRDC_DIALECT
     )
     table = raw.rename_columns([name.strip() for name in raw.column_names])
     if _GRDC_TIME[0] not in table.column_names:

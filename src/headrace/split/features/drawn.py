@@ -149,7 +149,7 @@ def content_drawn(output: Output) -> Content | None:
     return Content(
         schema=pa.schema([output.source.field(name) for name in names]),
         types={name: type_ for name, type_ in output.types.items() if name in names},
-        null_values=settings.null_values,
+        dialect=settings.dialect,
         by="values",
     )
 

@@ -183,7 +183,7 @@ def choose_content(output: Output, shards: Sequence[Shard]) -> Content | None:
     content = Content(
         schema=pa.schema([output.source.field(name) for name in names]),
         types=types,
-        null_values=settings.null_values,
+        dialect=settings.dialect,
         by="fields" if only_counts and not types and _compares_fields(output, shards) else "values",
     )
     if settings.near is not None:
@@ -197,7 +197,7 @@ def _compares_fields(output: Output, shards: Sequence[Shard]) -> bool:
     """Return True if equal rows have equal bytes: delimited text with one separator that is
     copied.
     """
-    if output.file_type.format.separator is None:
+    if output.file_type.format.separator is None or output.settings.dialect.escape is not None:
         return False
     shards = with_content(shards)
     dialects = {shard.dialect.separator for shard in shards if shard.dialect is not None}

@@ -185,7 +185,8 @@ class StrataScanner(Scanner):
         """Gather classes."""
         if self.stratify is None:
             return
-        texts = columns.label_texts(column_of(table, self.stratify), self.settings.null_values)
+        column = column_of(table, self.stratify)
+        texts = columns.label_texts(column, self.settings.dialect.null_values)
         distinct = encode(pc.fill_null(texts, ""))
         self.codes.append(distinct.indices.to_numpy() + sum(map(len, self.texts)))
         self.texts.append(distinct.dictionary)

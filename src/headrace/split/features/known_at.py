@@ -67,7 +67,7 @@ def known_late(
     late = np.zeros(len(time_us), np.bool_)
     first: LateValue | None = None
     for name in settings.known_at:
-        column = nulled(column_of(table, name), ("", *settings.null_values))
+        column = nulled(column_of(table, name), ("", *settings.dialect.null_values))
         known = parse_dates(column, settings.time_format)
         check_forms(known.forms, settings.time_format, path, name)
         known_us = _known_us(column, known, settings)

@@ -49,11 +49,11 @@ class LabelScanner(Scanner):
         settings = self.settings
         if settings.label == settings.main_target:
             values = columns.main_target(
-                table, settings.targets or (), self.label, settings.null_values
+                table, settings.targets or (), self.label, settings.dialect
             )
         else:
             values = column_of(table, self.label)
-        texts = columns.label_texts(values, settings.null_values)
+        texts = columns.label_texts(values, settings.dialect.null_values)
         distinct = encode(texts)
         indices = pc.fill_null(distinct.indices, NULL_ENTITY).to_numpy()
         self.missing_like += count_missing_like(distinct.dictionary, indices)

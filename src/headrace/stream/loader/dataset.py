@@ -22,6 +22,7 @@ from headrace.dataset.plain import open_plain
 from headrace.dataset.split_rows import SplitRows
 from headrace.dataset.tables import with_paths
 from headrace.errors import InputError, SettingsError, setting, setting_name
+from headrace.formats.dialect import PLAIN, TextDialect, dialect_of
 from headrace.formats.listing import holds_data, no_data
 from headrace.storage.cache_room import cache_directory
 from headrace.storage.places import local_path_of, path_of, place_of
@@ -378,7 +379,7 @@ def open_dataset(
     *,
     run: str | None = None,
     types: Mapping[str, str] | None = None,
-    null_values: Sequence[str] = (),
+    dialect: TextDialect | Mapping[str, Any] | str = PLAIN,
     cache_dir: str | Path | None = None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
     **others: Never,
@@ -399,12 +400,13 @@ def open_dataset(
     opens as itself. cache_dir: where the index is kept and mapped by all processes; None:
     ~/.cache/headrace.
     on_progress: called with (files examined, files) while the index is made.
-    types, null_values: for plain CSV and TSV files, types of columns, e.g. {"price": "float32"},
-    and words that mean null; columns are text otherwise.
+    types: of columns of plain CSV and TSV files, e.g. {"price": "float32"}, which are text
+    otherwise. dialect: how those are written; see `TextDialect`, or a mapping of its fields.
     Raises `InputError` if there is nothing to open, `CorruptShard` if a manifest or index is
     damaged.
     """
-    check_options(others, ("run", "types", "null_values", "cache_dir"), "headrace.open")
+    check_options(others, ("run", "types", "dialect", "cache_dir"), "headrace.open")
+    dialect = dialect_of(dialect)
     if cache_dir is None:
         cache_path = None
     else:
@@ -415,9 +417,9 @@ def open_dataset(
         local = place_of(root).reads == "calls"
         empty = local and root.is_dir() and not holds_data(str(root))
         if run is not None or is_prepared(root) or empty:
-            if types or null_values:
+            if types or dialect != PLAIN:
                 raise SettingsError(
-                    f"{setting('types')} and {setting('null_values')} are for plain text shards,"
+                    f"{setting('types')} and {setting('dialect')} are for plain text shards,"
                     " and this is a prepared dataset",
                     path=root,
                     remedy="declare them when preparing",
@@ -446,6 +448,6 @@ def open_dataset(
             remedy="leave it out with a list of files",
         )
     plain = open_plain(
-        path, types=types, null_values=null_values, cache_dir=cache_dir, on_progress=on_progress
+        path, types=types, dialect=dialect, cache_dir=cache_dir, on_progress=on_progress
     )
     return Dataset(plain, cache_dir=cache_path)
