@@ -561,7 +561,10 @@ def _describe(
         time=time_advice,
     )
     remedy = _REMEDIES.get(word)
-    if word.startswith("unreadable") and value in MEANS_MISSING:
+    if "time" in word:
+        problem, _, advised = problem.partition("; ")
+        remedy = advised or None
+    elif word.startswith("unreadable") and value in MEANS_MISSING:
         nulls = f"give {null_setting(value)} if it means missing"
         remedy = ", or ".join(filter(None, [remedy, nulls]))
     error = InputError(problem, row=int(rows[row]) + 1, remedy=remedy)

@@ -273,6 +273,7 @@ class _ShardScan:
             return times
         row = int(np.flatnonzero(absent)[0])
         value = to_python(column[row])
+        remedy = ""
         if value is None:
             problem = "has no date"
         elif repeated[row]:
@@ -281,12 +282,19 @@ class _ShardScan:
                 " dates an offset"
             )
         else:
-            problem = advice(value, settings.time_format)
+            problem, _, remedy = advice(value, settings.time_format).partition("; ")
+        if settings.bad_rows == "error":
+            dropping = f"or drop and count such rows with {setting('bad_rows', 'drop')}"
+            remedy = "; ".join(filter(None, [remedy, dropping]))
         error = InputError(
-            problem, path=self.shard.path, row=first_row + row + 1, column=name, value=value
+            problem,
+            path=self.shard.path,
+            row=first_row + row + 1,
+            column=name,
+            value=value,
+            remedy=remedy or None,
         )
         if settings.bad_rows == "error":
-            error.remedy = f"or drop and count such rows with {setting('bad_rows', 'drop')}"
             raise error
         self.first_unreadable = error.marked
         return times
