@@ -360,7 +360,10 @@ DAYS = [dt.date(2024, 1, day) for day in (3, 9)]
 def test_statistics_tell_no_more_than_they_know(kind, low, high, nulls, term, expected):
     condition = condition_of([("c", *term)], pa.schema([("c", kind)]))
 
-    assert condition.holds_in({"c": Range(type=kind, low=low, high=high, nullable=nulls > 0)}) == expected
+    assert (
+        condition.holds_in({"c": Range(type=kind, low=low, high=high, nullable=nulls > 0)})
+        == expected
+    )
     assert condition.holds_in({}) == "some"
 
 

@@ -370,7 +370,7 @@ def _texts_of(dataset: IndexedDataset, split: str, column: str) -> TextsOf:
     index, read, nulls = (
         dataset.split_index(split),
         dataset.block_reader(split),
-        dataset.index.dialect,
+        dataset.dialect,
     )
     traced = column == TRACES[0] and _are_traced(dataset)
 

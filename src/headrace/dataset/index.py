@@ -29,8 +29,7 @@ import pyarrow.parquet as pq
 
 from headrace.arrays import I64, offsets_from_lengths
 from headrace.digest import canonical_json, loads
-from headrace.errors import CorruptShard, SettingsError
-from headrace.formats.dialect import TextDialect
+from headrace.errors import CorruptShard
 
 
 def text_array(texts: Sequence[str]) -> pa.LargeStringArray:
@@ -261,7 +260,7 @@ _SCHEMA_KEY = b"headrace.schema"
 _DIALECT_KEY = b"headrace.dialect"
 
 
-def index_bytes(rows: Sequence[IndexRow], schema: pa.Schema, dialect: TextDialect) -> bytes:
+def index_bytes(rows: Sequence[IndexRow], schema: pa.Schema, dialect: Mapping[str, Any]) -> bytes:
     """Encode index.parquet: one row per block, with the logical schema in the metadata."""
     columns = []
     for column in INDEX_SCHEMA:
@@ -269,7 +268,7 @@ def index_bytes(rows: Sequence[IndexRow], schema: pa.Schema, dialect: TextDialec
     return table_bytes(pa.Table.from_arrays(columns, schema=INDEX_SCHEMA), schema, dialect)
 
 
-def table_bytes(table: pa.Table, schema: pa.Schema, dialect: TextDialect) -> bytes:
+def table_bytes(table: pa.Table, schema: pa.Schema, dialect: Mapping[str, Any]) -> bytes:
     """Encode a table of blocks in `INDEX_SCHEMA` as index.parquet."""
     sink = io.BytesIO()
     table = table.replace_schema_metadata(columns_metadata(schema, dialect))
@@ -277,31 +276,31 @@ def table_bytes(table: pa.Table, schema: pa.Schema, dialect: TextDialect) -> byt
     return sink.getvalue()
 
 
-def columns_metadata(schema: pa.Schema, dialect: TextDialect) -> dict[bytes, bytes]:
+def columns_metadata(schema: pa.Schema, dialect: Mapping[str, Any]) -> dict[bytes, bytes]:
     """Encode the logical schema and the dialect of text, for the metadata of an index file."""
     schema_bytes = base64.b64encode(schema.serialize().to_pybytes())
-    return {_SCHEMA_KEY: schema_bytes, _DIALECT_KEY: canonical_json(dialect.stored())}
+    return {_SCHEMA_KEY: schema_bytes, _DIALECT_KEY: canonical_json(dialect)}
 
 
-def columns_of(metadata: Mapping[bytes, bytes]) -> tuple[pa.Schema, TextDialect]:
+def columns_of(metadata: Mapping[bytes, bytes]) -> tuple[pa.Schema, Mapping[str, Any]]:
     """Decode the schema and the dialect of `columns_metadata`.
 
     Raises one of the errors that `read_index` catches.
     """
     schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(metadata[_SCHEMA_KEY])))
-    try:
-        return schema, TextDialect(**loads(metadata[_DIALECT_KEY]))
-    except SettingsError as error:
-        raise ValueError(f"its dialect is none: {error}") from None
+    dialect = loads(metadata[_DIALECT_KEY])
+    if not isinstance(dialect, dict):
+        raise ValueError("its dialect is not a mapping")
+    return schema, dialect
 
 
 class Index(ABC):
     """The blocks of all splits.
 
-    schema: the logical columns; dialect: of text files.
+    schema: the logical columns; dialect: of text files, as `TextDialect.stored` gives it.
     """
 
-    def __init__(self, schema: pa.Schema, dialect: TextDialect) -> None:
+    def __init__(self, schema: pa.Schema, dialect: Mapping[str, Any]) -> None:
         self.schema = schema
         self.dialect = dialect
 
@@ -321,7 +320,7 @@ class RunIndex(Index):
         self,
         table: pa.Table,
         schema: pa.Schema,
-        dialect: TextDialect,
+        dialect: Mapping[str, Any],
         cells: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         super().__init__(schema, dialect)

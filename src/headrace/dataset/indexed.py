@@ -8,6 +8,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from threading import Lock
 
@@ -21,7 +22,7 @@ from headrace.dataset.manifest import in_usual_order
 from headrace.dataset.sound import damaged
 from headrace.digest import checksum_bytes
 from headrace.errors import CorruptShard, InputError, SettingsError, setting, setting_name
-from headrace.formats.dialect import TextDialect
+from headrace.formats.dialect import TextDialect, dialect_of
 from headrace.formats.names import partition_of
 from headrace.formats.parquet import Stamp, fact_of, stamp_of
 from headrace.formats.partitions import with_partition
@@ -136,6 +137,18 @@ class IndexedDataset(ABC):
             self._split_indexes[name] = self.index.split(name)
         return self._split_indexes[name]
 
+    @cached_property
+    def dialect(self) -> TextDialect:
+        """How its text files are written. Raises `CorruptShard` if the index does not say so."""
+        try:
+            return dialect_of(self.index.dialect)
+        except SettingsError as error:
+            raise CorruptShard(
+                f"its index has no dialect of text ({error})",
+                path=self.root,
+                remedy="prepare it again, or delete the index",
+            ) from None
+
     def block_reader(
         self,
         split: str | None = None,
@@ -153,13 +166,13 @@ class IndexedDataset(ABC):
         """
         index = self.split_index(split)
         if files is not None:
-            return BlockReader(self.root, index, self.index.dialect, files)
+            return BlockReader(self.root, index, self.dialect, files)
         if (index.split, verify) not in self._readers:
             if verify == "first_touch":
                 checked = index
             else:
                 checked = replace(index, checksums=())
-            self._readers[index.split, verify] = BlockReader(self.root, checked, self.index.dialect)
+            self._readers[index.split, verify] = BlockReader(self.root, checked, self.dialect)
         return self._readers[index.split, verify]
 
 

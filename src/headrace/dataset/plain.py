@@ -159,7 +159,7 @@ class _Asked:
         for name in self.types:
             if name in index.schema.names:
                 types[name] = index.schema.field(name).type
-        if types != self.types or index.dialect != self.dialect:
+        if types != self.types or index.dialect != self.dialect.stored():
             return "it was made with other types or another dialect"
         if index.files != self.files:
             return "files came, went or changed after it was made"
@@ -497,7 +497,7 @@ def build(  # noqa: PLR0913 - all that an index is made of
     spans = np.concatenate([blocks for _, _, _, blocks in results])
     partitioned = tuple(with_content(shards)[0].partition)
     splits = _splits(listing, formats, counts, spans, schema, partitioned)
-    return stored_bytes(splits, schema, dialect, files)
+    return stored_bytes(splits, schema, dialect.stored(), files)
 
 
 def _distinct(shards: Sequence[Shard]) -> list[Shard]:

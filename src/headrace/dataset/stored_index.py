@@ -34,7 +34,6 @@ from headrace.dataset.index import (
 from headrace.dataset.sound import LARGEST
 from headrace.digest import canonical_json
 from headrace.errors import CorruptShard
-from headrace.formats.dialect import TextDialect
 from headrace.gate.arrow import ArrowFile
 from headrace.gate.cache_entry import Sealing, content_bytes, identity_in
 from headrace.gate.mapped import Identity, map_bytes
@@ -75,7 +74,7 @@ class StoredIndex(Index):
         self,
         splits: Mapping[str, SplitIndex],
         schema: pa.Schema,
-        dialect: TextDialect,
+        dialect: Mapping[str, Any],
         *,
         data: pa.Buffer,
         files: str,
@@ -93,7 +92,7 @@ class StoredIndex(Index):
 
 
 def stored_bytes(
-    splits: Sequence[SplitIndex], schema: pa.Schema, dialect: TextDialect, files: str
+    splits: Sequence[SplitIndex], schema: pa.Schema, dialect: Mapping[str, Any], files: str
 ) -> bytes:
     """Encode such a file. files: a SHA-256 of the indexed files and of how they are read."""
 

@@ -536,7 +536,6 @@ def _describe(
     """Say what is wrong with a row: its number, column and value, but not its file."""
     word = REASONS[reasons.numbers[row] - 1]
     expected = "a finite number"
-    time_advice = ""
     if word.endswith("_entity"):
         name = settings.entity
     elif word.endswith("_peer"):
@@ -552,19 +551,19 @@ def _describe(
     value: object = file.stem
     if not in_name:
         value = table[name][row].as_py()
-    if "time" in word:
-        time_advice = advice(value, " or ".join(settings.time_forms))
-    problem = _FAULTS[word].format(
-        entity_kind=settings.entity_kind,
-        peer_kind=settings.peer_kind,
-        expected=expected,
-        time=time_advice,
+    problem, _, advised = (
+        _FAULTS[word]
+        .format(
+            entity_kind=settings.entity_kind,
+            peer_kind=settings.peer_kind,
+            expected=expected,
+            time=advice(value, " or ".join(settings.time_forms)),
+        )
+        .partition("; ")
     )
-    remedy = _REMEDIES.get(word)
-    if "time" in word:
-        problem, _, advised = problem.partition("; ")
-        remedy = advised or None
-    elif word.startswith("unreadable") and value in MEANS_MISSING:
+    remedy = _REMEDIES.get(word) or advised or None
+    is_key_or_value = word.startswith("unreadable") and word != "unreadable_time"
+    if is_key_or_value and value in MEANS_MISSING:
         nulls = f"give {null_setting(value)} if it means missing"
         remedy = ", or ".join(filter(None, [remedy, nulls]))
     error = InputError(problem, row=int(rows[row]) + 1, remedy=remedy)

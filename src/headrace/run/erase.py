@@ -121,7 +121,7 @@ class ShardEraser:
         if self.erasure.keys is not None:
             key_columns, key_of = self.erasure.keys(self.run)
         column = self.column
-        dialect = self.run.index.dialect
+        dialect = self.run.dialect
         wanted_names = pa.array(self.names, pa.large_string())
         schema = self.run.schema
         target = Target.of(
@@ -172,7 +172,7 @@ class ShardEraser:
     def _copy_records(
         self, copy: Path, target: Path, old: ShardRecord, gone: Bools, keys: I64 | None
     ) -> ShardWriter:
-        shard = survey(copy, old.file.path, dialect=self.run.index.dialect)
+        shard = survey(copy, old.file.path, dialect=self.run.dialect)
         sizes = [chunk.sizes() for chunk in read_chunks(shard)]
         known_sizes = [size for size in sizes if size is not None]
         if len(known_sizes) < len(sizes) or sum(map(len, known_sizes)) != len(gone):

@@ -303,7 +303,7 @@ class _Without:
             source=manifest.source,
             directories=manifest.metadata["directories"],
             metadata=self._metadata(context, erasure, touched, written),
-            dialect=run.index.dialect,
+            dialect=run.dialect,
             retained=retained,
         )
         local.write_new(context.run / FORGOTTEN, self._receipt(context.run.name, work, written))
