@@ -168,7 +168,10 @@ def pings(path: Path, sizes: np.ndarray, *, families: int = 1) -> None:
 def prepared(source: Path, out: Path, **settings: Any) -> Path:
     """A run of the recipe."""
     headrace.prepare(
-        headrace.Histories(source=source, dialect={"time_format": "epoch_s"}, train_ratio=1.0, **settings), out
+        headrace.Histories(
+            source=source, dialect={"time_format": "epoch_s"}, train_ratio=1.0, **settings
+        ),
+        out,
     )
     return out
 

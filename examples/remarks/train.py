@@ -98,11 +98,10 @@ def split_reports(raw: Path, out: Path) -> headrace.types.Prepared:
     recipe = headrace.TemporalSplit(
         source=raw,
         time="date",
-        dialect={"time_format": "%m/%d/%Y %H:%M:%S"},
+        dialect={"time_format": "%m/%d/%Y %H:%M:%S", "null_values": NO_OPERATOR},
         entity="opid",
         split_date="1996-01-01",
         train_ratio=0.7,
-        dialect={"null_values": NO_OPERATOR},
         null_entity="own",
         label="had_effect",
         format="parquet",
