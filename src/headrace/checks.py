@@ -9,9 +9,12 @@ after the file that has it.
 from __future__ import annotations
 
 import difflib
+import operator
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from typing import SupportsIndex, cast
 
 from headrace.errors import SettingsError
 
@@ -44,6 +47,17 @@ def check_integer(
     ):
         bound = "" if least is None else f" of {least} or more"
         raise _refused(name, value, f"expected an integer{bound}")
+
+
+def as_integer(
+    name: str, value: object, *, least: int | None = None, most: int | None = None
+) -> int:
+    """Return any integer, such as numpy's, as a Python int. Raises as `check_integer` does."""
+    if isinstance(value, SupportsIndex) and not isinstance(value, int):
+        with suppress(TypeError):  # of an array, and of numpy's booleans
+            value = operator.index(value)
+    check_integer(name, value, least=least, most=most)
+    return cast(int, value)
 
 
 def check_boolean(name: str, value: object) -> None:

@@ -1,22 +1,25 @@
-"""Refuse loaders that would stack whole batches or shard a rank's share again; report the last
-batch to Accelerate.
+"""Refuse loaders that would stack whole batches, shard a rank's share again, or read it in each
+worker; report the last batch to Accelerate.
 
     DataLoader(dataset, batch_size=8)               stacks whole batches to batches of batches
+    DataLoader(wrapper of a stream, num_workers=2)  reads the whole share in every worker
     accelerator.prepare(DataLoader(dataset, …))     reads on the main process alone, or keeps a part
                                                     on each
     IterableDatasetShard(dataset),
     split_dataset_by_node                           keep a part of this rank's rows
 
-The last two would silently train on a part of the rows. Torch does not tell a dataset what reads
-it. Accelerate names the loader that is being read; for the others, only the calling frames show it.
+All but the first would silently train on other rows. Torch tells a process that it is a worker, and
+Accelerate tells which of its loaders is being read, so a wrapper hides neither. Only calling frames
+show the two classes of the last line, where they are used without Accelerate.
 """
 
 from __future__ import annotations
 
 import functools
+import gc
 import sys
 from collections.abc import Generator, Iterator
-from types import FrameType
+from types import FrameType, FunctionType, ModuleType
 from typing import Any, TypeVar
 
 from headrace.errors import SettingsError, setting_name
@@ -28,6 +31,36 @@ _REMEDY = (
     " reads its own share there. With Accelerate leave it out of prepare(); for Hugging Face's"
     " Trainer override get_train_dataloader() to return it"
 )
+_MOST_SEARCHED = 100_000  # values of a wrapper; tenths of a second
+READ_BY_INDEX = (
+    "loop over it, or read headrace.open(...).torch_dataset(...) in a DataLoader, by its"
+    " data_loader() or with batch_size=None. For Hugging Face's Trainer and TRL's trainers write"
+    " class StreamTrainer(HeadraceTrainerMixin, Trainer); for Fabric's setup_dataloaders give"
+    " torch_dataset(...).data_loader()"
+)
+
+
+def torch_worker() -> Any:
+    """Return what torch tells about the DataLoader worker that this process is; None elsewhere."""
+    data = sys.modules.get("torch.utils.data")
+    if data is None:
+        return None
+    return data.get_worker_info()
+
+
+def refuse_worker() -> None:
+    """Raise `SettingsError` in a worker of a DataLoader, each of which would read the same rows."""
+    info = torch_worker()
+    if info is None:
+        return
+    raise SettingsError(
+        f"each of the {info.num_workers} workers of a DataLoader would read all rows of this"
+        f" stream (worker {info.id}, which reads {type(info.dataset).__name__})",
+        remedy=(
+            "read headrace.open(...).torch_dataset(...) there, also inside a dataset of your own:"
+            " each worker then gets its part"
+        ),
+    )
 
 
 def refuse_batches_of_batches(caller: FrameType | None, batch_size: int, name: str) -> None:
@@ -66,7 +99,7 @@ def refuse_sharing_again(dataset: Any, *, world_size: int, caller: FrameType | N
     """
     if world_size == 1:
         return
-    name = _dispatcher(dataset)
+    name = _sharer_of_accelerate(dataset)
     frame = caller
     while name is None and frame is not None:
         name = _sharer(frame.f_locals.get("self"))
@@ -79,25 +112,59 @@ def refuse_sharing_again(dataset: Any, *, world_size: int, caller: FrameType | N
         )
 
 
-def _dispatcher(dataset: Any) -> str | None:
-    """Name Accelerate's loader that reads this dataset on the main process for all ranks; None if
+def _sharer_of_accelerate(dataset: Any) -> str | None:
+    """Name Accelerate's loader that reads this dataset for all ranks, or keeps a part; None if
     there is none.
 
-    A forked worker gets the same answer as its parent.
+    Wrappers of the dataset change nothing here, and a forked worker gets the same answer as its
+    parent. A loader that is named does not stay Accelerate's active one: its loop ends here.
     """
     states = sys.modules.get("accelerate.state")
     loaders = sys.modules.get("accelerate.data_loader")
     if states is None or loaders is None:
         return None
     active = states.GradientState().active_dataloader
-    if not isinstance(active, loaders.DataLoaderDispatcher):
+    if isinstance(active, loaders.DataLoaderDispatcher):
+        name = "Accelerate's DataLoaderDispatcher (dispatch_batches)"
+    elif isinstance(getattr(active, "dataset", None), loaders.IterableDatasetShard):
+        name = "accelerate's IterableDatasetShard"
+    else:
         return None
-    read = active.dataset
-    while read is not None and read is not dataset:
-        read = getattr(read, "dataset", None)
-    if read is None:
+    # a loop that was left stays active there, also one over other data
+    if not _leads_to(active.dataset, dataset):
         return None
-    return "Accelerate's DataLoaderDispatcher (dispatch_batches)"
+    active.end()
+    return name
+
+
+def _leads_to(wrapper: Any, dataset: Any) -> bool:
+    """Tell whether a dataset is somewhere in a wrapper: in its values, or named by its code."""
+    seen = {id(wrapper)}
+    found = [wrapper]
+    for value in found:
+        if value is dataset:
+            return True
+        if isinstance(value, FunctionType):
+            inside = _named_in(value)
+        else:
+            inside = gc.get_referents(value)
+            inside += [_named_in(getattr(type(value), "__iter__", None))]
+        for other in inside:
+            if id(other) not in seen and not isinstance(other, ModuleType | type):
+                seen.add(id(other))
+                found.append(other)
+        if len(found) > _MOST_SEARCHED:
+            return False
+    return False
+
+
+def _named_in(function: Any) -> list[Any]:
+    """Return the values that a function takes from outside: closures, defaults and globals."""
+    if not isinstance(function, FunctionType):
+        return []
+    known = function.__globals__
+    named = [known[name] for name in function.__code__.co_names if name in known]
+    return [*named, function.__closure__, function.__defaults__, function.__kwdefaults__]
 
 
 def _sharer(caller: Any) -> str | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, cast, get_a
 
 import pyarrow as pa
 
-from headrace.checks import check_boolean, check_integer, check_word, nearest
+from headrace.checks import as_integer, check_boolean, check_word, nearest
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock, Verify
 from headrace.digest import canonical_json, sha256_hex
@@ -398,9 +398,13 @@ class StreamOptions:
                 remedy="leave the entities out when the rows are packed, or leave it out",
             )
 
+    def _make_integer(self, name: str, **bounds: int) -> None:
+        """Keep a setting as a Python int, which states and contracts need; see `as_integer`."""
+        object.__setattr__(self, name, as_integer(name, getattr(self, name), **bounds))
+
     def _check_numbers(self) -> None:
         for name in ("batch_size", "memory_bytes", "cache_bytes", "pad_to_multiple_of"):
-            check_integer(name, getattr(self, name), least=1)
+            self._make_integer(name, least=1)
         for name in (
             "shuffle_rows",
             "lanes",
@@ -413,10 +417,10 @@ class StreamOptions:
                     most = MOST_LANES
                 else:
                     most = MOST_POSITIONS
-                check_integer(name, getattr(self, name), least=1, most=most)
+                self._make_integer(name, least=1, most=most)
         for name in ("prefetch_bytes", "prefetch_blocks"):
-            check_integer(name, getattr(self, name), least=0)
-        check_integer("seed", self.seed)
+            self._make_integer(name, least=0)
+        self._make_integer("seed")
         if not all(isinstance(value, int | float) for value in dict(self.pad_values).values()):
             raise SettingsError(
                 setting="pad_values",

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from headrace.checks import check_integer
+from headrace.checks import as_integer
 from headrace.dataset.index import SplitIndex
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.passes import MakePasses
@@ -42,7 +42,7 @@ class StreamSource:
 
         Raises `MissingExtra` for workers without torch.
         """
-        check_integer("workers", workers, least=0)
+        workers = as_integer("workers", workers, least=0)
         if not workers:
             return StreamLoader(
                 self.index,

@@ -20,13 +20,18 @@ import logging
 import sys
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
-from headrace.checks import check_integer
+from headrace.checks import as_integer
 from headrace.dataset.index import SplitIndex
 from headrace.errors import SettingsError, StreamError, setting
 from headrace.sealed import MOST_EPOCHS
-from headrace.stream.loader.check_collation import refuse_sharing_again, told_to_accelerate
+from headrace.stream.loader.check_collation import (
+    READ_BY_INDEX,
+    refuse_sharing_again,
+    refuse_worker,
+    told_to_accelerate,
+)
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.passes import MakePasses, Pass, Passes, Reading, RowPasses
 from headrace.stream.order.plan import Plan
@@ -261,13 +266,23 @@ class StreamLoader:
     def __iter__(self) -> Iterator[Batch]:
         """Yield the batches of a pass from its beginning.
 
-        Raises `StreamError` if two passes of one loader are interleaved.
+        Raises `StreamError` if two passes of one loader are interleaved, and `SettingsError` in a
+        worker of a DataLoader, or for a loader that would share out this rank's rows again.
         """
         confirm(self.topology)
+        refuse_worker()
         refuse_sharing_again(self, world_size=self.topology.world_size, caller=sys._getframe(1))
         self.begin_next()
         self.warn_of_repeat()
         yield from self.counted(self.read())
+
+    def __getitem__(self, index: Any) -> NoReturn:
+        """Raise `SettingsError`: this is what a DataLoader asks of a dataset that it takes for a
+        sequence.
+        """
+        raise SettingsError(
+            "a stream has batches in one order, and is not read by index", remedy=READ_BY_INDEX
+        )
 
     def read(self) -> Generator[Batch, None, None]:
         """Yield the batches of the current pass from its beginning, watched but not counted."""
@@ -303,7 +318,7 @@ class StreamLoader:
 
         Raises `SettingsError` unless the epoch is an integer of 0 or more.
         """
-        check_integer("epoch", epoch, least=0, most=MOST_EPOCHS)
+        epoch = as_integer("epoch", epoch, least=0, most=MOST_EPOCHS)
         if epoch != self.epoch or self._received.has_ended:
             self._begin(self.passes.begin(epoch, self._present))
 

@@ -32,7 +32,7 @@ from typing import Any, get_args
 
 import pyarrow as pa
 
-from headrace.checks import check_integer, check_word
+from headrace.checks import as_integer, check_word
 from headrace.dataset.index import SplitIndex
 from headrace.errors import MissingExtra, SettingsError, StreamError, setting
 from headrace.stream.loader.options import Memory, StreamOptions
@@ -52,6 +52,7 @@ try:
     from headrace.stream.loader.check_collation import (
         refuse_batches_of_batches,
         refuse_sharing_again,
+        refuse_worker,
     )
     from headrace.stream.loader.watched_loader import WatchedLoader, died, told_by_torch
     from headrace.stream.workers.parcel import share_batch, unmade_batches, whole_batch
@@ -98,7 +99,7 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
         topology: Topology | None = None,
     ) -> None:
         super().__init__(index, read_block, options, passes, topology=topology)
-        check_integer("num_workers", num_workers, least=0)
+        num_workers = as_integer("num_workers", num_workers, least=0)
         check_memory(options, num_workers)
         if options.distribution == "dynamic":
             raise SettingsError(
@@ -249,10 +250,7 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
         if self._beginning is None:
             if self._client is None:
                 if self._address is None:
-                    raise StreamError(
-                        f"worker {info.id}: it was started outside the dataset",
-                        remedy="use a DataLoader over it",
-                    )
+                    refuse_worker()
                 # The workers of one DataLoader share a base seed and are copied in order, so this
                 # pair identifies it.
                 pool = info.seed - info.id, self._copies - info.id
@@ -334,6 +332,7 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
         unless the epoch is an integer of 0 or more.
         """
         super().set_epoch(epoch)
+        epoch = int(epoch)
         self._was_named = True
         self._read_to_end = None
         self._is_unseen = False
@@ -452,6 +451,7 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
 
     def _opened(self, worker: int, workers: int, progress: WorkerProgress | None) -> Opened:
         """Return the pass that workers begin now."""
+        refuse_sharing_again(self, world_size=self.topology.world_size)
         first = self._skip
         if progress is not None and not (self._was_named and self.epoch != progress.epoch):
             super().load_state_dict(progress.start)

@@ -1,0 +1,87 @@
+"""A stream inside somebody's own dataset gives every row once, or is refused by name."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rank_processes import run_ranks
+from script_processes import held_store
+from torch.utils.data import DataLoader
+from torch_cases import ROWS, dataset_of
+from wrapper_cases import Wrapped, stream_of
+
+from headrace.errors import SettingsError
+from raised import raised
+
+EVERY = list(range(sum(ROWS)))
+METHODS = [
+    pytest.param(method, marks=() if method == "fork" else pytest.mark.slow)
+    for method in ("fork", "spawn", "forkserver")
+]
+
+
+def read_by_workers(dataset: Any, method: str, workers: int = 2, **more: Any) -> DataLoader[Any]:
+    return DataLoader(
+        dataset, batch_size=None, num_workers=workers, multiprocessing_context=method, **more
+    )
+
+
+def rows_of(loader: Any) -> list[int]:
+    return [row for batch in loader for row in batch["row"].tolist()]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_wrapped_stream_is_refused_in_workers(method: str) -> None:
+    with pytest.raises(SettingsError, match=r"worker 0, which reads Wrapped.*torch_dataset"):
+        rows_of(read_by_workers(Wrapped(stream_of()), method))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_wrapped_dataset_gives_every_row_once(method: str) -> None:
+    assert EVERY == sorted(rows_of(read_by_workers(Wrapped(dataset_of(2)), method)))
+    assert EVERY == sorted(rows_of(DataLoader(Wrapped(stream_of()), batch_size=None)))
+
+
+@pytest.mark.slow
+def test_a_stream_with_workers_is_refused_in_forked_workers() -> None:
+    from headrace.stream.loader.source import StreamSource
+
+    plain = stream_of()
+    source = StreamSource(plain.index, plain.passes.read_block, plain.options)
+    with pytest.raises(SettingsError, match="torch_dataset"):
+        rows_of(read_by_workers(Wrapped(source.stream(workers=1, topology=None)), "fork"))
+
+
+def test_what_accelerate_would_share_out_again_is_refused_through_a_wrapper(tmp_path: Path) -> None:
+    pytest.importorskip("accelerate", reason="needs accelerate")
+    from wrapper_cases import prepare_on_rank
+
+    store = held_store()
+    run_ranks(prepare_on_rank, 2, 2, store.port, str(tmp_path))
+    told = json.loads((tmp_path / "rank-0.json").read_text())
+    for title in ("stream", "dataset", "dataset in a worker"):
+        assert told[title].startswith("Accelerate's DataLoaderDispatcher"), (title, told)
+    assert "torch_dataset" in told["stream in a worker"]
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"batch_size": None}, {"shuffle": True}, {"num_workers": 1}], ids=str
+)
+def test_a_data_loader_over_a_stream_is_told_the_way(more: dict[str, Any]) -> None:
+    # a worker's error has its text alone
+    with pytest.raises(SettingsError, match=r"not read by index.*HeadraceTrainerMixin"):
+        next(iter(DataLoader(stream_of(), **more)))
+
+
+def test_integers_of_numpy_are_integers() -> None:
+    stream = stream_of(batch_size=np.int64(5), seed=np.uint32(7), lanes=np.int32(8))
+    stream.set_epoch(np.int64(3))
+    plain = stream_of(seed=7)
+    plain.set_epoch(3)
+    assert rows_of(stream) == rows_of(plain)
+    assert json.dumps(stream.state_dict()) == json.dumps(plain.state_dict())
+    for wrong in (np.float64(5), np.bool_(True), True, np.arange(2), "5"):  # fmt: skip
+        with raised(SettingsError, setting="batch_size"):
+            stream_of(batch_size=wrong)
