@@ -56,7 +56,7 @@ def index(
 
     The index holds the rows of every block and the columns. It is used while the files keep their
     names, sizes and times; of files that changed an index is made anew, and the log says so. Give
-    the --types and --null-values that PATH is opened with.
+    the --types, --null-values and --schema-drift that PATH is opened with.
 
     With --entity: which rows each entity has, of a prepared dataset or plain shards, from one pass
     over the entity's column. It is kept in the cache, 4 bytes a row and 24 an entity, and holds
@@ -68,7 +68,7 @@ def index(
     """
     from headrace.cli.progress import shard_progress
     from headrace.dataset.open import is_prepared
-    from headrace.dataset.plain import publish_index
+    from headrace.dataset.plain import changes_of, publish_index
     from headrace.storage.places import path_of
 
     if entity or entity_column is not None:
@@ -96,14 +96,16 @@ def index(
             path, location=location, **shards.options(), on_progress=on_progress
         )
     splits = {name: published.dataset.split_index(name) for name in published.dataset.splits}
+    changes = changes_of(published.dataset.index)
     if as_json:
-        counts = {}
-        for name, split_index in splits.items():
-            counts[name] = {
+        counts = {
+            name: {
                 "shards": len(split_index.shards),
                 "blocks": len(split_index.rows),
                 "rows": split_index.total_rows,
             }
+            for name, split_index in splits.items()
+        }
         size = published.path.stat().st_size
         emit(
             {
@@ -112,14 +114,18 @@ def index(
                 "how": published.how,
                 "bytes": size,
                 "splits": counts,
+                "changes": changes,
             }
         )
         return
+    lines = [*changes]
     for name, split_index in splits.items():
-        say(
+        lines.append(
             f"{name}: {split_index.total_rows:,} rows in {len(split_index.rows):,} blocks of"
             f" {len(split_index.shards):,} shards"
         )
+    for line in lines:
+        say(line)
     unchanged = ""
     if published.how == "kept":
         unchanged = ", unchanged because the files are unchanged"

@@ -67,6 +67,12 @@ class PlainShards:
             ),
         ),
     ] = None
+    schema_drift: Annotated[
+        Literal["error", "widen"],
+        typer.Option(
+            help="Plain shards with different schemas; widen: where nothing is lost.",
+        ),
+    ] = "error"
     cache_dir: Annotated[
         Path | None,
         unless_given(
@@ -81,6 +87,7 @@ class PlainShards:
         return {
             "types": types_of(self.types),
             "dialect": PLAIN if self.dialect is None else dialect_of(self.dialect),
+            "schema_drift": self.schema_drift,
             "cache_dir": self.cache_dir,
         }
 

@@ -30,6 +30,7 @@ import pyarrow.parquet as pq
 from headrace.arrays import I64, offsets_from_lengths
 from headrace.digest import canonical_json, loads
 from headrace.errors import CorruptShard
+from headrace.formats.widen import same_columns
 
 
 def text_array(texts: Sequence[str]) -> pa.LargeStringArray:
@@ -153,7 +154,9 @@ class SplitIndex:
     checksums: XXH3-128 of each shard, parallel to `shards`; "" or an empty sequence if unknown
     (plain shards). stamps: size and modification time of each shard when it was indexed, [shards,
     2]; None if checksums are known. partitioned: columns in the names of shards that the files
-    lack; see `formats.partitions`.
+    lack; see `formats.partitions`. layouts: the columns that shards themselves have, if some are
+    not those of `schema` and are fitted to it, see `formats.widen`; layout_of_shard: index in them
+    of each shard, [shards].
     mapped: the file that fields are views of. A process spawned on this machine maps that file too;
     any other pickle carries the values.
     """
@@ -171,6 +174,8 @@ class SplitIndex:
     condition: str = ""
     stamps: I64 | None = None
     partitioned: tuple[str, ...] = ()
+    layouts: tuple[pa.Schema, ...] = ()
+    layout_of_shard: I64 | None = None
     mapped: MappedSplit | None = field(default=None, repr=False, compare=False)
 
     @cached_property
@@ -201,6 +206,19 @@ class SplitIndex:
         for array in (self.shard_of_block, self.block, self.rows, self.offset, self.length):
             digest.update(array.astype("<i8").tobytes())
         return digest.hexdigest()
+
+    @cached_property
+    def fitted(self) -> Sequence[pa.Schema | None]:
+        """The layouts that are fitted to the schema; None in place of its own columns."""
+        return [
+            None if same_columns(layout, self.schema) else layout for layout in self.layouts
+        ] or [None]
+
+    def layout_number(self, shard: int) -> int:
+        """Return the index of a shard's columns in `fitted`."""
+        if self.layout_of_shard is None or not self.layouts:
+            return 0
+        return int(self.layout_of_shard[shard])
 
     def __reduce__(self) -> tuple[Any, ...]:
         values = {field_.name: getattr(self, field_.name) for field_ in fields(self)}
@@ -276,10 +294,19 @@ def table_bytes(table: pa.Table, schema: pa.Schema, dialect: Mapping[str, Any]) 
     return sink.getvalue()
 
 
+def encode_schema(schema: pa.Schema) -> bytes:
+    """Encode a schema as text."""
+    return base64.b64encode(schema.serialize().to_pybytes())
+
+
+def decode_schema(data: str | bytes) -> pa.Schema:
+    """Decode a schema. Raises one of the errors that `read_index` catches."""
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(data)))
+
+
 def columns_metadata(schema: pa.Schema, dialect: Mapping[str, Any]) -> dict[bytes, bytes]:
     """Encode the logical schema and the dialect of text, for the metadata of an index file."""
-    schema_bytes = base64.b64encode(schema.serialize().to_pybytes())
-    return {_SCHEMA_KEY: schema_bytes, _DIALECT_KEY: canonical_json(dialect)}
+    return {_SCHEMA_KEY: encode_schema(schema), _DIALECT_KEY: canonical_json(dialect)}
 
 
 def columns_of(metadata: Mapping[bytes, bytes]) -> tuple[pa.Schema, Mapping[str, Any]]:
@@ -287,7 +314,7 @@ def columns_of(metadata: Mapping[bytes, bytes]) -> tuple[pa.Schema, Mapping[str,
 
     Raises one of the errors that `read_index` catches.
     """
-    schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(metadata[_SCHEMA_KEY])))
+    schema = decode_schema(metadata[_SCHEMA_KEY])
     dialect = loads(metadata[_DIALECT_KEY])
     if not isinstance(dialect, dict):
         raise ValueError("its dialect is not a mapping")

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -28,6 +29,7 @@ from headrace.formats.parquet import Stamp, fact_of, stamp_of
 from headrace.formats.partitions import with_partition
 from headrace.formats.source import read_block
 from headrace.formats.types import Target
+from headrace.formats.widen import RowsOf, fit
 from headrace.storage.places import place_of
 
 ReadBlock = Callable[[int, Sequence[str] | None], pa.Table]
@@ -176,6 +178,13 @@ class IndexedDataset(ABC):
         return self._readers[index.split, verify]
 
 
+class _InFile(NamedTuple):
+    """The columns of a file: the names of all, and those that are read."""
+
+    names: Sequence[str]
+    target: Target
+
+
 class BlockReader:
     """Reads blocks of a split below a root directory, or from the copies of whole shards that
     `files` keeps.
@@ -200,7 +209,7 @@ class BlockReader:
             self._files = None
         # of shards that still matched the index after these copies were made
         self._copies: dict[int, Path] = {}
-        self._targets: dict[tuple[str, ...] | None, Target] = {}
+        self._targets: dict[tuple[tuple[str, ...] | None, int], Target] = {}
         self._whole: dict[int, Stamp] = {}  # verified shards, with their stamps
 
     def __call__(self, number: int, columns: Sequence[str] | None) -> pa.Table:
@@ -221,19 +230,10 @@ class BlockReader:
         if index.stamps is not None and not self._remote:
             _refuse_changed(path, index.stamps[shard])
         block_target = self._target(columns)
-        names = index.schema.names
-        target = block_target
-        partition = {}
-        if index.partitioned:
-            partition = self._partition(shard)
-            names = [name for name in names if name not in partition]
-            target = self._target(
-                [name for name in block_target.schema.names if name not in partition]
-            )
-            if not target.schema.names:
-                return with_partition(
-                    pa.table({}), int(index.rows[number]), block_target.schema, partition
-                )
+        in_file = self._in_file(shard, block_target)
+        if not in_file.target.schema.names and block_target.schema.names:
+            rows = int(index.rows[number])
+            return self._fitted(pa.table({}), rows, number, block_target.schema)
         try:
             table = read_block(
                 copy or path,
@@ -241,8 +241,8 @@ class BlockReader:
                 block=int(index.block[number]),
                 offset=int(index.offset[number]),
                 length=int(index.length[number]),
-                target=target,
-                names=names,
+                target=in_file.target,
+                names=in_file.names,
                 dialect=self._dialect,
                 pages="trust" if checksum else "check",
                 content=content,
@@ -256,11 +256,47 @@ class BlockReader:
             return BlockReader(self._root, index, self._dialect)(number, columns)
         if index.stamps is not None:
             self._check_unchanged(shard, path, word, index.stamps[shard], copy)
+        if in_file.target is block_target:
+            return table
+        return self._fitted(table, table.num_rows, number, block_target.schema)
+
+    def _in_file(self, shard: int, target: Target) -> _InFile:
+        """Return which columns of the target are read from a file, as what, and all that it has."""
+        index = self._index
+        layout_number = index.layout_number(shard)
+        layout = index.fitted[layout_number]
+        if layout is None and not index.partitioned:
+            return _InFile(index.schema.names, target)
+        partition = set(index.partitioned)
+        names = [name for name in (layout or index.schema).names if name not in partition]
+        known = set(names)
+        wanted = [name for name in target.schema.names if name in known]
+        return _InFile(names, self._target(wanted, layout_number))
+
+    def _fitted(self, table: pa.Table, rows: int, number: int, schema: pa.Schema) -> pa.Table:
+        """Convert the columns that a file has to a schema, which has those of its name too.
+
+        rows: of the block, whose number is `number`.
+        """
+        index = self._index
+        shard = int(index.shard_of_block[number])
+        partition = self._partition(shard)
+        if index.fitted[index.layout_number(shard)] is not None:
+            in_file = pa.schema([field for field in schema if field.name not in partition])
+            try:
+                table = fit(table, in_file, rows, RowsOf(self._root / index.shards[shard], 0))
+            except InputError as error:
+                if isinstance(error.row, int):  # of the block
+                    earlier = index.shard_of_block[:number] == shard
+                    error.row += int(index.rows[:number][earlier].sum())
+                raise
         if partition:
-            return with_partition(table, table.num_rows, block_target.schema, partition)
+            table = with_partition(table, rows, schema, partition)
         return table
 
     def _partition(self, shard: int) -> dict[str, str | None]:
+        if not self._index.partitioned:
+            return {}
         texts = partition_of(self._index.shards[shard])
         return {name: texts[name] for name in self._index.partitioned}
 
@@ -281,16 +317,17 @@ class BlockReader:
                 _refuse_replaced(path, "", stamp)
                 self._copies[shard] = copy
 
-    def _target(self, columns: Sequence[str] | None) -> Target:
-        if columns is None:
-            key = None
-        else:
-            key = tuple(columns)
+    def _target(self, columns: Sequence[str] | None, layout_number: int = 0) -> Target:
+        """Return the columns as they are delivered, or as they are in shards of another layout."""
+        key = (None if columns is None else tuple(columns), layout_number)
         if key not in self._targets:
             schema = self._index.schema
-            self._targets[key] = Target.of(
-                schema if key is None else pa.schema([schema.field(name) for name in key])
-            )
+            layout = self._index.fitted[layout_number]
+            fields = []
+            for name in schema.names if columns is None else columns:
+                field = schema.field(name)
+                fields.append(field if layout is None else field.with_type(layout.field(name).type))
+            self._targets[key] = Target.of(pa.schema(fields))
         return self._targets[key]
 
     def _check(self, shard: int, path: Path, checksum: str, block_bytes: int) -> pa.Buffer | None:

@@ -23,7 +23,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePath
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -43,7 +43,7 @@ from headrace.dataset.stored_index import (
 from headrace.digest import canonical_json, sha256_hex
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import CorruptShard, InputError, SettingsError, StoreError
-from headrace.formats.common_schema import common_schema, with_content
+from headrace.formats.common_schema import Drift, common_schema, with_content
 from headrace.formats.dialect import PLAIN, TextDialect
 from headrace.formats.listing import Listing, home_of, list_files
 from headrace.formats.names import in_order
@@ -52,6 +52,7 @@ from headrace.formats.registry import file_type_of_name
 from headrace.formats.shard import Shard
 from headrace.formats.source import describe_empty, look
 from headrace.formats.types import REMEDY, missing_header, shorten_list, type_named
+from headrace.formats.widen import Layouts, list_changes, own_schema, same_columns
 from headrace.printable import printable
 from headrace.storage.cache_room import cache_directory as cache_directory
 from headrace.storage.local import alone, make_directory, write_new
@@ -106,11 +107,13 @@ class _Asked:
     published; None for several entries.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all are settings
         self,
         entries: Sequence[str | Path],
+        *,
         types: Mapping[str, str] | None,
         dialect: TextDialect,
+        schema_drift: Drift,
         cache_dir: str | Path | None,
         workers: int | None,
         on_progress: OnProgress,
@@ -131,6 +134,7 @@ class _Asked:
             )
         self.types = {name: type_named(word) for name, word in (types or {}).items()}
         self.dialect = dialect
+        self.schema_drift = schema_drift
         self.workers = workers
         self.on_progress = on_progress
         self.listing = listing = list_files(entries, splits="keep")
@@ -142,6 +146,8 @@ class _Asked:
         reading: list[object] = [dict(sorted((types or {}).items())), dialect.stored()]
         if self.partitions:  # keeps the keys of other sources unchanged
             reading.append([[name, str(type_)] for name, type_ in self.partitions.items()])
+        if schema_drift != "error":
+            reading.append({"schema_drift": schema_drift})
         self.files = sha256_hex(canonical_json([listing.digest(home), *reading]))
         self.contents = sha256_hex(
             canonical_json([VERSION, listing.digest(), listing.splits, *reading])
@@ -159,7 +165,8 @@ class _Asked:
         for name in self.types:
             if name in index.schema.names:
                 types[name] = index.schema.field(name).type
-        if types != self.types or index.dialect != self.dialect.stored():
+        widened = self.schema_drift == "widen"
+        if (types != self.types and not widened) or index.dialect != self.dialect.stored():
             return "it was made with other types or another dialect"
         if index.files != self.files:
             return "files came, went or changed after it was made"
@@ -298,17 +305,19 @@ class _Asked:
             kinds=self.types,
             partitions=self.partitions,
             dialect=self.dialect,
+            schema_drift=self.schema_drift,
             workers=workers,
             files=self.files,
             on_progress=report,
         )
 
 
-def open_plain(
+def open_plain(  # noqa: PLR0913 - the arguments are settings
     source: str | Path | Sequence[str | Path],
     *,
     types: Mapping[str, str] | None = None,
     dialect: TextDialect = PLAIN,
+    schema_drift: Drift = "error",
     cache_dir: str | Path | None = None,
     workers: int | None = None,
     on_progress: OnProgress = lambda done, total: None,
@@ -317,10 +326,11 @@ def open_plain(
 
     For one directory or glob, the splits are those in the names of files, if any (see
     `formats.names`). types: of columns of CSV and TSV files, which are text otherwise; dialect: how
-    those are written. on_progress: called with (files read, files) while an index is
-    built. Files without rows are skipped, and the log names them. Raises `InputError` if a file
-    cannot be read, the files differ in their columns, or none has any content; `SettingsError` on
-    unknown types.
+    those are written. schema_drift: "widen" reads shards that differ as `common_schema`
+    says, and the log lists how they differ. on_progress: called with (files read, files) while an
+    index is built. Files without rows are skipped, and the log names them. Raises `InputError` if a
+    file cannot be read, the files differ in their columns, or none has any content; `SettingsError`
+    on unknown types.
     """
     if isinstance(source, str | PurePath):
         entries = [source]
@@ -332,7 +342,15 @@ def open_plain(
                 f"{type(source).__name__} of {type(entry).__name__} is neither paths nor a table",
                 remedy="give paths, or make a table of the rows, such as with polars.DataFrame(…)",
             )
-    request = _Asked(entries, types, dialect, cache_dir, workers, on_progress)
+    request = _Asked(
+        entries,
+        types=types,
+        dialect=dialect,
+        schema_drift=schema_drift,
+        cache_dir=cache_dir,
+        workers=workers,
+        on_progress=on_progress,
+    )
     return _opened(request, request.index("loud"))
 
 
@@ -352,6 +370,7 @@ def publish_index(  # noqa: PLR0913 - the arguments are settings
     location: Place | None = None,
     types: Mapping[str, str] | None = None,
     dialect: TextDialect = PLAIN,
+    schema_drift: Drift = "error",
     cache_dir: str | Path | None = None,
     workers: int | None = None,
     on_progress: OnProgress = lambda done, total: None,
@@ -363,7 +382,15 @@ def publish_index(  # noqa: PLR0913 - the arguments are settings
     beside them, or in the cache if that directory cannot be written. An index that matches the
     files is left as it is. Raises as `open_plain`, and `StoreError` if the index cannot be written.
     """
-    request = _Asked([source], types, dialect, cache_dir, workers, on_progress)
+    request = _Asked(
+        [source],
+        types=types,
+        dialect=dialect,
+        schema_drift=schema_drift,
+        cache_dir=cache_dir,
+        workers=workers,
+        on_progress=on_progress,
+    )
     was_cached = False
     with suppress(CorruptShard):
         request.mapped()
@@ -409,7 +436,22 @@ def _opened(request: _Asked, index: StoredIndex) -> PlainDataset:
             holding.update(split_index.shards)
         empty = [name for name in listing.names if name not in holding]
         _warn(describe_empty(empty, len(listing.names), "files"))
+    for change in changes_of(index):
+        log.info("%s", printable(f"{listing.root}: {change}"))
     return PlainDataset(listing.root, index, request.contents, empty)
+
+
+def changes_of(index: Index) -> list[str]:
+    """List in words how the shards of plain datasets differ from the schema; see `list_changes`."""
+    splits = list(index.splits.values()) if isinstance(index, StoredIndex) else []
+    layouts = splits[0].layouts if splits else ()
+    if not layouts:
+        return []
+    counts = np.zeros(len(layouts), np.int64)
+    for split in splits:
+        assert split.layout_of_shard is not None
+        counts += np.bincount(split.layout_of_shard, minlength=len(layouts))
+    return list_changes(layouts, index.schema, counts.tolist())
 
 
 def _warn(text: str) -> None:
@@ -422,6 +464,7 @@ def build(  # noqa: PLR0913 - all that an index is made of
     kinds: Mapping[str, pa.DataType],
     partitions: Mapping[str, pa.DataType],
     dialect: TextDialect,
+    schema_drift: Drift,
     workers: int,
     files: str,
     on_progress: OnProgress = lambda done, total: None,
@@ -436,22 +479,18 @@ def build(  # noqa: PLR0913 - all that an index is made of
     """
     done = 0
 
-    def task(start: int) -> tuple[list[Shard], list[str], list[int], I64]:
-        """Look at files; return a shard for each distinct declaration of columns, and the format
-        and blocks of each.
-
-        Of each block: number, rows, offset and length, int64 [blocks, 4].
-        """
+    def task(start: int) -> _Looked:
         nonlocal done
-        distinct: list[Shard] = []
+        distinct = _Distinct()
         words = list[str]()
+        kinds_of_files = list[int]()
         numbers = list[int]()
         blocks: list[tuple[int, int, int, int]] = []
         numbers_of_files = range(start, min(start + _FILES_A_TASK, len(listing.names)))
         for number in numbers_of_files:
             last = None
-            if distinct:
-                last = distinct[-1]
+            if distinct.shards:
+                last = distinct.shards[-1]
             shard, spans = look(
                 listing.path(number), listing.names[number], last, partitions, dialect
             )
@@ -466,20 +505,31 @@ def build(  # noqa: PLR0913 - all that an index is made of
                     ]
                 )
                 shard = replace(shard, schema=declared)
-            size, mtime_ns, _ = listing.stats[number]
-            shard = replace(shard, size=size, mtime_ns=mtime_ns)
+            stat = listing.stats[number]
+            shard = replace(shard, size=stat[0], mtime_ns=stat[1])
             words.append(shard.word)
             numbers.append(len(spans))
             blocks += [(span.block, span.rows, span.offset, span.length) for span in spans]
-            distinct = _distinct([*distinct, shard])
+            kinds_of_files.append(distinct.add(shard))
         done += len(numbers_of_files)
         on_progress(done, len(listing.names))
-        return distinct, words, numbers, np.array(blocks, np.int64).reshape(-1, 4)
+        return _Looked(
+            distinct.shards,
+            kinds_of_files,
+            words,
+            numbers,
+            np.array(blocks, np.int64).reshape(-1, 4),
+        )
 
     results = run_tasks(
         [partial(task, start) for start in range(0, len(listing.names), _FILES_A_TASK)], workers
     )
-    shards = _distinct([shard for distinct, _, _, _ in results for shard in distinct])
+    distinct = _Distinct()
+    kinds_of_files: list[int] = []
+    for looked in results:
+        numbers = [distinct.add(shard) for shard in looked.shards]
+        kinds_of_files += [numbers[kind] for kind in looked.kinds]
+    shards = distinct.shards
     text = {
         name for shard in shards if shard.dialect is not None for name in stored(shard).schema.names
     }
@@ -491,50 +541,95 @@ def build(  # noqa: PLR0913 - all that an index is made of
             column=unknown[0],
             remedy=f"choose one of {', '.join(sorted(text)) or 'none, as all columns have types'}",
         )
-    schema = common_schema(shards, "error")
-    formats = [word for _, words, _, _ in results for word in words]
-    counts = np.array([number for _, _, numbers, _ in results for number in numbers], np.int64)
-    spans = np.concatenate([blocks for _, _, _, blocks in results])
-    partitioned = tuple(with_content(shards)[0].partition)
-    splits = _splits(listing, formats, counts, spans, schema, partitioned)
-    return stored_bytes(splits, schema, dialect.stored(), files)
+    schema = common_schema(shards, schema_drift)
+    layouts = _layouts_of(shards, schema)
+    formats = [word for looked in results for word in looked.words]
+    counts = np.array([count for looked in results for count in looked.counts], np.int64)
+    spans = np.concatenate([looked.blocks for looked in results])
+    like = SplitIndex(
+        split=ALL,
+        schema=schema,
+        shards=listing.names,
+        formats=formats,
+        shard_of_block=np.repeat(np.arange(len(counts)), counts),
+        block=spans[:, 0],
+        rows=spans[:, 1],
+        offset=spans[:, 2],
+        length=spans[:, 3],
+        partitioned=tuple(with_content(shards)[0].partition),
+        layouts=layouts.schemas,
+        layout_of_shard=layouts.of_shards[kinds_of_files],
+    )
+    return stored_bytes(_splits(listing, like, counts), schema, dialect.stored(), files)
 
 
-def _distinct(shards: Sequence[Shard]) -> list[Shard]:
-    """Return the first of each kind of shard: format, columns, and which of them may hold nulls."""
+class _Looked(NamedTuple):
+    """What a task finds in files: a shard for each distinct declaration of columns, and of each
+    file its index in them, its format and the number of its blocks.
 
-    def same(a: Shard, b: Shard) -> bool:
-        first, second = (
-            (
-                shard.file_type,
-                shard.content,
-                shard.dialect is None,
-                shard.null_columns,
-                [*shard.partition],
-            )
-            for shard in (a, b)
-        )
-        return first == second and (a.schema is b.schema or bool(a.schema.equals(b.schema)))
+    blocks: of each, number, rows, offset and length, int64 [blocks, 4].
+    """
 
-    distinct: list[Shard] = []
+    shards: Sequence[Shard]
+    kinds: Sequence[int]
+    words: Sequence[str]
+    counts: Sequence[int]
+    blocks: I64
+
+
+class _LayoutsOf(NamedTuple):
+    """The distinct columns of shards, with those of the index first, and the index in them of each
+    shard; no schemas if all shards have those of the index.
+    """
+
+    schemas: tuple[pa.Schema, ...]
+    of_shards: I64
+
+
+def _layouts_of(shards: Sequence[Shard], schema: pa.Schema) -> _LayoutsOf:
+    layouts = Layouts()
+    layouts.number(schema)
+    numbers = []
     for shard in shards:
-        if not any(same(shard, other) for other in distinct):
-            distinct.append(shard)
-    return distinct
+        own = schema
+        if shard.content != "nothing":
+            own = own_schema(shard.schema, schema)
+        numbers.append(0 if same_columns(own, schema) else layouts.number(own))
+    schemas = tuple(layouts.schemas) if any(numbers) else ()
+    return _LayoutsOf(schemas, np.array(numbers, np.int64))
 
 
-def _splits(
-    listing: Listing,
-    formats: Sequence[str],
-    counts: I64,
-    spans: I64,
-    schema: pa.Schema,
-    partitioned: tuple[str, ...],
-) -> list[SplitIndex]:
+class _Distinct:
+    """The first of each kind of shard: format, columns, and which of them may hold nulls."""
+
+    def __init__(self) -> None:
+        self.shards: list[Shard] = []
+        self._numbers: dict[object, int] = {}
+        self._layouts = Layouts()
+
+    def add(self, shard: Shard) -> int:
+        """Return the index of the first shard of this kind, which may be this one."""
+        key = (
+            shard.file_type,
+            shard.content,
+            shard.dialect is None,
+            shard.null_columns,
+            (*shard.partition,),
+            self._layouts.number(shard.schema),
+        )
+        number = self._numbers.setdefault(key, len(self.shards))
+        if number == len(self.shards):
+            self.shards.append(shard)
+        return number
+
+
+def _splits(listing: Listing, like: SplitIndex, counts: I64) -> list[SplitIndex]:
     """Return the blocks of each split in names, or of all files; a split of files without rows has
     no blocks.
+
+    like: of all files and their blocks; counts: of each file's blocks.
     """
-    words = text_array(formats)
+    words = text_array(like.formats)
     firsts = np.cumsum(counts) - counts
     indexes = []
     for split, files in files_of_splits(listing).items():
@@ -544,21 +639,25 @@ def _splits(
         inside = np.arange(len(shard_of_block)) - np.repeat(
             np.cumsum(block_counts) - block_counts, block_counts
         )
-        block, rows, offset, length = spans[firsts[holding][shard_of_block] + inside].T.copy()
+        blocks = firsts[holding][shard_of_block] + inside
+        layout_of_shard = np.empty(0, np.int64)
+        if like.layouts:
+            assert like.layout_of_shard is not None
+            layout_of_shard = like.layout_of_shard[holding]
         indexes.append(
-            SplitIndex(
+            replace(
+                like,
                 split=split,
-                schema=schema,
                 shards=[listing.names[number] for number in holding.tolist()],
                 formats=words.take(int64_array(holding)).to_pylist(),
                 shard_of_block=shard_of_block,
-                block=block,
-                rows=rows,
-                offset=offset,
-                length=length,
+                block=like.block[blocks],
+                rows=like.rows[blocks],
+                offset=like.offset[blocks],
+                length=like.length[blocks],
                 checksums=[""] * len(holding),
                 stamps=listing.stat_array[holding, :2],
-                partitioned=partitioned,
+                layout_of_shard=layout_of_shard,
             )
         )
     return indexes

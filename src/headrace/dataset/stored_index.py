@@ -28,6 +28,8 @@ from headrace.dataset.index import (
     Texts,
     columns_metadata,
     columns_of,
+    decode_schema,
+    encode_schema,
     int64_array,
     text_array,
 )
@@ -40,9 +42,10 @@ from headrace.gate.mapped import Identity, map_bytes
 
 # Increment when this layout, `SplitIndex.identity` or the result of a file scan changes, so that
 # older files are rebuilt.
-VERSION = 8
+VERSION = 9
 _VERSION_KEY = b"headrace.index_version"
 _PARTITIONED_KEY = b"headrace.partitioned"  # present if there are such columns
+_LAYOUTS_KEY = b"headrace.layouts"  # present if shards differ in their columns
 _FEW_WORDS = pa.dictionary(pa.int16(), pa.string())
 _OF_SHARDS = {"shards": pa.large_string(), "formats": _FEW_WORDS, "checksums": _FEW_WORDS}
 _OF_BLOCKS = ("shard_of_block", "block", "rows", "offset", "length")
@@ -56,7 +59,7 @@ _STORED = pa.schema(
         ),
         *(
             pa.field(name, pa.large_list(pa.int64()), nullable=False)
-            for name in (*_OF_BLOCKS, "stamps")
+            for name in (*_OF_BLOCKS, "stamps", "layout_of_shard")
         ),
     ]
 )
@@ -114,7 +117,7 @@ def stored_bytes(
         text_array([split.split for split in splits]).cast(pa.string()),
         text_array([split.identity for split in splits]).cast(pa.string()),
         *(texts(name, type_) for name, type_ in _OF_SHARDS.items()),
-        *(numbers(name) for name in (*_OF_BLOCKS, "stamps")),
+        *(numbers(name) for name in (*_OF_BLOCKS, "stamps", "layout_of_shard")),
     ]
     metadata = {
         **columns_metadata(schema, dialect),
@@ -122,6 +125,9 @@ def stored_bytes(
     }
     if splits and splits[0].partitioned:
         metadata[_PARTITIONED_KEY] = canonical_json(list(splits[0].partitioned))
+    if splits and splits[0].layouts:
+        layouts = [encode_schema(layout).decode() for layout in splits[0].layouts]
+        metadata[_LAYOUTS_KEY] = canonical_json(layouts)
     batch = pa.RecordBatch.from_arrays(columns, schema=_STORED.with_metadata(metadata))
     sink = io.BytesIO()
     with sealed(sink, batch.schema, bytes.fromhex(files)) as write:
@@ -176,18 +182,25 @@ def parse_stored(source: Any, path: Path, identity: Identity | None = None) -> S
         partitioned = tuple(map(str, json.loads(metadata.get(_PARTITIONED_KEY, b"[]"))))
         if not set(partitioned) <= set(schema.names):
             raise ValueError("columns that names hold are not in its schema")
+        layouts = _layouts_in(metadata, schema)
         splits = {}
         for row, name in enumerate(batch["split"].to_pylist()):
             fields = {name: list_values(batch[name], row) for name in _STORED.names[2:]}
             fields["stamps"] = fields["stamps"].reshape(-1, 2)
             _check(fields)
+            _check_layouts(fields, len(layouts))
             if identity is None:
                 mapped = None
             else:
                 inode = (identity.device, identity.inode)
                 mapped = MappedSplit(path, digest.hex(), inode, name, fields)
             splits[name] = SplitIndex(
-                split=name, schema=schema, partitioned=partitioned, mapped=mapped, **fields
+                split=name,
+                schema=schema,
+                partitioned=partitioned,
+                layouts=layouts,
+                mapped=mapped,
+                **fields,
             )
             # Stored in the file, because computing it takes a second for a million blocks.
             of_split = str(batch["identity"][row])
@@ -228,6 +241,26 @@ def list_values(column: pa.Array, row: int) -> Any:
     # The result of `to_numpy`, which would import pandas and delay the start by a quarter of a
     # second.
     return np.frombuffer(values.buffers()[1], dtype, len(values), values.offset * dtype.itemsize)
+
+
+def _layouts_in(metadata: Mapping[bytes, bytes], schema: pa.Schema) -> tuple[pa.Schema, ...]:
+    """Decode the layouts of shards. Raises `ValueError` for columns that are not in the schema."""
+    layouts = tuple(map(decode_schema, json.loads(metadata.get(_LAYOUTS_KEY, b"[]"))))
+    for layout in layouts:
+        if not set(layout.names) <= set(schema.names):
+            raise ValueError("columns of its shards are not in its schema")
+    return layouts
+
+
+def _check_layouts(fields: Mapping[str, Any], layouts: int) -> None:
+    """Raise `ValueError` unless each shard has one of so many layouts."""
+    layout_of_shard = fields["layout_of_shard"]
+    if len(layout_of_shard) != (len(fields["shards"]) if layouts else 0):
+        raise ValueError("shards and their layouts differ in number")
+    if len(layout_of_shard) and not (
+        layout_of_shard.min() >= 0 and layout_of_shard.max() < layouts
+    ):
+        raise ValueError("a shard has no such layout")
 
 
 def _check(fields: Mapping[str, Any]) -> None:

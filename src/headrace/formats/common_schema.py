@@ -1,4 +1,4 @@
-"""Find the schema that all shards of a source fit, convert rows to it, and infer types.
+"""Find the schema that all shards of a source fit, say how they differ from it, and infer types.
 
 Types of the columns of CSV and TSV files are inferred from all rows:
 
@@ -22,20 +22,22 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.engine.local import default_workers, run_tasks
-from headrace.errors import InputError
+from headrace.errors import InputError, setting
 from headrace.formats.dialect import PLAIN, TextDialect
 from headrace.formats.shard import Shard
 from headrace.formats.source import read_chunks, survey
 from headrace.formats.text_columns import nulled
-from headrace.formats.types import TYPES, as_texts, hint, supertype
+from headrace.formats.types import TYPES, hint, merged_names, supertype
+from headrace.formats.widen import Layouts, list_changes, narrowed, widened
 
 Drift = Literal["error", "widen"]
+_WIDEN = setting("schema_drift", "widen")
 _ONE_FORMAT = "give files of one kind at a time, e.g. by a glob pattern"
 
 
@@ -51,63 +53,124 @@ def with_content(shards: Sequence[Shard]) -> list[Shard]:
     return with_columns
 
 
-def common_schema(
-    shards: Sequence[Shard], drift: Drift, *, widen_by: str | None = None
-) -> pa.Schema:
+class Joined(NamedTuple):
+    """Shards that are read as one schema, and in words how they differ from it."""
+
+    schema: pa.Schema
+    shards: Sequence[Shard]
+    changes: Sequence[str]
+
+
+def join_shards(
+    shards: Sequence[Shard], drift: Drift, columns: Sequence[str] | None = None
+) -> Joined:
+    """Find the common schema of all shards, and return them as shards that are read as it.
+
+    columns: the only ones that are read and compared, whatever their order in the files. Raises
+    `InputError` as `common_schema` does.
+    """
+    if columns is not None:
+        chosen = []
+        for shard in shards:
+            chosen.append(shard if shard.content == "nothing" else narrowed(shard, columns))
+        shards = chosen
+    schema = common_schema(shards, drift)
+    changes = list_changes([shard.schema for shard in shards if shard.content != "nothing"], schema)
+    return Joined(schema, [widened(shard, schema) for shard in shards], changes)
+
+
+def common_schema(shards: Sequence[Shard], drift: Drift) -> pa.Schema:
     """Find the common schema of all shards; columns that cannot hold nulls in any shard are
     declared so.
 
     drift="error": names, order and types must be those of the first shard. drift="widen": columns
-    are matched by name, absent ones are null, types become the smallest that loses nothing. Whole
-    numbers mixed with text become their decimal text, so 7 and "007" stay distinct. JSON shards
-    always match by name.
-    widen_by: how the caller's user sets drift="widen", if possible. Shards of content "nothing" fit
-    any schema. Raises `InputError` that names both files, or if no shard has columns.
+    are matched by name, absent ones are null, types become the smallest that loses nothing (see
+    `supertype`), and the order is that of all shards (see `merged_names`). Whole numbers beside
+    text become their decimal text, so 7 and "007" stay distinct. JSON shards always match by name,
+    and differ in which keys they have and in how they write numbers.
+
+    Shards of content "nothing" fit any schema. Raises `InputError` that names two files, or if no
+    shard has columns.
     """
     shards = with_content(shards)
     first = shards[0]
-    types = dict(zip(first.schema.names, first.schema.types, strict=True))
-    seen_in = dict.fromkeys(types, first)
-    nulls = set(first.null_columns)
-    by_name = drift == "widen" or all(shard.file_type.format.content == "json" for shard in shards)
     for shard in shards[1:]:
         _check_same_origin(first, shard)
-        if not by_name:
-            _check_same_columns(first, shard, widen_by)
-        for name, type_ in zip(shard.schema.names, shard.schema.types, strict=True):
-            if name not in types:
-                nulls.add(name)
-                types[name] = type_
-                seen_in[name] = shard
-                continue
-            before = types[name]
-            common_type = supertype(before, type_)
-            if common_type is None and widen_by is not None:
-                common_type = as_texts(before, type_)
-            exact = before == type_ or pa.types.is_null(type_) or pa.types.is_null(before)
-            if common_type is None or (drift == "error" and not exact):
-                if common_type is None or widen_by is None:
-                    remedy = _ONE_FORMAT
-                else:
-                    remedy = f"use {widen_by} for a type that holds both"
-                raise InputError(
-                    f"in {seen_in[name].path} it is {before}",
-                    path=shard.path,
-                    column=name,
-                    value=str(type_),
-                    remedy=f"rewrite one of them, or {remedy}",
-                )
-            types[name] = common_type
-        nulls |= shard.null_columns | (types.keys() - set(shard.schema.names))
+    is_json = all(shard.file_type.format.content == "json" for shard in shards)
+    if drift == "error" and not is_json:
+        for shard in shards[1:]:
+            _check_same_columns(first, shard)
+    layouts = _of_each_layout(shards)
+    names = merged_names([shard.schema.names for shard in layouts])
+    nulls: set[str] = set()
+    for shard in shards:
+        nulls |= shard.null_columns
+    if len(layouts) > 1:
+        for shard in layouts:
+            nulls |= set(names).difference(shard.schema.names)
+    types = _common_types(layouts, names, "widen_values" if is_json and drift == "error" else drift)
     # A file may have hundreds of thousands of columns, and each field costs microseconds.
     if nulls >= types.keys() and pa.null() not in types.values():
-        return pa.schema(types) if len(shards) > 1 else first.schema
+        return pa.schema(types) if len(layouts) > 1 else first.schema
     fields = []
     for name, type_ in types.items():
         # A column of nulls only has no type of its own; text can hold it.
         common_type = pa.string() if pa.types.is_null(type_) else type_
         fields.append(pa.field(name, common_type, nullable=name in nulls))
     return pa.schema(fields)
+
+
+def _of_each_layout(shards: Sequence[Shard]) -> list[Shard]:
+    """Return the first shard of each schema."""
+    layouts = Layouts()
+    first: dict[int, Shard] = {}
+    for shard in shards:
+        first.setdefault(layouts.number(shard.schema), shard)
+    return list(first.values())
+
+
+def _common_types(
+    layouts: Sequence[Shard], names: Sequence[str], drift: Drift | Literal["widen_values"]
+) -> dict[str, pa.DataType]:
+    """Return the type of each column for all shards, in the order of `names`.
+
+    drift: "widen_values" is "widen", but numbers never become text.
+    """
+    shards_of: dict[str, dict[pa.DataType, Shard]] = {name: {} for name in names}
+    for shard in layouts:
+        for name, type_ in zip(shard.schema.names, shard.schema.types, strict=True):
+            shards_of[name].setdefault(type_, shard)
+    types = {}
+    for name, by_type in shards_of.items():
+        wide: pa.DataType | None = next(iter(by_type))
+        if len(by_type) > 1:
+            wide = supertype(*by_type, numbers_as_text=drift == "widen")
+            typed = [type_ for type_ in by_type if not pa.types.is_null(type_)]
+            if wide is None or (drift == "error" and len(typed) > 1):
+                raise _types_differ(name, by_type)
+        types[name] = wide
+    return types
+
+
+def _types_differ(name: str, by_type: Mapping[pa.DataType, Shard]) -> InputError:
+    """Return the error of a column whose types differ. by_type: a shard that has each."""
+    (type_, first), *others = by_type.items()
+    other, shard = others[0]
+    for candidate, its_shard in others:
+        if supertype(type_, candidate, numbers_as_text=True) is None:
+            other, shard = candidate, its_shard
+            break
+    if supertype(*by_type, numbers_as_text=True) is None:
+        remedy = _ONE_FORMAT
+    else:
+        remedy = f"use {_WIDEN} for a type that holds both"
+    return InputError(
+        f"in {first.path} it is {type_}",
+        path=shard.path,
+        column=name,
+        value=str(other),
+        remedy=f"rewrite one of them, or {remedy}",
+    )
 
 
 def _check_same_origin(first: Shard, other: Shard) -> None:
@@ -128,23 +191,7 @@ def _check_same_origin(first: Shard, other: Shard) -> None:
         )
 
 
-def fit(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Convert a shard's columns to the common schema: reordered, widened, absent ones null."""
-    if table.schema.equals(schema):
-        return table
-    # Arrow would search all for each
-    index_of_name = {name: index for index, name in enumerate(table.column_names)}
-    columns = []
-    for field in schema:
-        if field.name in index_of_name:
-            column = table.column(index_of_name[field.name])
-        else:
-            column = pa.nulls(table.num_rows, field.type)
-        columns.append(column if column.type == field.type else column.cast(field.type))
-    return pa.Table.from_arrays(columns, schema=schema)
-
-
-def _check_same_columns(first: Shard, other: Shard, widen_by: str | None) -> None:
+def _check_same_columns(first: Shard, other: Shard) -> None:
     if other.schema.names == first.schema.names:
         return
     known = dict.fromkeys(first.schema.names)
@@ -157,15 +204,11 @@ def _check_same_columns(first: Shard, other: Shard, widen_by: str | None) -> Non
     if extra:
         parts += [f"adds {', '.join(extra)}"]
     what = "; ".join(parts) or "has its columns in another order"
-    if widen_by is None:
-        remedy = _ONE_FORMAT
-    else:
-        remedy = f"use {widen_by} to match columns by name"
     header_hint = hint(first.schema.names)
     raise InputError(
         f"{what}, compared with {first.path}",
         path=other.path,
-        remedy=f"correct it, or {remedy}{header_hint}",
+        remedy=f"correct it, or use {_WIDEN} to match columns by name{header_hint}",
     )
 
 

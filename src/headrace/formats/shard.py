@@ -71,7 +71,10 @@ class Shard:
     content: "nothing" if the file has neither columns nor rows: 0 bytes, blank lines, a table of no
     columns. Such a shard is read as no rows, and fits any schema.
     partition: columns of the schema that its name holds and the file does not, as text; see
-    `formats.partitions`. Raises `InputError` on a column name, at any depth, that holds a zero
+    `formats.partitions`. own: the columns of the file and its name, if rows are read as others, the
+    schema; see `formats.widen`.
+
+    Raises `InputError` on a column name, at any depth, that holds a zero
     byte.
     """
 
@@ -85,6 +88,7 @@ class Shard:
     dialect: Dialect | None = None
     content: Literal["table", "nothing"] = "table"
     partition: Mapping[str, str | None] = field(default_factory=dict)
+    own: pa.Schema | None = None
 
     def __post_init__(self) -> None:
         inside = _names_inside(type_ for type_ in self.schema.types if type_.num_fields)

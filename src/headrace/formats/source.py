@@ -9,6 +9,7 @@ one block, so reading takes memory in proportion to the file. Rows are counted e
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +33,7 @@ from headrace.formats.registry import (
 )
 from headrace.formats.shard import BlockRead, Chunk, Pages, Shard, Span, unchanged
 from headrace.formats.types import Target
+from headrace.formats.widen import WidenedChunk
 from headrace.recipe import recipes
 
 COPY_BYTES = 16 << 20  # bytes copied at once
@@ -110,6 +112,9 @@ def read_chunks(
     columns: the columns that Parquet chunks decode. coded: text columns that may come as
     dictionaries if that is cheaper.
     """
+    if shard.own is not None:
+        yield from _read_widened(shard, columns, coded)
+        return
     if shard.partition:
         if columns is None:
             in_file = None
@@ -124,6 +129,22 @@ def read_chunks(
     if shard.content != "nothing":
         yield from shard.file_type.format.load().read(shard, columns, coded=coded)
     unchanged(shard)
+
+
+def _read_widened(
+    shard: Shard, columns: Sequence[str] | None, coded: Sequence[str]
+) -> Iterator[Chunk]:
+    """Iterate over the rows of a shard as the columns of all shards."""
+    in_file = replace(shard, schema=shard.own, own=None)
+    own = set(in_file.schema.names)
+    names = [name for name in shard.schema.names if name in own]
+    if columns is not None:
+        names = [name for name in columns if name in own]
+    if not names:  # the rows must still be counted
+        names = in_file.schema.names[:1]
+    coded = [name for name in coded if name in own]
+    for chunk in read_chunks(in_file, names, coded=coded):
+        yield WidenedChunk(chunk, shard, chunk.first_row)
 
 
 def scan(shard: Shard) -> list[Span]:

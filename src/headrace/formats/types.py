@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from heapq import heapify, heappop, heappush
+from itertools import pairwise
 
 import pyarrow as pa
 
@@ -26,6 +29,7 @@ TYPES: Mapping[str, pa.DataType] = {
     "date": pa.date32(),
     "datetime": pa.timestamp("us"),
 }
+_WORDS = {type_: word for word, type_ in TYPES.items()}
 _DATA = re.compile(  # a name that looks like a number or a time
     r"([-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?(nan|inf)"
     r"|\d{4}[-/.]\d\d?[-/.]\d\d?([ T]\d\d?:\d\d.*)?|\d\d?[-/.]\d\d?[-/.]\d{4}( .*)?"
@@ -86,6 +90,16 @@ def is_text(type_: pa.DataType) -> bool:
     )
 
 
+def is_list(type_: pa.DataType) -> bool:
+    """Check whether values of this normalized type are lists, of any or of one size."""
+    return bool(pa.types.is_list(type_) or pa.types.is_fixed_size_list(type_))
+
+
+def type_word(type_: pa.DataType) -> str:
+    """Return the word for a type, and Arrow's own for one that settings cannot name."""
+    return _WORDS.get(type_, str(type_))
+
+
 def plain(type_: pa.DataType) -> pa.DataType:
     """Normalize a type to what headrace writes, at any depth: one form of text, binary and lists;
     no dictionaries.
@@ -131,53 +145,225 @@ def _plain_nested(type_: pa.DataType) -> pa.DataType:
     return type_
 
 
-def supertype(  # noqa: PLR0911 - one case each
-    a: pa.DataType,
-    b: pa.DataType,
-) -> pa.DataType | None:
-    """Find the smallest type that holds every value of both without loss, or None.
+def supertype(*types: pa.DataType, numbers_as_text: bool = False) -> pa.DataType | None:
+    """Find the smallest type that holds every value of these types without loss, or None.
 
-    Numbers never become text and text never a number: 7 and "007" are different values.
+    The law is the round trip: values of each type, cast to this one and back, are equal. All types
+    are looked at together, so their order does not matter. A column of nulls has any type. Structs
+    are joined by the names of their fields; those that one lacks are null in it.
+
+    Some values may have no place in the type: whole numbers of 64 bits beyond 2^53 beside floats,
+    and times beyond the years of a finer unit. The cast of `widened` is checked, and refuses them.
+
+    numbers_as_text: join whole numbers and text to text, as decimal text, so that 7 and "007" stay
+    distinct. Otherwise numbers never become text.
     """
-    a = plain(a)
-    b = plain(b)
-    if a == b or pa.types.is_null(b):
-        return a
-    if pa.types.is_null(a):
-        return b
-    integers = pa.types.is_integer(a) and pa.types.is_integer(b)
-    if integers and pa.types.is_signed_integer(a) != pa.types.is_signed_integer(b):
-        signed, unsigned = (a, b) if pa.types.is_signed_integer(a) else (b, a)
-        bits = max(signed.bit_width, 2 * unsigned.bit_width)
-        return {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}.get(bits)
-    if integers or (pa.types.is_floating(a) and pa.types.is_floating(b)):
-        return a if a.bit_width >= b.bit_width else b
-    for float_, other in ((a, b), (b, a)):
-        if pa.types.is_floating(float_) and pa.types.is_integer(other) and other.bit_width <= 32:
-            doubles = other.bit_width == 32 or float_.bit_width == 64
-            return pa.float64() if doubles else pa.float32()
-    for date, stamp in ((a, b), (b, a)):
-        if pa.types.is_date(date) and pa.types.is_timestamp(stamp) and stamp.tz is None:
-            # nanoseconds cover only 1677 to 2262
-            return stamp if stamp.unit != "ns" else None
-    if (
-        pa.types.is_timestamp(a)
-        and pa.types.is_timestamp(b)
-        and a.tz == b.tz
-        and "ns" not in (a.unit, b.unit)
-    ):
-        return a if _UNITS.index(a.unit) >= _UNITS.index(b.unit) else b
+    known = [type_ for type_ in dict.fromkeys(map(plain, types)) if not pa.types.is_null(type_)]
+    if not known:
+        return pa.null()
+    if len(known) == 1 and not pa.types.is_nested(known[0]):
+        return known[0]
+    if all(pa.types.is_nested(type_) for type_ in known):
+        return _nested_supertype(known, partial(supertype, numbers_as_text=numbers_as_text))
+    if numbers_as_text and pa.string() in known:
+        known = [type_ for type_ in known if not pa.types.is_integer(type_)]
+        return pa.string() if len(known) == 1 else None
+    for tests, join in _FAMILIES:
+        if all(any(test(type_) for test in tests) for type_ in known):
+            return join(known)
     return None
 
 
-def as_texts(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
-    """Return text if one type is text and the other whole numbers, whose decimal text loses
-    nothing; else None.
+def _integers(types: Sequence[pa.DataType]) -> pa.DataType | None:
+    signed = [type_.bit_width for type_ in types if pa.types.is_signed_integer(type_)]
+    unsigned = [type_.bit_width for type_ in types if pa.types.is_unsigned_integer(type_)]
+    if not signed:
+        return TYPES[f"uint{max(unsigned)}"]
+    bits = max([*signed, *(2 * width for width in unsigned)])
+    return TYPES[f"int{bits}"] if bits <= 64 else None
+
+
+def _numbers(types: Sequence[pa.DataType]) -> pa.DataType | None:
+    """Join floats, and whole numbers beside them: float32 holds 16 bits, float64 32 bits, and of
+    more what is checked.
     """
-    for text, other in ((a, b), (b, a)):
-        if is_text(plain(text)) and pa.types.is_integer(plain(other)):
-            return pa.string()
+    widths = [type_.bit_width for type_ in types if pa.types.is_floating(type_)]
+    for type_ in types:
+        if pa.types.is_integer(type_):
+            widths.append(32 if type_.bit_width <= 16 else 64)
+    return {16: pa.float16(), 32: pa.float32(), 64: pa.float64()}[max(widths)]
+
+
+_DIGITS = {8: 3, 16: 5, 32: 10, 64: 20}  # of the whole numbers of so many bits
+_DECIMALS = ((9, 32), (18, 64), (38, 128), (76, 256))  # most digits, bits
+
+
+def _decimals(types: Sequence[pa.DataType]) -> pa.DataType | None:
+    """Join decimals, and whole numbers beside them, to the digits before and after the point of
+    all.
+    """
+    whole = fraction = narrowest = 0
+    for type_ in types:
+        if pa.types.is_integer(type_):
+            whole = max(whole, _DIGITS[type_.bit_width])
+        else:
+            whole = max(whole, type_.precision - type_.scale)
+            fraction = max(fraction, type_.scale)
+            narrowest = max(narrowest, type_.bit_width)
+    for most_digits, bits in _DECIMALS:
+        if whole + fraction <= most_digits and bits >= narrowest:
+            make = {32: pa.decimal32, 64: pa.decimal64, 128: pa.decimal128, 256: pa.decimal256}
+            return make[bits](whole + fraction, fraction)
     return None
+
+
+def _times(types: Sequence[pa.DataType]) -> pa.DataType | None:
+    """Join dates and timestamps: the finest unit. Instants of several zones are those of UTC; wall
+    clock time is no instant.
+    """
+    stamps = [type_ for type_ in types if pa.types.is_timestamp(type_)]
+    if not stamps:
+        return pa.date64()
+    zones = {type_.tz for type_ in stamps}
+    if None in zones and len(zones) > 1:
+        return None
+    if None not in zones and len(stamps) < len(types):  # a date has no zone
+        return None
+    units = [type_.unit for type_ in stamps]
+    if pa.date64() in types:
+        units.append("ms")
+    return pa.timestamp(_finest(units), zones.pop() if len(zones) == 1 else "UTC")
+
+
+def _clock_times(types: Sequence[pa.DataType]) -> pa.DataType | None:
+    unit = _finest([type_.unit for type_ in types])
+    return pa.time32(unit) if unit in ("s", "ms") else pa.time64(unit)
+
+
+def _finest(units: Iterable[str]) -> str:
+    return max(units, key=_UNITS.index)
+
+
+# Tests that all types of a family pass, and what joins them; the first family that fits.
+_FAMILIES: Sequence[
+    tuple[
+        Sequence[Callable[[pa.DataType], bool]],
+        Callable[[Sequence[pa.DataType]], pa.DataType | None],
+    ]
+] = (
+    ((pa.types.is_integer,), _integers),
+    ((pa.types.is_integer, pa.types.is_floating), _numbers),
+    ((pa.types.is_integer, pa.types.is_decimal), _decimals),
+    ((pa.types.is_date, pa.types.is_timestamp), _times),
+    ((pa.types.is_time,), _clock_times),
+    ((pa.types.is_duration,), lambda types: pa.duration(_finest(type_.unit for type_ in types))),
+    ((pa.types.is_binary, pa.types.is_fixed_size_binary), lambda _: pa.binary()),
+)
+
+_Join = Callable[..., pa.DataType | None]
+
+
+def _nested_supertype(types: Sequence[pa.DataType], join: _Join) -> pa.DataType | None:
+    """Join lists, maps or structs. join: joins the types inside."""
+    if all(map(pa.types.is_struct, types)):
+        fields = _joined_fields([list(type_) for type_ in types], join)
+        return None if fields is None else pa.struct(fields)
+    if all(map(pa.types.is_map, types)):
+        key = join(*(type_.key_type for type_ in types))
+        item = _joined_field([type_.item_field for type_ in types], join)
+        if key is None or item is None:
+            return None
+        return pa.map_(key, item, keys_sorted=all(type_.keys_sorted for type_ in types))
+    if not all(map(is_list, types)):
+        return types[0] if len(types) == 1 else None
+    item = _joined_field([type_.value_field for type_ in types], join)
+    if item is None:
+        return None
+    sizes = {type_.list_size if pa.types.is_fixed_size_list(type_) else -1 for type_ in types}
+    return pa.list_(item, sizes.pop() if len(sizes) == 1 else -1)
+
+
+def _joined_field(fields: Sequence[pa.Field], join: _Join) -> pa.Field | None:
+    type_ = join(*(field.type for field in fields))
+    if type_ is None:
+        return None
+    nullable = any(field.nullable or pa.types.is_null(field.type) for field in fields)
+    return pa.field(min(field.name for field in fields), type_, nullable=nullable)
+
+
+def _joined_fields(structs: Sequence[Sequence[pa.Field]], join: _Join) -> Sequence[pa.Field] | None:
+    """Join the fields of structs by name; None if two cannot be joined."""
+    by_name: dict[str, list[pa.Field]] = {}
+    for fields in structs:
+        for field in fields:
+            by_name.setdefault(field.name, []).append(field)
+    if any(len({field.name for field in fields}) < len(fields) for fields in structs):
+        return structs[0] if len(structs) == 1 else None  # repeated names say not which is which
+    joined = []
+    for name in merged_names([[field.name for field in fields] for fields in structs]):
+        field = _joined_field(by_name[name], join)
+        if field is None:
+            return None
+        absent = len(by_name[name]) < len(structs)
+        joined.append(field.with_nullable(field.nullable or absent))
+    return joined
+
+
+def merged_names(orders: Sequence[Sequence[str]]) -> list[str]:
+    """Merge orders of distinct names: a name comes after those that it follows in any order.
+
+    Names that follow each other in a circle, and those that no order compares, go by the alphabet.
+    So the order of the orders does not matter.
+    """
+    if all(order == orders[0] for order in orders):
+        return list(orders[0])
+    before: dict[str, set[str]] = {name: set() for order in orders for name in order}
+    after: dict[str, set[str]] = {name: set() for name in before}
+    for order in orders:
+        for name, follower in pairwise(order):
+            before[follower].add(name)
+            after[name].add(follower)
+    free = [name for name, earlier in before.items() if not earlier]
+    heapify(free)
+    left = sorted(before, reverse=True)
+    merged: dict[str, None] = {}
+    while len(merged) < len(before):
+        if free:
+            name = heappop(free)
+        else:
+            while left[-1] in merged:
+                left.pop()
+            name = _first_of_circle(left[-1], before)
+        if name in merged:
+            continue
+        merged[name] = None
+        for follower in after[name]:
+            before[follower].discard(name)
+            if not before[follower]:
+                heappush(free, follower)
+    return list(merged)
+
+
+def _first_of_circle(name: str, before: Mapping[str, set[str]]) -> str:
+    """Go back from a name until a circle closes; return its first name by the alphabet."""
+    path: dict[str, None] = {}
+    while name not in path:
+        path[name] = None
+        name = min(before[name])
+    circle = list(path)
+    return min(circle[circle.index(name) :])
+
+
+def rounds(type_: pa.DataType, wide: pa.DataType) -> bool:
+    """Check whether a type holds whole numbers, at any depth, that are floats of 64 bits in the
+    other type.
+    """
+    if pa.types.is_struct(type_) and pa.types.is_struct(wide):
+        return any(rounds(field.type, wide.field(field.name).type) for field in type_)
+    if type_.num_fields and type_.num_fields == wide.num_fields:
+        inside = range(type_.num_fields)
+        return any(rounds(type_.field(at).type, wide.field(at).type) for at in inside)
+    return pa.types.is_integer(type_) and type_.bit_width == 64 and bool(pa.types.is_floating(wide))
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,8 +420,4 @@ def in_schema(table: pa.Table, target: Target) -> pa.Table:
 
 def describe(schema: pa.Schema) -> list[dict[str, object]]:
     """Describe a schema as JSON: name, type word, whether it may hold nulls."""
-    words = {type_: word for word, type_ in TYPES.items()}
-    return [
-        {"name": f.name, "type": words.get(f.type, str(f.type)), "nullable": f.nullable}
-        for f in schema
-    ]
+    return [{"name": f.name, "type": type_word(f.type), "nullable": f.nullable} for f in schema]

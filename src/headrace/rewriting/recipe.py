@@ -28,7 +28,7 @@ from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import IndexedDataset
 from headrace.dataset.manifest import SplitTotals, in_usual_order
 from headrace.dataset.open import FinishedRun, find_run, is_prepared
-from headrace.dataset.plain import PlainDataset, open_plain
+from headrace.dataset.plain import PlainDataset, changes_of, open_plain
 from headrace.errors import InputError, SettingsError, setting, setting_name
 from headrace.formats.content import NOTHING, Repeated, content_columns, row_digests, tagged
 from headrace.formats.dialect import PLAIN
@@ -110,11 +110,20 @@ def open_source(settings: Rewrite) -> IndexedDataset:
                 path=path,
                 remedy="leave them out",
             )
+        if settings.schema_drift != "error":
+            raise SettingsError(
+                "this is for plain shards, and those of a prepared dataset have one schema",
+                path=path,
+                setting="schema_drift",
+                value=settings.schema_drift,
+                remedy="leave it out",
+            )
         return FinishedRun(*find_run(path))
     return open_plain(
         settings.source,
         types=settings.types,
         dialect=settings.dialect,
+        schema_drift=settings.schema_drift,
         cache_dir=settings.cache_dir,
     )
 
@@ -160,6 +169,8 @@ def _empty_shards(source: IndexedDataset) -> list[str]:
 def execute(settings: Rewrite, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
     """Rewrite the shards in the run directory."""
     source = open_source(settings)
+    if isinstance(source, PlainDataset):
+        context.inform(changes_of(source.index))
     columns = settings.columns or source.schema.names
     _check_columns(settings, source)
     directories, metadata = _carried_over(source)

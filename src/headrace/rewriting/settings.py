@@ -64,6 +64,12 @@ class Rewrite(RecipeSettings):
         ),
     )
     dialect: DialectSetting = dialect_field()
+    schema_drift: Literal["error", "widen"] = Field(
+        "error",
+        description=(
+            "Plain shards with different schemas; widen: widen the schema where nothing is lost."
+        ),
+    )
     duplicates: Annotated[Duplicates, never_groups("a rewrite moves no row to another split")] = (
         Field(
             "count",

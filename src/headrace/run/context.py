@@ -212,6 +212,11 @@ class RunContext:
             [partial(_without_events, task) for task in tasks], self.workers, on_event=self.on_event
         )
 
+    def inform(self, texts: Iterable[str]) -> None:
+        """Emit each of these sentences as a note."""
+        for text in texts:
+            self.on_event(Note("info", text))
+
     def warn(self, texts: Iterable[str]) -> None:
         """Emit each of these sentences as a warning."""
         for text in texts:

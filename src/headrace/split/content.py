@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.arrays import I64, U64, Bools
-from headrace.formats.common_schema import fit
 from headrace.formats.content import NOTHING, among, row_digests
 from headrace.formats.delimited_rows import DelimitedChunk
 from headrace.formats.dialect import TextDialect
@@ -39,9 +38,9 @@ class Content:
 
     def columns(self, shard: Shard) -> list[str]:
         """Return the columns of a shard that `digest_chunk` reads."""
-        if self.by == "fields":
+        if self.by == "fields" or shard.content == "nothing":
             return []
-        return [name for name in self.schema.names if name in shard.schema.names]
+        return list(self.schema.names)
 
     def digest_chunk(self, chunk: Chunk, table: pa.Table, path: str) -> U64:
         """Digest the rows of a chunk. table: its columns as they were read; path: for errors."""
@@ -55,8 +54,7 @@ class Content:
 
         path: for errors.
         """
-        names = [name for name in self.schema.names if name in table.column_names]
-        compared = fit(table.select(names), self.schema)
+        compared = table.select(self.schema.names)
         return typed(compared, self.types, self.dialect, path, first_row)
 
     def digest(self, table: pa.Table) -> U64:

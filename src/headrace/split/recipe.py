@@ -15,7 +15,7 @@ import pyarrow as pa
 from headrace.checks import nearest
 from headrace.errors import InputError, SettingsError, setting, setting_name
 from headrace.folds.settings import Rolling
-from headrace.formats.common_schema import common_schema, with_content
+from headrace.formats.common_schema import join_shards, with_content
 from headrace.formats.partitions import partition_types
 from headrace.formats.registry import FORMATS, FileType
 from headrace.formats.shard import Shard
@@ -314,7 +314,9 @@ def _survey(
     types = partition_types(name for _, name in files)
     look = partial(survey, signature=signature, partitions=types, dialect=settings.dialect)
     shards = context.map([partial(look, path, name) for path, name in files])
-    schema = common_schema(shards, settings.schema_drift, widen_by=setting("schema_drift", "widen"))
+    joined = join_shards(shards, settings.schema_drift)
+    context.inform(joined.changes)
+    schema = joined.schema
     for role, name in settings.named_columns():
         if name not in schema.names:
             advice_on_header = hint(
@@ -338,7 +340,7 @@ def _survey(
                     remedy="leave it off or rename the column",
                 )
     return SurveyedSource(
-        shards, number_shards([name for _, name in files], settings.shard_numbers), schema
+        joined.shards, number_shards([name for _, name in files], settings.shard_numbers), schema
     )
 
 

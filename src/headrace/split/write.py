@@ -22,13 +22,12 @@ from headrace.arrays import I64, U64, Bools
 from headrace.digest import FileDigest
 from headrace.errors import InputError
 from headrace.formats import delimited
-from headrace.formats.common_schema import fit
 from headrace.formats.content import tagged
 from headrace.formats.registry import compress_block, index_word
 from headrace.formats.shard import Dialect, Shard, unchanged
 from headrace.formats.source import copied_records, read_block, read_chunks
 from headrace.formats.text_columns import typed
-from headrace.formats.types import Target, is_text
+from headrace.formats.types import Target, is_text, rounds
 from headrace.formats.write import BlockRows, ShardWriter, Written
 from headrace.near.repeats import keep_words
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
@@ -253,23 +252,22 @@ def copies_bytes(output: Output, shard: Shard) -> bool:
         return False
     if file_format.content == "binary":
         return False
+    own = shard.own or shard.schema
     if file_format.separator is None:
-        return True
+        # an absent key is null to every reader, but digits would be lost without a word
+        return not any(rounds(field.type, output.source.field(field.name).type) for field in own)
     dialect = shard.dialect
     assert dialect is not None
     written = replace(dialect, text=dialect.text.written)
-    return shard.schema.names == output.source.names and written == output_dialect(output, shard)
+    return own.names == output.source.names and written == output_dialect(output, shard)
 
 
 def derive(
     table: pa.Table, plan: SplitPlan, path: str, shard_name: str, first_row: int
 ) -> pa.Table:
-    """Derive the output columns of source columns: common schema, main target, classes, declared
-    types, lineage.
-    """
+    """Derive the output columns of source columns: target, classes, declared types, lineage."""
     settings = plan.settings
     output = plan.output
-    table = fit(table, output.source)
     if settings.main_target is not None:
         values = columns.main_target(
             table, settings.targets or (), settings.main_target, settings.dialect

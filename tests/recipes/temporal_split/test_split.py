@@ -477,7 +477,7 @@ def test_widened_shards_are_written_in_one_schema(tmp_path: Path) -> None:
     )
     run = split(tmp_path / "in", tmp_path / "out", schema_drift="widen").run
 
-    assert {("id", "date", "row", "extra")} == {
+    assert {("date", "row", "id", "extra")} == {
         tuple(read_rows(path)[0]) for name in SPLITS for path in shards(run, name)
     }
     assert sorted(set(split_column(run, "train", "extra"))) == ["", "e"]

@@ -22,6 +22,7 @@ from headrace.dataset.plain import open_plain
 from headrace.dataset.split_rows import SplitRows
 from headrace.dataset.tables import with_paths
 from headrace.errors import InputError, SettingsError, setting, setting_name
+from headrace.formats.common_schema import Drift
 from headrace.formats.dialect import PLAIN, TextDialect, dialect_of
 from headrace.formats.listing import holds_data, no_data
 from headrace.storage.cache_room import cache_directory
@@ -374,12 +375,13 @@ class Dataset(IndexedDataset):
         )
 
 
-def open_dataset(
+def open_dataset(  # noqa: PLR0913 - the arguments are settings
     path: str | Path | Sequence[str | Path] | Any,
     *,
     run: str | None = None,
     types: Mapping[str, str] | None = None,
     dialect: TextDialect | Mapping[str, Any] | str = PLAIN,
+    schema_drift: Drift = "error",
     cache_dir: str | Path | None = None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
     **others: Never,
@@ -402,10 +404,12 @@ def open_dataset(
     on_progress: called with (files examined, files) while the index is made.
     types: of columns of plain CSV and TSV files, e.g. {"price": "float32"}, which are text
     otherwise. dialect: how those are written; see `TextDialect`, or a mapping of its fields.
+    schema_drift: plain shards with different schemas; "widen": columns are matched by name, absent
+    ones are null, and each has the smallest type that loses nothing. The log lists how they differ.
     Raises `InputError` if there is nothing to open, `CorruptShard` if a manifest or index is
     damaged.
     """
-    check_options(others, ("run", "types", "dialect", "cache_dir"), "headrace.open")
+    check_options(others, ("run", "types", "dialect", "schema_drift", "cache_dir"), "headrace.open")
     dialect = dialect_of(dialect)
     if cache_dir is None:
         cache_path = None
@@ -417,6 +421,14 @@ def open_dataset(
         local = place_of(root).reads == "calls"
         empty = local and root.is_dir() and not holds_data(str(root))
         if run is not None or is_prepared(root) or empty:
+            if schema_drift != "error":
+                raise SettingsError(
+                    "this is for plain shards, and those of a prepared dataset have one schema",
+                    path=root,
+                    setting="schema_drift",
+                    value=schema_drift,
+                    remedy="leave it out",
+                )
             if types or dialect != PLAIN:
                 raise SettingsError(
                     f"{setting('types')} and {setting('dialect')} are for plain text shards,"
@@ -448,6 +460,11 @@ def open_dataset(
             remedy="leave it out with a list of files",
         )
     plain = open_plain(
-        path, types=types, dialect=dialect, cache_dir=cache_dir, on_progress=on_progress
+        path,
+        types=types,
+        dialect=dialect,
+        schema_drift=schema_drift,
+        cache_dir=cache_dir,
+        on_progress=on_progress,
     )
     return Dataset(plain, cache_dir=cache_path)
