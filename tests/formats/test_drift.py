@@ -23,6 +23,7 @@ from raised import raised
 PAIRS = 500
 SAMPLE = 20
 ROWS = 24
+DEPTH = 2
 UTC, PARIS = "UTC", "Europe/Paris"
 
 # Types that differ, whose values have one type that loses nothing.
@@ -51,11 +52,10 @@ FITTING: list[tuple[pa.DataType, pa.DataType]] = [
     (pa.large_string(), pa.string()),
     (pa.binary(4), pa.binary()),
     (pa.int64(), pa.string()),
-    (pa.list_(pa.null()), pa.list_(pa.int64())),
     (pa.list_(pa.int32(), 2), pa.list_(pa.int64())),
     (pa.list_(pa.float32(), 2), pa.list_(pa.float32(), 3)),
-    (pa.null(), pa.float64()),
 ]
+FITTING_OUTSIDE = [(pa.null(), pa.float64())]
 # Types that no type holds without loss.
 UNFIT: list[tuple[pa.DataType, pa.DataType]] = [
     (pa.bool_(), pa.int64()),
@@ -86,10 +86,10 @@ def drifting_types(rng: random.Random, depth: int, share: float) -> tuple[Any, A
         if rng.random() < share:
             a, b = rng.choice(UNFIT)
         else:
-            a, b = rng.choice(FITTING)
+            a, b = rng.choice(FITTING if depth < DEPTH else [*FITTING, *FITTING_OUTSIDE])
         if shape == "same" and rng.random() < 0.5:
             return a, a, True
-        fits = (a, b) in FITTING
+        fits = (a, b) not in UNFIT
         return (a, b, fits) if rng.random() < 0.5 else (b, a, fits)
     if shape == "list":
         a, b, fits = drifting_types(rng, depth - 1, share)
@@ -244,7 +244,7 @@ class Shards(NamedTuple):
 def drifting_shards(directory: Path, seed: int) -> Shards:
     """Write a pair of shards; every fifth has types that no type holds."""
     rng = random.Random(seed)
-    drift = drifting_fields(rng, 2, 0.15 if seed % 5 == 4 else 0.0)
+    drift = drifting_fields(rng, DEPTH, 0.15 if seed % 5 == 4 else 0.0)
     directory.mkdir(parents=True)
     tables = []
     for number, fields in enumerate((drift.a, drift.b)):
@@ -373,6 +373,14 @@ def test_a_whole_number_beyond_2_53_beside_floats_is_named_with_its_row(
         headrace.rewrite(
             tmp_path / "in", tmp_path / "out", schema_drift="widen", cache_dir=tmp_path / "cache"
         )
+
+
+def test_lists_of_nulls_are_lists_of_any_type(tmp_path: Path) -> None:
+    write(tmp_path / "in" / "a.parquet", x=pa.array([[None, None], [], None], pa.list_(pa.null())))
+    write(tmp_path / "in" / "b.parquet", x=pa.array([[{"k": [1]}]]))
+    dataset = headrace.open(tmp_path / "in", schema_drift="widen", cache_dir=tmp_path / "cache")
+
+    assert [[None, None], [], None, [{"k": [1]}]] == dataset["all"].to_arrow()["x"].to_pylist()
 
 
 def test_json_numbers_beyond_2_53_are_not_rounded(tmp_path: Path) -> None:

@@ -167,9 +167,7 @@ def test_widening_loses_nothing_or_is_an_error_that_names_both_files(
         return
     schema, shards, _ = join_shards(shards, "widen")
     fitted = [
-        chunk.table(schema.names).to_pylist()[0]
-        for shard in shards
-        for chunk in read_chunks(shard)
+        chunk.table(schema.names).to_pylist()[0] for shard in shards for chunk in read_chunks(shard)
     ]
 
     assert kind == schema.field(name).type

@@ -16,7 +16,7 @@ import pyarrow as pa
 from headrace.dataset.indexed import IndexedDataset
 from headrace.errors import InputError, MissingExtra, SettingsError
 from headrace.formats.saved import info_of
-from headrace.formats.types import shorten_list
+from headrace.formats.types import Target, in_schema, shorten_list
 
 if TYPE_CHECKING:
     import polars as pl
@@ -63,11 +63,12 @@ class SplitRows:
             )
         selected_schema = pa.schema([schema.field(name) for name in names])
         read = self._dataset.block_reader(self.split)
+        target = Target.of(selected_schema)
         blocks = range(len(self._dataset.split_index(self.split).rows))
         batches = (
             batch
             for block in blocks
-            for batch in read(block, names).cast(selected_schema).to_batches()
+            for batch in in_schema(read(block, names), target).to_batches()
         )
         return pa.RecordBatchReader.from_batches(selected_schema, batches)
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.errors import InputError
 from headrace.formats.shard import Chunk, Shard
@@ -106,7 +107,7 @@ def fit(table: pa.Table, schema: pa.Schema, rows: int, source: RowsOf) -> pa.Tab
 
 def _cast(column: pa.ChunkedArray, wide: pa.Field, source: RowsOf) -> pa.ChunkedArray:
     try:
-        return column.cast(wide.type)
+        return _cast_chunks(column, wide.type)
     except pa.ArrowInvalid:
         row = _first_refused(column, wide.type)
         raise InputError(
@@ -127,6 +128,46 @@ def _cast(column: pa.ChunkedArray, wide: pa.Field, source: RowsOf) -> pa.Chunked
         ) from None
 
 
+def _cast_chunks(column: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
+    return pa.chunked_array([_cast_array(chunk, type_) for chunk in column.chunks], type_)
+
+
+def _cast_array(array: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Cast values to a wide type, those inside by their own casts.
+
+    Arrow casts some nested arrays to invalid ones: structs of lists that gain a field, in lists.
+    """
+    own = array.type
+    if own == type_:
+        return array
+    if pa.types.is_null(own) or not len(array):
+        return pa.nulls(len(array), type_)
+    if pa.types.is_struct(own):
+        children = []
+        for field_ in type_:
+            index = own.get_field_index(field_.name)
+            if index < 0:
+                children.append(pa.nulls(len(array), field_.type))
+            else:
+                children.append(_cast_array(array.field(index), field_.type))
+        return pa.StructArray.from_arrays(children, fields=list(type_), mask=array.is_null())
+    if not is_list(own):
+        return array.cast(type_)
+    if pa.types.is_fixed_size_list(own):
+        size = own.list_size
+        values = array.values.slice(array.offset * size, len(array) * size)
+        offsets = pa.array(np.arange(len(array) + 1) * size, pa.int32())
+    else:
+        first = array.offsets[0].as_py()
+        values = array.values.slice(first, array.offsets[-1].as_py() - first)
+        offsets = pc.subtract(array.offsets, pa.scalar(first, pa.int32()))
+    inside = _cast_array(values, type_.value_type)
+    mask = array.is_null()
+    if pa.types.is_fixed_size_list(type_):
+        return pa.FixedSizeListArray.from_arrays(inside, type=type_, mask=mask)
+    return pa.ListArray.from_arrays(offsets, inside, type=type_, mask=mask)
+
+
 def _first_refused(column: pa.ChunkedArray, type_: pa.DataType) -> int:
     """Find the first row whose value a type cannot hold, by bisection."""
     low = 0
@@ -134,7 +175,7 @@ def _first_refused(column: pa.ChunkedArray, type_: pa.DataType) -> int:
     while high - low > 1:
         middle = (low + high) // 2
         try:
-            column.slice(low, middle - low).cast(type_)
+            _cast_chunks(column.slice(low, middle - low), type_)
             low = middle
         except pa.ArrowInvalid:
             high = middle
