@@ -30,7 +30,6 @@ import pyarrow.parquet as pq
 from headrace.arrays import I64, offsets_from_lengths
 from headrace.digest import canonical_json, loads
 from headrace.errors import CorruptShard
-from headrace.formats.widen import same_columns
 
 
 def text_array(texts: Sequence[str]) -> pa.LargeStringArray:
@@ -210,9 +209,12 @@ class SplitIndex:
     @cached_property
     def fitted(self) -> Sequence[pa.Schema | None]:
         """The layouts that are fitted to the schema; None in place of its own columns."""
-        return [
-            None if same_columns(layout, self.schema) else layout for layout in self.layouts
-        ] or [None]
+        schema = self.schema
+        fitted: list[pa.Schema | None] = []
+        for layout in self.layouts:
+            is_same = layout.names == schema.names and layout.types == schema.types
+            fitted.append(None if is_same else layout)
+        return fitted or [None]
 
     def layout_number(self, shard: int) -> int:
         """Return the index of a shard's columns in `fitted`."""
