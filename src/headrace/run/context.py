@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,7 +21,7 @@ from headrace.errors import InputError, StoreError
 from headrace.formats.write import HashingFile, Written
 from headrace.gate.arrow import open_arrow
 from headrace.run.events import Note, OnEvent, StageBegan, Step, TaskDone
-from headrace.run.identity import SourceState
+from headrace.run.identity import SourceState, Version
 from headrace.run.in_store import publish_found, publish_task
 from headrace.run.receipts import FileRecord, Receipt, read_receipt, write_receipt
 from headrace.storage import local
@@ -157,7 +157,8 @@ class RunContext:
 
     engine: runs its tasks. store: the run's location if it is in an object store; `run` is then its
     work directory. sources: the state of the source when the run began. stages: those executed so
-    far, with the number of their tasks.
+    far, with the number of their tasks. versions: of the source's files, as its fingerprint has
+    them.
     """
 
     run: Path
@@ -167,6 +168,7 @@ class RunContext:
     store: Path | None = None
     sources: SourceState = _NO_SOURCES
     stages: dict[str, int] = field(default_factory=dict)
+    versions: Mapping[Path, Version] = field(default_factory=dict)
 
     def stage(self, name: str, tasks: Sequence[Task], *, durable: bool = True) -> list[Receipt]:
         """Run all tasks that have no valid receipt, and return the receipts of all tasks, in task

@@ -7,7 +7,7 @@ make one.
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,7 @@ from headrace.recipe import JobSettings
 from headrace.run import in_store
 from headrace.run.context import STAGE_DIRECTORY, RunContext
 from headrace.run.events import Note, OnEvent, Step
-from headrace.run.identity import Fingerprint, SourceState, keep_beginning
+from headrace.run.identity import Fingerprint, SourceState, Version, keep_beginning
 from headrace.run.prepare import Outcome
 from headrace.run.receipts import Others, vouch_for
 from headrace.storage import local
@@ -50,6 +50,7 @@ class Job:
     fingerprint_by: Fingerprint
     workers: int | None
     on_event: OnEvent
+    versions: Mapping[Path, Version]
 
     @property
     def store(self) -> Path | None:
@@ -72,6 +73,7 @@ def make(job: Job, engine: EngineName, address: str | None) -> Manifest:
                 executor,
                 job.store,
                 job.state,
+                versions=job.versions,
             )
             outcome = _execute(job, context)
         manifest = _publish(job, context, outcome)

@@ -31,6 +31,7 @@ from headrace.storage.places import parallel_reads, path_of, place_of
 
 Result = TypeVar("Result")
 Fingerprint = Literal["stat", "content"]
+Version = tuple[int, str | int]  # size of a file, and its time, tag, commit or digest
 
 NAMESPACE = uuid.UUID("b6c7d7de-6f0e-5d53-9d0a-0d6c6a4e7a11")
 _BEGUN = "source.json"
@@ -111,17 +112,27 @@ def fingerprint(
     ("content"). An object in a store has its tag instead of the mtime, and a file on the hub its
     commit. state: of these files, if it is known already.
     """
+    versions = versions_of(files, how, state or SourceState.of([path for path, _ in files]))
+    return fingerprint_of(files, versions)
+
+
+def fingerprint_of(files: Sequence[tuple[Path, str]], versions: Mapping[Path, Version]) -> str:
+    """Return the digest of a source whose files have these versions."""
+    return sha256_hex(canonical_json([[name, *versions[path]] for path, name in files]))
+
+
+def versions_of(
+    files: Sequence[tuple[Path, str]], how: Fingerprint, state: SourceState
+) -> dict[Path, Version]:
+    """Return what tells the content of each file from another; see `fingerprint`."""
     paths = [path for path, _ in files]
-    states = (state or SourceState.of(paths)).metadata
     versions: Sequence[str | int]
     if how == "content":
         versions = _of_all(sha256_file, paths)
     else:
-        versions = [_version(path, states[path]) for path in paths]
-    parts = []
-    for (path, name), version in zip(files, versions, strict=True):
-        parts.append([name, states[path].size, version])
-    return sha256_hex(canonical_json(parts))
+        versions = [_version(path, state.metadata[path]) for path in paths]
+    sizes = [state.metadata[path].size for path in paths]
+    return dict(zip(paths, zip(sizes, versions, strict=True), strict=True))
 
 
 def _version(path: Path, fact: Fact) -> str | int:

@@ -38,8 +38,9 @@ from headrace.run.identity import (
     SourceState,
     check_apart,
     check_output,
-    fingerprint,
+    fingerprint_of,
     run_id,
+    versions_of,
 )
 from headrace.storage import local
 from headrace.storage.cache_room import cache_directory
@@ -135,7 +136,8 @@ def prepare(  # noqa: PLR0913 - the arguments are settings
     files = recipe.source_files()
     check_apart(out_path, recipe.source_places(), files)
     state = SourceState.of([path for path, _ in files])
-    source_fingerprint = fingerprint(files, fingerprint_by, state)
+    versions = versions_of(files, fingerprint_by, state)
+    source_fingerprint = fingerprint_of(files, versions)
     identity = run_id(recipe.recipe_name, recipe.identity_settings(), source_fingerprint)
     if on_event is not None:
         observer = on_event
@@ -156,7 +158,16 @@ def prepare(  # noqa: PLR0913 - the arguments are settings
 
         how = "computed"
         job = Job(
-            recipe, run, target, files, state, source_fingerprint, fingerprint_by, workers, observer
+            recipe,
+            run,
+            target,
+            files,
+            state,
+            source_fingerprint,
+            fingerprint_by,
+            workers,
+            observer,
+            versions,
         )
         with _working_in(run, work):
             check_pointer(out_path if in_place else work)

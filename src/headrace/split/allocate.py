@@ -161,7 +161,7 @@ class Allocation:
     @property
     def val(self) -> int:
         """The number of entities that validate."""
-        return len(self.entities) - self.train
+        return int(np.count_nonzero(self.sides == VAL))
 
     def side_of(self, hashes: Hashes) -> npt.NDArray[np.uint8]:
         """Return TRAIN, VAL or UNSEEN for each entity: uint8 [N]."""

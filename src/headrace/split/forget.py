@@ -13,7 +13,8 @@ from headrace.dataset.contents import repeats_without
 from headrace.dataset.open import FinishedRun
 from headrace.run.erase import Erased, Erasure
 from headrace.split.cutoff import DateBins
-from headrace.split.verify import settings_of, times_of
+from headrace.split.earlier import settings_of
+from headrace.split.verify import times_of
 
 
 def _keys(run: FinishedRun) -> tuple[Sequence[str], Callable[[pa.Table], I64]]:

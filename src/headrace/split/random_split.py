@@ -144,6 +144,20 @@ class RandomSplit(SplitSettings):
         """The column of classes, if there is one."""
         return self.stratify or super().strata
 
+    def assigns_by_hash(self, earlier: SplitSettings) -> bool:
+        """Return whether neither deals classes, and the ratios are the same."""
+        return isinstance(earlier, RandomSplit) and (
+            None,
+            None,
+            self.val_ratio,
+            self.test_ratio,
+        ) == (
+            self.stratify,
+            earlier.stratify,
+            earlier.val_ratio,
+            earlier.test_ratio,
+        )
+
     def roles(self) -> dict[str, Sequence[str]]:
         """Return the column whose groups are drawn, by its role."""
         if self.entity_column is None:

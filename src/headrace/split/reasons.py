@@ -37,6 +37,7 @@ class Reason(StrEnum):
         "entity validates, row is from the cutoff on",
         "one_cut:OneCutInTime",
     )
+    EARLIER_TEST = "earlier_test", "entity is in test of an earlier run", "grown:Grown"
     MISSING_LABEL = "missing_label", "has no label", "labels:Labels"
     IN_BENCHMARK = (
         exclude.IN_BENCHMARK,

@@ -30,6 +30,14 @@ from headrace.split import advice
 from headrace.split.allocate import EntitySet, Hashes, allocate, hash_null_entity
 from headrace.split.cutoff import DateBins, total
 from headrace.split.drawing import ByHash
+from headrace.split.earlier import (
+    GONE,
+    EarlierRun,
+    allocate_new,
+    find_earlier,
+    keep_table,
+    version_of,
+)
 from headrace.split.features import Counts, Feature, Scans, features_of
 from headrace.split.random_split import RandomSplit
 from headrace.split.rules import (
@@ -85,11 +93,12 @@ def execute(
 ) -> Outcome:
     """Run the split in the run directory."""
     source = _survey(settings, context, files)
-    output = _output(settings, source)
+    earlier = find_earlier(settings, context, source.shards, source.schema)
+    output = replace(_output(settings, source), drawn=() if earlier is None else earlier.drawn)
     features = features_of(output, source.shards)
-    scans = _scan(settings, context, source, features)
+    scans = _scan(settings, context, source, features, earlier)
     plan = _plan(output, scans, features)
-    parts = _write(context, plan, source)
+    parts = _write(scans, plan, source)
     return _finish(plan, source, scans, parts, features)
 
 
@@ -98,19 +107,24 @@ def _scan(
     context: RunContext,
     source: SurveyedSource,
     features: Sequence[Feature],
+    earlier: EarlierRun | None,
 ) -> Scans:
-    """Scan all shards. Warns of odd values."""
+    """Scan all shards that are not taken over from an earlier run. Warns of odd values."""
 
     def scan(number: int, shard: Shard, files: TaskFiles) -> dict[str, Any]:
+        if earlier is not None and shard.name in earlier.linked:
+            known = earlier.scans[shard.name]
+            return {"rows_in": known.rows_in, **known.extra}
         scanners = []
         for feature in features:
             scanner = feature.scanner(shard)
             if scanner is not None:
                 scanners.append(scanner)
-        return scan_shard(files, settings, shard, number, scanners)
+        result = scan_shard(files, settings, shard, number, scanners)
+        return {**result, "source": version_of(context, shard, source.schema)}
 
     receipts = context.stage("scan", source.tasks(scan), durable=False)
-    scans = Scans(context, source.shards, receipts)
+    scans = Scans(context, source.shards, receipts, earlier)
     context.warn(advice.odd_values(settings, scans))
     return scans
 
@@ -128,7 +142,13 @@ def _plan(output: Output, scans: Scans, features: Sequence[Feature]) -> SplitPla
             advice.check_units(settings, scans)
             cutoff_us = cutoff_on(settings, clock)
         bins = _bins(scans, clock, cutoff_us)
-        allocation = allocate(_entities_before(settings, scans), settings.train_ratio)
+        if scans.earlier is not None:
+            bins = scans.earlier.bins(bins)
+        entities = _entities_before(settings, scans)
+        if scans.earlier is None or settings.entity is None:
+            allocation = allocate(entities, settings.train_ratio)
+        else:
+            allocation = allocate_new(entities, settings.train_ratio, scans.earlier.known)
         placement: Placement = OneCut(settings, allocation)
     else:
         assert isinstance(settings, RandomSplit)
@@ -146,6 +166,7 @@ def _plan(output: Output, scans: Scans, features: Sequence[Feature]) -> SplitPla
         null_entity=hash_null_entity(settings.seed),
         clock=clock,
         bins=bins,
+        keeps_groups=scans.earlier is not None and scans.earlier.keeps_groups,
     )
     for feature in features:
         plan = feature.decide(plan, scans)
@@ -184,7 +205,7 @@ def _entities_before(settings: TemporalSplit, scans: Scans) -> Hashes:
     if isinstance(settings.folds, Rolling):
         cuts = settings.folds.n
     entities = EntitySet()
-    for number in range(len(scans.shards)):
+    for number in scans.scanned:
         hashes, first_cut = read_entities(scans.context.run, number)
         entities.add(hashes.take(first_cut < cuts))
     if settings.null_entity == "own" and any(scans.results("null_entity_before")):
@@ -192,8 +213,9 @@ def _entities_before(settings: TemporalSplit, scans: Scans) -> Hashes:
     return entities.ordered()
 
 
-def _write(context: RunContext, plan: SplitPlan, source: SurveyedSource) -> list[Receipt]:
-    """Write the rows of each shard to their splits."""
+def _write(scans: Scans, plan: SplitPlan, source: SurveyedSource) -> list[Receipt]:
+    """Write the rows of each shard to their splits, or take over the files of an earlier run."""
+    earlier = scans.earlier
     sharded = plan.settings.layout == "sharded"
     if sharded:
         root = ""
@@ -203,9 +225,21 @@ def _write(context: RunContext, plan: SplitPlan, source: SurveyedSource) -> list
     def write(number: int, shard: Shard, files: TaskFiles) -> dict[str, Any]:
         name = f"part-{source.numbers[number]:05d}{plan.output.file_type.extension}"
         targets = {split: f"{root}{directory_of(split)}/{name}" for split in plan.names}
+        if earlier is not None and shard.name in earlier.linked:
+            earlier.take_over(shard.name, number, targets, files)
+            reasons = [rule.reason.value for rule in plan.rules]
+            return earlier.part(shard.name, plan.bins, reasons)
         return split_shard(files, plan, shard, number, targets)
 
-    return context.stage("split", source.tasks(write), durable=sharded)
+    def keep(files: TaskFiles) -> dict[str, Any]:
+        assert earlier is not None
+        keep_table(files, GONE, earlier.forgotten_shards.table())
+        return {}
+
+    if plan.keeps_groups:
+        scans.context.stage("assignment", [Task("earlier groups", 0, keep)])
+    durable = sharded or plan.settings.assignment_from is not None
+    return scans.context.stage("split", source.tasks(write), durable=durable)
 
 
 def _finish(

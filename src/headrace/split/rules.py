@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.arrays import I64, U8, Bools
+from headrace.arrays import I64, U8, U64, Bools
 from headrace.formats.dates import INSTANTS
 from headrace.formats.registry import FileType
 from headrace.split.allocate import Allocation, Hashes, allocate
@@ -88,7 +88,8 @@ class Placement:
 class Output:
     """How rows are written, as far as that is known before the scan.
 
-    source: the schema common to all shards. separator: of a text file that holds a complete split;
+    source: the schema common to all shards. drawn: columns that rows are drawn by in an earlier run
+    whose assignment is kept. separator: of a text file that holds a complete split;
     separate shards keep the separator of their source shard.
     """
 
@@ -98,6 +99,7 @@ class Output:
     parquet_compression: str
     separator: str
     types: Mapping[str, pa.DataType] = field(default_factory=dict)
+    drawn: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +115,8 @@ class SplitPlan:
     content: the columns that rows are compared by, if they are compared.
     repeats: rows that are dropped because of their content.
     near: counts of near rows, if they are searched.
+    linked: contents of shards that are taken over from an earlier run, if no content may repeat.
+    keeps_groups: whether the run keeps the groups of each shard for the next one.
     """
 
     output: Output
@@ -126,6 +130,8 @@ class SplitPlan:
     content: Content | None = None
     repeats: Repeats | None = None
     near: Mapping[str, int] | None = None
+    linked: U64 | None = None
+    keeps_groups: bool = False
 
     @property
     def settings(self) -> SplitSettings:
@@ -263,9 +269,7 @@ class OneCut(Placement):
             return None
         train = self.allocation.train
         val = self.allocation.val
-        return (
-            f"{len(self.entities):,} entities before the cutoff: {train:,} train, {val:,} validate"
-        )
+        return f"{train + val:,} entities before the cutoff: {train:,} train, {val:,} validate"
 
 
 def clock_of(forms: Collection[str]) -> Clock:

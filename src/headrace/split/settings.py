@@ -20,7 +20,7 @@ from headrace.run.settings import RecipeSettings
 from headrace.settings import Duplicates, Names, known_duration
 from headrace.split.cutoff import Cutoff, cutoffs
 from headrace.split.reasons import Reason
-from headrace.storage.settings import LocalPath, Places
+from headrace.storage.settings import LocalPath, Places, RunPath
 from headrace.stream.audit.exclude import Exclude, ExcludeWords, exclusion_identity
 
 # Settings load no data libraries, so that completion and help of the command line are fast. So the
@@ -148,6 +148,14 @@ class SplitSettings(RecipeSettings):
     )
     exclude: Exclude = ()
     exclude_ngram: ExcludeWords = 13
+    assignment_from: RunPath | None = Field(
+        None,
+        json_schema_extra=_OUTPUT,
+        description=(
+            "An earlier run, or its output directory, whose assignment is kept: what it has in a "
+            "split stays there, new ones are drawn, and shards that have not changed are linked."
+        ),
+    )
     shard_numbers: Literal["keep", "dense"] = Field(
         "keep",
         json_schema_extra=_OUTPUT,
@@ -225,10 +233,18 @@ class SplitSettings(RecipeSettings):
                 yield role, name
 
     def config(self) -> dict[str, Any]:
-        """Return all settings as JSON; `folds` only where rows have any."""
+        """Return all settings as JSON; `folds` and `assignment_from` only where they are given, the
+        latter as a run, since its directory will have others.
+        """
         config = super().config()
         if self.folds is None:
             del config["folds"]
+        if self.assignment_from is None:
+            del config["assignment_from"]
+        else:
+            from headrace.dataset.open import find_run
+
+            config["assignment_from"] = str(find_run(self.assignment_from)[0])
         return config
 
     def source_files(self) -> list[tuple[Path, str]]:
@@ -255,7 +271,13 @@ class SplitSettings(RecipeSettings):
         """Return the settings that can change a byte of output, with the signature's names and
         benchmark digests.
         """
-        settings = self.identity_without("source", "signature", "exclude", "exclude_ngram")
+        settings = self.identity_without(
+            "source", "signature", "exclude", "exclude_ngram", "assignment_from"
+        )
+        if self.assignment_from is not None:
+            from headrace.dataset.open import find_run
+
+            settings["assignment_from"] = find_run(self.assignment_from)[1].index_digest
         settings |= exclusion_identity(self)
         settings["signature"] = None
         if self.signature is not None:
@@ -287,6 +309,29 @@ class SplitSettings(RecipeSettings):
                 " 'allow', which looks for none; give group, drop or count"
             )
         self._check_computed_columns()
+        if self.assignment_from is not None:
+            self._check_assignment()
+
+    def _check_assignment(self) -> None:
+        """Refuse settings by which earlier and new rows would have to be decided together."""
+        for name, value in {"folds": self.folds, "near": self.near}.items():
+            if value is not None:
+                raise ValueError(
+                    f"{setting_name(name)} with {setting_name('assignment_from')} is not defined:"
+                    f" all rows are decided together; leave one of them out"
+                )
+        if self.duplicates == "group":
+            raise ValueError(
+                f"{setting_name('duplicates')} is 'group', and with"
+                f" {setting_name('assignment_from')} what is drawn already cannot be joined; choose"
+                " 'drop', or draw by content"
+            )
+
+    def assigns_by_hash(self, earlier: SplitSettings) -> bool:  # noqa: ARG002 - for subclasses
+        """Return whether what is drawn has the same split as with earlier settings, by its hash
+        alone.
+        """
+        return False
 
     def _not_default(self, defaults: Mapping[str, object]) -> str | None:
         """Return the first of these settings that has another value."""

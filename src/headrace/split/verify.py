@@ -11,8 +11,10 @@ file takes 8 bytes a row.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -28,15 +30,14 @@ from headrace.dataset.contents import (
     place_of_row,
     split_digests,
 )
-from headrace.dataset.open import FinishedRun
+from headrace.dataset.open import FinishedRun, find_run
 from headrace.dataset.verify import Check
 from headrace.engine.local import default_workers, run_tasks
+from headrace.errors import HeadraceError
 from headrace.folds.settings import Rolling
 from headrace.formats.content import NOTHING, Repeated, row_digests
 from headrace.formats.dates import MISSING, Dates, parse_dates
 from headrace.formats.text_columns import as_text, nulled
-from headrace.gate.json import interpreting, read_object
-from headrace.recipe import find_recipe
 from headrace.split.allocate import (
     EntitySet,
     Hashes,
@@ -45,6 +46,7 @@ from headrace.split.allocate import (
     hash_rows,
 )
 from headrace.split.cutoff import DateBins, cutoffs, in_utc
+from headrace.split.earlier import groups_in_splits, settings_of
 from headrace.split.features.cells import FoldCells, fold_cells
 from headrace.split.features.known_at import LateValue, known_late, times_in_utc
 from headrace.split.reasons import Reason
@@ -56,6 +58,8 @@ from headrace.stream.audit.near import SplitBlocks, near_duplicates
 _SIDE = "side"
 _KNOWN = "known_at"
 _BLOCKS_AT_ONCE = 256
+# a split now, and one of an earlier run whose groups may not be in it
+_MOVES = tuple(permutations(("train", "val", "test"), 2))
 
 
 @dataclass(frozen=True)
@@ -278,16 +282,6 @@ class _SplitOutput:
         return [Check("known before the row", detail, self.problem(_KNOWN))]
 
 
-def settings_of(run: FinishedRun) -> SplitSettings:
-    """Return the settings of a finished run."""
-    path = run.root / "config.json"
-    config = read_object(path)
-    config.pop("recipe", None)
-    with interpreting(path):
-        settings: SplitSettings = find_recipe(run.manifest.recipe).settings()(**config)
-        return settings
-
-
 def times_of(run: FinishedRun, settings: SplitSettings, table: pa.Table) -> tuple[Dates, I64]:
     """Read the dates of output rows, if they have any; return them, and their microseconds on the
     clock of the index.
@@ -319,8 +313,45 @@ def checks_of(run: FinishedRun, settings: SplitSettings, workers: int) -> list[C
     if settings.folds is not None:
         return _fold_checks(output)
     if isinstance(settings, TemporalSplit):
-        return _split_checks(output, settings)
-    return _random_checks(output)
+        return [*_split_checks(output, settings), *_assignment_checks(output)]
+    return [*_random_checks(output), *_assignment_checks(output)]
+
+
+def _assignment_checks(output: _SplitOutput) -> list[Check]:
+    """Check that what an earlier run has in a split is in no other one, by the rows of both."""
+    recorded = output.run.manifest.metadata.get("assigned")
+    if recorded is None:
+        return []
+    name = "assignment of the earlier run"
+    earlier = _earlier_run(output, recorded)
+    if earlier is None:
+        return [Check(name, "the earlier run is gone", category="unchecked")]
+    settings = output.settings
+    if not (settings.entity_column or output.drawn):
+        return [Check(name, "time alone decides, at the same cutoff")]
+    then = groups_in_splits(earlier, settings_of(earlier), output.workers)
+    now = groups_in_splits(output.run, settings, output.workers)
+    problem = None
+    for split, other in _MOVES:
+        may_do_both = settings.cut_in_time and "train" not in (split, other)
+        if other in then and not may_do_both:
+            hashes = now.get(split, then[other].take(np.empty(0, np.int64)))
+            moved = hashes.take(then[other].index_of(hashes) >= 0)
+            if problem is None and len(moved):
+                problem = output.first_leak([split], moved, " of the earlier run")
+    known = sum(map(len, then.values()))
+    return [Check(name, f"{known:,} groups of {recorded['run']} are in no other split", problem)]
+
+
+def _earlier_run(output: _SplitOutput, recorded: Mapping[str, Any]) -> FinishedRun | None:
+    """Find the earlier run beside this one, or where it was; None if it is not there."""
+    beside = output.run.root.parent / recorded["run"]
+    for path in (beside, output.settings.assignment_from):
+        with suppress(HeadraceError):
+            earlier = FinishedRun(*find_run(path or beside))
+            if earlier.manifest.index_digest == recorded["index_digest"]:
+                return earlier
+    return None
 
 
 def _split_checks(output: _SplitOutput, settings: TemporalSplit) -> list[Check]:

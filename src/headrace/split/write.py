@@ -32,9 +32,12 @@ from headrace.formats.write import BlockRows, ShardWriter, Written
 from headrace.near.repeats import keep_words
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
 from headrace.run.receipts import FileRecord, Receipt
-from headrace.split import columns
+from headrace.split import columns, earlier
+from headrace.split.allocate import Hashes
+from headrace.split.earlier import Groups, keep_table
 from headrace.split.rules import TEST_CODE, Codes, Output, SplitPlan, classify, key_micros
 from headrace.split.scan import Scanned, located, read_scan
+from headrace.split.settings import SplitSettings
 from headrace.storage.local import storing
 
 _COPY_BYTES = 4 << 20
@@ -127,7 +130,13 @@ def split_shard(
         written = writers.finish()
     if plan.content is not None and plan.settings.folds is None:
         words = tagged(np.concatenate(batches.digests), codes, codes <= TEST_CODE)
-        keep_words(files, content_file(number), words)
+        if plan.settings.assignment_from is None:
+            keep_words(files, content_file(plan.settings, number), words)
+        else:
+            words.sort()
+            keep_table(files, content_file(plan.settings, number), pa.table({"content": words}))
+    if plan.keeps_groups:
+        keep_table(files, earlier.groups_file(number), _groups(scanned, codes, plan).table())
     return _facts(plan, codes, keys, written)
 
 
@@ -232,10 +241,25 @@ class _Pieces:
             self.digests.append(self.plan.content.digest(table))
 
 
-def content_file(number: int) -> str:
+def _groups(scanned: Scanned, codes: Codes, plan: SplitPlan) -> Groups:
+    """Return the groups of the rows that are in a split."""
+    null = plan.null_entity
+    hashes = Hashes(
+        np.append(scanned.hashes.high, null.high), np.append(scanned.hashes.low, null.low)
+    )
+    rows = codes <= TEST_CODE
+    # NULL_ENTITY is -1, the last element
+    return Groups.of(
+        hashes.take(scanned.entity[rows].astype(np.int64)), codes[rows].astype(np.uint8)
+    )
+
+
+def content_file(settings: SplitSettings, number: int) -> str:
     """Return the path of the digests of a shard's kept rows, each with its split, relative to the
-    run.
+    run; they stay in a run that keeps the assignment of an earlier one.
     """
+    if settings.assignment_from is not None:
+        return earlier.content_file(number)
     return f"{STAGE_DIRECTORY}/split-{number:05d}.content.arrow"
 
 

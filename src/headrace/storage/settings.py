@@ -44,6 +44,15 @@ def _as_path_or_text(value: object) -> object:
     return value
 
 
+def _as_run(value: object) -> object:
+    if isinstance(value, PurePath):
+        value = str(value)
+    if isinstance(value, str):
+        refuse_credentials(value)
+    return value
+
+
+RunPath = Annotated[str, BeforeValidator(_as_run)]
 LocalPath = Annotated[Path, BeforeValidator(_as_local)]
 PathOrTemplate = Annotated[str, BeforeValidator(_as_path_or_text)]
 Places = Annotated[tuple[Path, ...], WrapValidator(_as_places), PlainSerializer(_told)]

@@ -186,6 +186,7 @@ def test_each_reason_has_one_word_and_one_sentence() -> None:
 def test_the_rules_of_a_split_are_in_the_order_of_the_reasons() -> None:
     folds = {"split_date": "2025-01-01", "folds": "rolling:n=2,step=30d", "duplicates": "drop"}
     one_cut = {"split_date": "2025-01-01", "gap": "1d", "label_horizon": "1d"}
+    one_cut["assignment_from"] = "out"
     ruled = set()
     for config in (one_cut, folds):
         split = TemporalSplit(

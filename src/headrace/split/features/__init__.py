@@ -10,6 +10,7 @@ from headrace.formats.shard import Shard
 from headrace.recipe import load
 from headrace.run.context import RunContext
 from headrace.run.receipts import Receipt
+from headrace.split.earlier import EarlierRun
 from headrace.split.reasons import Reason
 from headrace.split.rules import DropRule, Output, SplitPlan
 from headrace.split.scan import Scanner
@@ -20,11 +21,22 @@ _DRAWING = ("drawn:Drawn", "drawn:Strata")  # they drop no row, and come before 
 
 @dataclass(frozen=True)
 class Scans:
-    """What pass 1 found. receipts: one of each shard."""
+    """What pass 1 found.
+
+    receipts: one of each shard. earlier: the run whose assignment is kept; its shards that are
+    taken over are not scanned.
+    """
 
     context: RunContext
     shards: Sequence[Shard]
     receipts: Sequence[Receipt]
+    earlier: EarlierRun | None = None
+
+    @property
+    def scanned(self) -> list[int]:
+        """The numbers of the shards that were scanned."""
+        taken = frozenset() if self.earlier is None else self.earlier.linked
+        return [number for number, shard in enumerate(self.shards) if shard.name not in taken]
 
     def results(self, name: str) -> list[Any]:
         """Return what the scan of each shard records under this name."""

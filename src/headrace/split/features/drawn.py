@@ -10,15 +10,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.arrays import U64
+from headrace.arrays import I64, U64
 from headrace.errors import InputError, setting
 from headrace.formats.dates import Dates
 from headrace.formats.shard import Chunk, Shard
 from headrace.report.words import percentage, pluralise
 from headrace.run.events import Note
-from headrace.split.allocate import EntitySet, Hashes, hash_null_entity
+from headrace.split.allocate import Allocation, EntitySet, Hashes, hash_null_entity
 from headrace.split.content import Content
 from headrace.split.drawing import Assigned
+from headrace.split.earlier import UNKNOWN, Groups
 from headrace.split.features import Counts, Feature, Scans
 from headrace.split.features.folds import StrataScanner, rows_of_entities
 from headrace.split.random_split import RandomSplit
@@ -82,19 +83,33 @@ class Drawn(Feature):
     def decide(self, plan: SplitPlan, scans: Scans) -> SplitPlan:
         """Draw all groups, if classes or units of them need to be known."""
         joins = self.random.duplicates == "group"
-        if self.random.folds is not None or (self.random.stratify is None and not joins):
+        if self.random.folds is not None:
+            return plan
+        known = scans.earlier is not None and scans.earlier.keeps_groups
+        if self.random.stratify is None and not joins and not known:
             return plan
         run = scans.context.run
         rows = None
         if self.random.stratify is not None:
-            entities, rows = rows_of_entities(run, len(scans.shards))
+            entities, rows = rows_of_entities(run, scans.scanned)
         else:
             entities = self._entities(run, scans)
+        if scans.earlier is not None:
+            return replace(plan, placement=self._beside(scans.earlier.known, entities, rows))
         return replace(plan, placement=Assigned.of(self.random, entities, rows))
+
+    def _beside(self, known: Groups, entities: Hashes, rows: I64 | None) -> Assigned:
+        """Draw the groups that are new, and leave the known ones where they are."""
+        new = known.code_of(entities) == UNKNOWN
+        new_rows = None if rows is None else rows[new]
+        drawn = Assigned.of(self.random, entities.take(new), new_rows)
+        groups = Groups.joined([known, Groups(drawn.entities, drawn.code)])
+        allocation = Allocation(groups.hashes, groups.code, len(groups.code))
+        return Assigned(self.random, allocation, groups.code, None)
 
     def _entities(self, run: Path, scans: Scans) -> Hashes:
         entities = EntitySet()
-        for number in range(len(scans.shards)):
+        for number in scans.scanned:
             entities.add(read_entities(run, number)[0])
         if self.random.null_entity == "own" and any(scans.results("null_entity_before")):
             entities.add(hash_null_entity(self.random.seed))
@@ -145,7 +160,7 @@ def content_drawn(output: Output) -> Content | None:
     settings = output.settings
     if settings.drawn_by == "entity":
         return None
-    names = settings.drawn_columns(output.source.names)
+    names = output.drawn or settings.drawn_columns(output.source.names)
     return Content(
         schema=pa.schema([output.source.field(name) for name in names]),
         types={name: type_ for name, type_ in output.types.items() if name in names},
@@ -160,4 +175,4 @@ def draws_compare(output: Output) -> bool:
     names = output.source.names
     if settings.drawn_by == "entity" or settings.duplicates == "allow":
         return False
-    return settings.drawn_columns(names) == settings.compared(names)
+    return (output.drawn or settings.drawn_columns(names)) == settings.compared(names)

@@ -68,8 +68,18 @@ def _repeated(rows: ScannedRows, duplicates: str) -> Bools | None:
     return repeats.repeated(compared, rows.scanned.shard)
 
 
+def _duplicate(rows: ScannedRows) -> Bools | None:
+    """Mask the later copies, and the copies of rows that are taken over from an earlier run."""
+    repeated = _repeated(rows, "drop")
+    compared = rows.scanned.compared
+    if repeated is not None and compared is not None and rows.plan.linked is not None:
+        taken = among(compared & ~np.uint64(3), rows.plan.linked)
+        repeated |= taken & (compared != NOTHING)
+    return repeated
+
+
 CONTENT_BEFORE_CUTOFF = DropRule(Reason.CONTENT_BEFORE_CUTOFF, _content_before_cutoff)
-DUPLICATE = DropRule(Reason.DUPLICATE, lambda rows: _repeated(rows, "drop"))
+DUPLICATE = DropRule(Reason.DUPLICATE, _duplicate)
 
 # Computes values from a shard's scan, the code of each row, and the indices of the kept rows with
 # content.
@@ -127,8 +137,10 @@ class Duplicates(Feature):
 
             plan = number_alike(scans.context, plan, scans.shards)
         context = scans.context
-        shards = len(scans.shards)
+        shards = scans.scanned
         if self.settings.duplicates == "drop":
+            if scans.earlier is not None:
+                plan = replace(plan, linked=scans.earlier.linked_content)
             return replace(plan, repeats=_later_copies(context, plan, shards))
         if self.settings.duplicates != "group":
             return plan
@@ -146,7 +158,7 @@ class Duplicates(Feature):
         folds = self.settings.folds is not None
         if self.content is None:
             return {"duplicates": None}
-        counted = _count(scans.context, plan, self.content, len(scans.shards))
+        counted = _count(scans.context, plan, self.content, range(len(scans.shards)))
         scans.context.warn(_warnings(counted, counts.rows, len(plan.placement.allocation.entities)))
         if folds:
             return {"fold_content": counted, "duplicates": None}
@@ -180,11 +192,13 @@ def choose_content(output: Output, shards: Sequence[Shard]) -> Content | None:
             remedy=f"name the columns to compare with {setting('content')}, or leave it out",
         )
     types = {name: data_type for name, data_type in output.types.items() if name in names}
+    # A run that is added to keeps the digests of values.
+    counts_fields = only_counts and not types and settings.assignment_from is None
     content = Content(
         schema=pa.schema([output.source.field(name) for name in names]),
         types=types,
         dialect=settings.dialect,
-        by="fields" if only_counts and not types and _compares_fields(output, shards) else "values",
+        by="fields" if counts_fields and _compares_fields(output, shards) else "values",
     )
     if settings.near is not None:
         from headrace.split.features.near import check_near  # loads more libraries
@@ -204,7 +218,7 @@ def _compares_fields(output: Output, shards: Sequence[Shard]) -> bool:
     return len(dialects) == 1 and all(copies_bytes(output, shard) for shard in shards)
 
 
-def _units(context: RunContext, plan: SplitPlan, shards: int) -> I64:
+def _units(context: RunContext, plan: SplitPlan, shards: Sequence[int]) -> I64:
     """Join the entities whose rows share content: rows before the cutoff, or all rows without one.
 
     Returns the least index of each entity's unit [entities].
@@ -234,7 +248,7 @@ def _units(context: RunContext, plan: SplitPlan, shards: int) -> I64:
     return least_of_component(len(entities), [(entity, number)])
 
 
-def _seen_before(context: RunContext, plan: SplitPlan, shards: int) -> Repeats:
+def _seen_before(context: RunContext, plan: SplitPlan, shards: Sequence[int]) -> Repeats:
     """Find the content that occurs both in train or val and in rows from the cutoff on."""
 
     def earlier(scanned: Scanned, codes: Codes, rows: I64) -> U64:
@@ -249,7 +263,7 @@ def _seen_before(context: RunContext, plan: SplitPlan, shards: int) -> Repeats:
     return Repeats(np.unique(_gather(context, plan, shards, in_both)))
 
 
-def _later_copies(context: RunContext, plan: SplitPlan, shards: int) -> Repeats:
+def _later_copies(context: RunContext, plan: SplitPlan, shards: Sequence[int]) -> Repeats:
     """Find repeated content, and for each the row that stays: the earliest, then the first in the
     source.
     """
@@ -273,9 +287,9 @@ def _later_copies(context: RunContext, plan: SplitPlan, shards: int) -> Repeats:
     return Repeats(repeated, columns[order[first], 2])
 
 
-def _gather(context: RunContext, plan: SplitPlan, shards: int, work: _Work) -> U64:
+def _gather(context: RunContext, plan: SplitPlan, shards: Sequence[int], work: _Work) -> U64:
     """Concatenate the results of `work` for all shards."""
-    tasks = [partial(_of_shard, context.run, plan, number, work) for number in range(shards)]
+    tasks = [partial(_of_shard, context.run, plan, number, work) for number in shards]
     return np.concatenate([np.empty(0, np.uint64), *context.map(tasks)])
 
 
@@ -298,13 +312,17 @@ def _repeated_digests(digests: U64) -> U64:
     return np.unique(digests[1:][digests[1:] == digests[:-1]])
 
 
-def _count(context: RunContext, plan: SplitPlan, content: Content, shards: int) -> dict[str, Any]:
+def _count(
+    context: RunContext, plan: SplitPlan, content: Content, shards: Sequence[int]
+) -> dict[str, Any]:
     """Count rows with the same content, and near rows if they were searched."""
     settings = plan.settings
     counts: dict[str, Any] = {"are": settings.duplicates, "content": list(content.schema.names)}
     near: dict[str, Any] = {}
     if settings.folds is None:
-        repeats = count_kept(context.run, map(content_file, range(shards)), SPLITS)
+        repeats = count_kept(
+            context.run, [content_file(settings, number) for number in shards], SPLITS
+        )
         counts["in_earlier_split"] = _of_splits(repeats.earlier, settings)
         counts["repeated"] = _of_splits(repeats.same_split, settings)
         if plan.near is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -245,7 +246,7 @@ class Folds(Feature):
         run = scans.context.run
         shards = len(scans.shards)
         if isinstance(settings.folds, GroupKFold):
-            entities, rows = rows_of_entities(run, shards)
+            entities, rows = rows_of_entities(run, range(shards))
             return replace(
                 plan, placement=GroupPlacement.dealt(settings, allocation, entities, rows)
             )
@@ -298,13 +299,13 @@ class Folds(Feature):
         return {"folds": folds}
 
 
-def rows_of_entities(run: Path, shards: int) -> tuple[Hashes, I64]:
+def rows_of_entities(run: Path, numbers: Sequence[int]) -> tuple[Hashes, I64]:
     """Return the entities with rows that count, ascending by hash, and their rows by class
     [E, C].
     """
     entity_set = EntitySet()
     classes = pa.array([""], pa.string())
-    for number in range(shards):
+    for number in numbers:
         strata = read_arrow(run / scan_file(number, "strata"))
         hashes, _ = read_entities(run, number)
         entity_set.add(hashes.take(np.unique(strata["entity"].to_numpy())))
@@ -312,7 +313,7 @@ def rows_of_entities(run: Path, shards: int) -> tuple[Hashes, I64]:
     entities = entity_set.ordered()
     classes = classes.take(pc.sort_indices(classes))
     rows = np.zeros((len(entities), len(classes)), np.int64)
-    for number in range(shards):
+    for number in numbers:
         strata = read_arrow(run / scan_file(number, "strata"))
         hashes, _ = read_entities(run, number)
         entity = entities.index_of(hashes)[strata["entity"].to_numpy()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -75,6 +75,16 @@ class LabelScanner(Scanner):
         }
 
 
+def _with_earlier(classes: dict[str, int], earlier: Mapping[str, int]) -> dict[str, int]:
+    """Return the classes with the numbers that an earlier run gave them; new ones follow."""
+    if all(classes.get(text, number) == number for text, number in earlier.items()):
+        return {**earlier, **classes}
+    result = dict(earlier)
+    for text in sorted(classes.keys() - earlier.keys()):
+        result[text] = max(result.values()) + 1
+    return result
+
+
 class Labels(Feature):
     """Classes 0..k-1 of a label column, by one map for all shards."""
 
@@ -97,7 +107,11 @@ class Labels(Feature):
         if self.settings.label is None:
             return plan
         distinct = sorted(set().union(*scans.results("classes")))
-        return replace(plan, classes=columns.label_map(distinct, self.settings.label))
+        classes = columns.label_map(distinct, self.settings.label)
+        if scans.earlier is not None:
+            earlier = scans.earlier.run.manifest.metadata["label_map"] or {}
+            classes = _with_earlier(classes, earlier)
+        return replace(plan, classes=classes)
 
     def metadata(self, plan: SplitPlan, scans: Scans, counts: Counts) -> dict[str, Any]:
         """Record the map of classes."""

@@ -73,7 +73,7 @@ class OneCutInTime(Feature):
             return {}
         allocation = plan.placement.allocation
         return {
-            "entities_before_cutoff": len(allocation.entities),
+            "entities_before_cutoff": allocation.train + allocation.val,
             "train_entities": allocation.train,
             "val_entities": allocation.val,
         }
@@ -94,7 +94,7 @@ class OneCutInTime(Feature):
                     remedy=f"choose a later {setting('split_date')}",
                 )
             return
-        entities = len(allocation.entities)
+        entities = allocation.train + allocation.val
         joined = ""
         if allocation.units != entities:
             joined = (
