@@ -35,8 +35,8 @@ class Scans:
     @property
     def scanned(self) -> list[int]:
         """The numbers of the shards that were scanned."""
-        taken = frozenset() if self.earlier is None else self.earlier.linked
-        return [number for number, shard in enumerate(self.shards) if shard.name not in taken]
+        linked = frozenset() if self.earlier is None else self.earlier.linked
+        return [number for number, shard in enumerate(self.shards) if shard.name not in linked]
 
     def results(self, name: str) -> list[Any]:
         """Return what the scan of each shard records under this name."""

@@ -73,8 +73,8 @@ def _duplicate(rows: ScannedRows) -> Bools | None:
     repeated = _repeated(rows, "drop")
     compared = rows.scanned.compared
     if repeated is not None and compared is not None and rows.plan.linked is not None:
-        taken = among(compared & ~np.uint64(3), rows.plan.linked)
-        repeated |= taken & (compared != NOTHING)
+        copies = among(compared & ~np.uint64(3), rows.plan.linked)
+        repeated |= copies & (compared != NOTHING)
     return repeated
 
 

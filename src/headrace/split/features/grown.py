@@ -41,8 +41,8 @@ class Grown(Feature):
         earlier = scans.earlier
         assert earlier is not None
         shards = len(scans.shards)
-        taken = shards - len(scans.scanned)
-        message = f"{taken:,} of {pluralise(shards, 'shard')} are those of the earlier run"
+        linked = shards - len(scans.scanned)
+        message = f"{linked:,} of {pluralise(shards, 'shard')} are those of the earlier run"
         conflicts = counts.dropped.get(Reason.EARLIER_TEST, 0)
         if conflicts:
             message += f"; {pluralise(conflicts, 'row')} of entities in its test are left out"
@@ -52,6 +52,6 @@ class Grown(Feature):
                 "run": earlier.run.manifest.run_id,
                 "index_digest": earlier.run.manifest.index_digest,
                 "by_hash": earlier.by_hash,
-                "shards": taken,
+                "shards": linked,
             }
         }
