@@ -58,7 +58,7 @@ DIRECTORY = "assignment"
 GONE = f"{DIRECTORY}/earlier.arrow"  # groups of shards that are no longer there, or have changed
 UNKNOWN = 255
 # Settings that change where a row goes, which an assignment cannot outlive.
-_SAME = ("seed", "entity", "by", "time", "time_zone", "time_format", "null_values", "folds", "near")
+_SAME = ("seed", "entity", "by", "time", "time_zone", "dialect", "folds", "near")
 
 
 @dataclass(frozen=True)
@@ -245,7 +245,7 @@ def version_of(context: RunContext, shard: Shard, schema: pa.Schema) -> list[Any
     common to all shards.
     """
     digest = sha256_hex(canonical_json(describe(schema)))
-    return [*context.versions.get(shard.path, ()), digest]
+    return [*context.versions[shard.path], digest]
 
 
 def find_earlier(
@@ -281,8 +281,8 @@ def find_earlier(
     by_hash = settings.assigns_by_hash(earlier) and run.manifest.metadata.get("assigned", {}).get(
         "by_hash", True
     )
-    found = EarlierRun(run, earlier, scans, parts, frozenset(linked), by_hash, _gone(run))
-    return _read(found, context)
+    earlier_run = EarlierRun(run, earlier, scans, parts, frozenset(linked), by_hash, _gone(run))
+    return _read(earlier_run, context)
 
 
 def _refuse_others(
@@ -352,30 +352,30 @@ def _gone(run: FinishedRun) -> Groups:
         return groups_of(read_arrow(copy))
 
 
-def _read(found: EarlierRun, context: RunContext) -> EarlierRun:
+def _read(earlier_run: EarlierRun, context: RunContext) -> EarlierRun:
     """Read the groups and contents of the earlier run: from its files, else from its output."""
-    names = list(found.parts)
-    gone = found.gone
-    if found.keeps_groups and _needs_all(found):
-        read = groups_in_splits(found.run, found.settings, context.workers)
+    names = list(earlier_run.parts)
+    gone = earlier_run.gone
+    if earlier_run.keeps_groups and _needs_all(earlier_run):
+        read = groups_in_splits(earlier_run.run, earlier_run.settings, context.workers)
         for code, split in enumerate(SPLITS):
             if split in read:
                 codes = np.full(len(read[split]), code, np.uint8)
                 gone = Groups.joined([gone, Groups(read[split], codes)])
-    results = context.map([partial(_read_part, found, name) for name in names])
+    results = context.map([partial(_read_part, earlier_run, name) for name in names])
     groups = {}
     content = {}
     for name, (part_groups, words) in zip(names, results, strict=True):
         groups[name] = part_groups
         content[name] = words
-    return replace(found, gone=gone, groups=groups, content=content)
+    return replace(earlier_run, gone=gone, groups=groups, content=content)
 
 
-def _needs_all(found: EarlierRun) -> bool:
+def _needs_all(earlier_run: EarlierRun) -> bool:
     """Return whether the groups of the earlier run are not known by source shard."""
-    if found.parts and found.settings.layout == "sharded":
+    if earlier_run.parts and earlier_run.settings.layout == "sharded":
         return False
-    return not any(_groups_record(part) for part in found.parts.values())
+    return not any(_groups_record(part) for part in earlier_run.parts.values())
 
 
 def _groups_record(part: Receipt) -> FileRecord | None:
@@ -386,14 +386,16 @@ def _groups_record(part: Receipt) -> FileRecord | None:
     return None
 
 
-def _read_part(found: EarlierRun, name: str) -> tuple[Groups, U64]:
-    part = found.parts[name]
+def _read_part(earlier_run: EarlierRun, name: str) -> tuple[Groups, U64]:
+    part = earlier_run.parts[name]
     none = Groups.joined([])
-    groups = None if found.keeps_groups and not _needs_all(found) else none
-    needs_content = name in found.linked and found.run.manifest.metadata.get("duplicates")
+    groups = None if earlier_run.keeps_groups and not _needs_all(earlier_run) else none
+    needs_content = name in earlier_run.linked and earlier_run.run.manifest.metadata.get(
+        "duplicates"
+    )
     content = None if needs_content else np.empty(0, np.uint64)
     for record in part.kept_files:
-        path = found.run.root / record.path
+        path = earlier_run.run.root / record.path
         if record.path.endswith(".groups.arrow") and groups is None:
             with place_of(path).local_copy() as copy:
                 groups = groups_of(read_arrow(copy))
@@ -402,7 +404,7 @@ def _read_part(found: EarlierRun, name: str) -> tuple[Groups, U64]:
                 content = read_arrow(copy)["content"].to_numpy()
     if groups is not None and content is not None:
         return groups, content
-    return _read_output(found, part, groups, content)
+    return _read_output(earlier_run, part, groups, content)
 
 
 def _has_groups(settings: SplitSettings) -> bool:
@@ -410,11 +412,11 @@ def _has_groups(settings: SplitSettings) -> bool:
 
 
 def _read_output(
-    found: EarlierRun, part: Receipt, groups: Groups | None, content: U64 | None
+    earlier_run: EarlierRun, part: Receipt, groups: Groups | None, content: U64 | None
 ) -> tuple[Groups, U64]:
     """Read groups and contents, where they are not known, from the output of a source shard."""
-    settings = found.settings
-    metadata = found.run.manifest.metadata
+    settings = earlier_run.settings
+    metadata = earlier_run.run.manifest.metadata
     drawn = list(metadata.get("drawn", {}).get("columns", ()))
     compared = list((metadata.get("duplicates") or {}).get("content", ()))
     columns = [*drawn, *compared, *filter(None, [settings.entity_column])]
@@ -422,10 +424,10 @@ def _read_output(
     words = [np.empty(0, np.uint64)]
     for code, split in enumerate(SPLITS):
         paths = {record.path for record in part.files}
-        if split not in found.run.splits:
+        if split not in earlier_run.run.splits:
             continue
-        index = found.run.split_index(split)
-        read = found.run.block_reader(split)
+        index = earlier_run.run.split_index(split)
+        read = earlier_run.run.block_reader(split)
         for block in range(len(index.rows)):
             if index.shards[int(index.shard_of_block[block])] not in paths:
                 continue
@@ -447,7 +449,7 @@ def hashes_of_rows(settings: SplitSettings, table: pa.Table, drawn: Sequence[str
     name = settings.entity_column
     if name is None:
         return hash_rows(row_digests(table.select(list(drawn))), settings.seed)
-    texts = as_text(table[name], settings.null_values, name)
+    texts = as_text(table[name], settings.dialect.null_values, name)
     hashes = hash_entities(pc.unique(texts).drop_null(), settings.seed)
     if not texts.null_count:
         return hashes
