@@ -507,3 +507,31 @@ def test_merged_names_follow_every_order_that_they_can(seed: int) -> None:
     crossed = [*orders, orders[0][::-1]]
     assert set(merged) == set(merged_names(crossed))
     assert merged_names(crossed) == merged_names(crossed[::-1])
+
+
+def test_histories_read_an_absent_column_as_null(tmp_path: Path) -> None:
+    times = pa.array([0, 1], pa.timestamp("us"))
+    ids = pa.array([1, 2])
+    write(tmp_path / "in" / "a.parquet", id=ids, at=times, v=pa.array([1.5, 2.5]))
+    path = write(tmp_path / "in" / "b.parquet", at=times, id=ids.cast(pa.int32()))
+    settings: dict[str, Any] = {
+        "source": [tmp_path / "in"],
+        "entity": "id",
+        "entity_kind": "number",
+        "time": "at",
+        "values": {"v": "float32"},
+        "format": "arrow",
+        "duplicates": "allow",
+    }
+    with raised(InputError, path=path, value="v", remedy='schema_drift="widen"'):
+        headrace.prepare(headrace.Histories(**settings), tmp_path / "out")
+    events: list[Any] = []
+    prepared = headrace.prepare(
+        headrace.Histories(**settings, schema_drift="widen"),
+        tmp_path / "out",
+        on_event=events.append,
+    )
+
+    assert {"train", "test"} == set(prepared.manifest.metadata["source_rows"])
+    assert 4 == sum(prepared.manifest.metadata["source_rows"].values())
+    assert "1 shard lacks `v`: null there" in [e.text for e in events if isinstance(e, Note)]

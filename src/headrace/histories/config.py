@@ -99,6 +99,13 @@ class Histories(RecipeSettings):
     zero: Literal["value", "failed", "drop", "error"] = Field(
         "value", description="What becomes of 0; value: it is a latency."
     )
+    schema_drift: Literal["error", "widen"] = Field(
+        "error",
+        description=(
+            "Shards that lack some of these columns; widen: null there, and types widened where"
+            " nothing is lost."
+        ),
+    )
     bad_rows: Literal["error", "drop"] = Field(
         "error",
         description=(

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.errors import InputError, setting
-from headrace.formats.common_schema import with_content
+from headrace.formats.common_schema import join_shards, with_content
 from headrace.formats.partitions import partition_types
 from headrace.formats.shard import Shard
 from headrace.formats.source import look, survey
@@ -124,21 +124,38 @@ def _survey(
     types = partition_types(name for _, name in files)
     surveyed = context.map([partial(survey_file, path, name) for path, name in files])
     shards = [shard for shard, _ in surveyed]
-    for shard in with_content(shards):
-        names = shard.schema.names
-        for column in settings.columns():
-            if column not in names:
-                flags = ", ".join(map(setting, ("entity", "time", "peer", "value")))
-                raise InputError(
-                    f"has no column {column!r}, it has {shorten_list(names)}",
-                    path=shard.path,
-                    value=column,
-                    remedy=f"name its columns with {flags} and {setting('values')}{hint(names)}",
-                )
+    _check_columns(settings, with_content(shards))
+    if settings.schema_drift == "widen":
+        joined = join_shards(shards, "widen", settings.columns())
+        context.inform(joined.changes)
+        shards = list(joined.shards)
     if settings.partitions is not None:
         return shards, settings.partitions
     expected = math.ceil(sum(rows for _, rows in surveyed) * settings.sample_rate)
     return shards, min(MAX_PARTITIONS, max(1, -(-expected // settings.slice_rows)))
+
+
+def _check_columns(settings: Histories, shards: Sequence[Shard]) -> None:
+    """Raise `InputError` for a column that a shard lacks; or that all lack, if they may differ."""
+    known: set[str] = set()
+    for shard in shards:
+        known.update(shard.schema.names)
+    for shard in shards:
+        names = shard.schema.names
+        for column in settings.columns():
+            if column in names or (settings.schema_drift == "widen" and column in known):
+                continue
+            flags = ", ".join(map(setting, ("entity", "time", "peer", "value")))
+            remedy = f"name its columns with {flags} and {setting('values')}{hint(names)}"
+            if column in known:
+                widen = setting("schema_drift", "widen")
+                remedy += f"; other shards have it: {widen} takes it as null here"
+            raise InputError(
+                f"has no column {column!r}, it has {shorten_list(names)}",
+                path=shard.path,
+                value=column,
+                remedy=remedy,
+            )
 
 
 def _limit_workers(context: RunContext, memory_limit: int, task_bytes: int) -> RunContext:

@@ -26,6 +26,8 @@ from headrace.bins.bins import offsets_of
 from headrace.digest import sha256_hex
 from headrace.errors import InputError, setting
 from headrace.formats.registry import FileType
+from headrace.formats.types import merged_names, supertype
+from headrace.formats.widen import RowsOf, fit
 from headrace.formats.write import ShardWriter
 from headrace.packing.blend import SPLITS
 from headrace.packing.chats.tokenise import ChatEncoder
@@ -176,13 +178,23 @@ def _schema(settings: Preferences, handed_on: Sequence[pa.Schema]) -> pa.Schema:
 
     Raises `InputError` if datasets pass through columns of incompatible types.
     """
-    try:
-        beside = pa.unify_schemas(handed_on, promote_options="permissive")
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise InputError(
-            f"copied columns differ between files ({error})",
-            remedy=f"write them as text, or leave them out with {setting('columns')}",
-        ) from None
+    types: dict[str, dict[pa.DataType, None]] = {}
+    for columns in handed_on:
+        for name, type_ in zip(columns.names, columns.types, strict=True):
+            types.setdefault(name, {})[type_] = None
+    fields = []
+    for name in merged_names([columns.names for columns in handed_on]):
+        of_column = types[name]
+        type_ = supertype(*of_column)
+        if type_ is None:
+            raise InputError(
+                "copied columns differ between files",
+                column=name,
+                value=" and ".join(sorted(map(str, of_column))),
+                remedy=f"write them as text, or leave them out with {setting('columns')}",
+            )
+        fields.append(pa.field(name, type_))
+    beside = pa.schema(fields)
     ids = id_columns(settings.kind)
     clashing = sorted({*ids} & {*beside.names})
     if clashing:
@@ -250,11 +262,5 @@ def _handed_on(run: Path, names: Sequence[str], schema: pa.Schema) -> pa.Table:
     tables = []
     for name in names:
         table = read_arrow(run / f"{name}{COLUMNS}")
-        columns = []
-        for field in schema:
-            if field.name in table.column_names:
-                columns.append(table[field.name].cast(field.type))
-            else:
-                columns.append(pa.nulls(len(table), field.type))
-        tables.append(pa.Table.from_arrays(columns, schema.names))
+        tables.append(fit(table, schema, len(table), RowsOf(name, 0)))
     return pa.concat_tables(tables)
