@@ -139,18 +139,18 @@ def test_an_index_is_for_the_types_and_the_pattern_that_it_was_published_with(
     tmp_path: Path, caplog
 ) -> None:
     write_rows(tmp_path / "raw" / "a.csv", ("n",), [("1",)])
-    publish_index(tmp_path / "raw", cache_dir=tmp_path / "one", types={"n": "int64"})
+    publish_index(tmp_path / "raw", cache_dir=tmp_path / "one", types={"n": "int8"})
     publish_index(tmp_path / "raw" / "*.csv", cache_dir=tmp_path / "one")
     publish_index(tmp_path / "raw" / "a.csv", cache_dir=tmp_path / "one")
 
     assert 3 == len(list((tmp_path / "raw" / ".headrace").iterdir()))
     for number, source in enumerate(["raw", "raw/*.csv", "raw/a.csv"]):
         dataset = headrace.open(tmp_path / source, cache_dir=tmp_path / str(number))
-        assert pa.string() == dataset.schema.field("n").type
+        assert pa.int64() == dataset.schema.field("n").type
     assert (
-        pa.int64()
+        pa.int8()
         == headrace.open(
-            tmp_path / "raw", cache_dir=tmp_path / "t", types={"n": "int64"}
+            tmp_path / "raw", cache_dir=tmp_path / "t", types={"n": "int8"}
         ).schema.types[0]
     )
     assert [] == caplog.messages

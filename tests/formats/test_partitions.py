@@ -117,7 +117,10 @@ def test_a_directory_and_patterns_are_one_source(tmp_path: Path) -> None:
     ("values", "kind"),
     [
         (["1", "2"], pa.int64()),
-        (["01", "-7"], pa.int64()),
+        (["10", "-7", "0"], pa.int64()),
+        (["01", "-7"], pa.string()),
+        (["007"], pa.string()),
+        (["-0"], pa.string()),
         (["1", "x"], pa.string()),
         (["1.5"], pa.string()),
         (["2024-01-01"], pa.string()),
@@ -133,6 +136,30 @@ def test_a_column_is_of_whole_numbers_where_all_values_are(
     values: list[str], kind: pa.DataType
 ) -> None:
     assert {"key": kind} == partition_types([f"key={value}/a.parquet" for value in values])
+
+
+def test_an_entity_in_names_keeps_its_zeros_unless_it_is_declared(tmp_path: Path) -> None:
+    for entity in ("007", "7", "070"):
+        (tmp_path / f"raw/e={entity}").mkdir(parents=True)
+        days = "".join(f"2024-0{month}-01,{month}\n" for month in range(1, 7))
+        (tmp_path / f"raw/e={entity}/a-{entity}.csv").write_text(f"day,x\n{days}")
+    source = tmp_path / "raw"
+
+    def entities(**options: Any) -> set[Any]:
+        split = headrace.TemporalSplit(
+            source=source, time="day", entity="e", split_date="2024-05-01", **options
+        )
+        headrace.prepare(split, tmp_path / "out")
+        run = headrace.open(tmp_path / "out")
+        return {row for name in run.splits for row in run[name].to_arrow(["e"])["e"].to_pylist()}
+
+    assert {"007", "7", "070"} == entities()
+    assert {7, 70} == entities(types={"e": "int64"})
+    assert {"007", "7", "070"} == set(headrace.open(source)["all"].to_arrow()["e"].to_pylist())
+    opened = headrace.open(source, types={"e": "int32"})["all"].to_arrow()
+    assert pa.int32() == opened["e"].type
+    with raised(InputError, column="e", value="007", remedy="declare another type"):
+        headrace.open(source, types={"e": "bool"})
 
 
 @settings(max_examples=examples(50))
@@ -292,4 +319,4 @@ def test_series_take_entities_from_names_of_directories(tmp_path: Path) -> None:
         tmp_path / "out",
     )
 
-    assert {"1", "2"} == set(pl.read_parquet(found.run / "entities.parquet")["entity"])
+    assert {"01", "02"} == set(pl.read_parquet(found.run / "entities.parquet")["entity"])

@@ -24,7 +24,7 @@ import pandas as pd
 import pyarrow as pa
 
 from headrace.formats.dates import EPOCHS, MISSING, Dates, parse_dates
-from headrace.split.cutoff import to_utc
+from headrace.split.cutoff import in_utc
 
 Item = tuple[str, str, Any]
 
@@ -434,7 +434,7 @@ def _check_zone(zone: str, wall_us: int) -> None:
         return  # a time that clocks skip
     if not 1970 < shown.year < 2037:
         return  # local mean time before, and rules for ever after, which libraries keep differently
-    ours = int(to_utc(np.array([wall_us]), zone)[0])
+    ours = int(in_utc(np.array([wall_us]), np.ones(1, np.bool_), zone)[0])
     assert _micros(moment) == ours, (
         f"{shown} in {zone}: headrace says {ours}, zoneinfo {_micros(moment)}"
     )

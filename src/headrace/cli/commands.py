@@ -127,12 +127,6 @@ def execute(recipe: Any, out: Path, options: RunOptions) -> Path:
     if options.workers is not None:  # the thread count of tokenizers, which reads it once
         os.environ.setdefault("RAYON_NUM_THREADS", str(options.workers))
     out = path_of(out)
-    types = getattr(recipe, "inferred_types", None)  # a recipe of another package may lack it
-    if types is not None and not options.as_json:  # in the form that --types takes
-        pairs = [f"{name}={word}" for name, word in types.items()]
-        text = ",".join(pairs) or "none; all text columns stay text"
-        line = f"types of all rows  {printable(text, 10_000)}"
-        printer("err").print(line, highlight=False, soft_wrap=True)
     if options.as_json:
         detail: Literal["full", "quiet"] = "quiet"
     else:

@@ -404,19 +404,19 @@ def _settings_value(field: FieldInfo, value: Any) -> Any:
 
 
 def types_of(texts: Sequence[str] | None) -> dict[str, str]:
-    """Parse NAME=TYPE pairs; the word infer becomes {"*": "infer"}.
+    """Parse NAME=TYPE pairs; the word text becomes {"*": "text"}.
 
     Raises `SettingsError` for invalid words and for names with two types.
     """
     declared: dict[str, str] = {}
     for text in filter(None, null_values_of(texts)):
-        if text == "infer":
+        if text == "text":
             declared["*"] = text
             continue
         name, equals, type_word = (part.strip() for part in text.rpartition("="))
         if not equals or not name:
             raise SettingsError(
-                "expected NAME=TYPE or infer",
+                "expected NAME=TYPE or text",
                 setting="types",
                 value=text,
                 remedy=f"write e.g. {setting_name('types')} distance=int32",

@@ -53,7 +53,7 @@ class PlainShards:
             metavar="NAME=TYPE",
             help=(
                 "Type of a column of plain CSV or TSV shards, e.g. price=float32; repeat it, or "
-                "use commas."
+                "use commas. text: all stay text. Default: those that every value fits."
             ),
         ),
     ] = None

@@ -155,7 +155,8 @@ class SplitIndex:
     2]; None if checksums are known. partitioned: columns in the names of shards that the files
     lack; see `formats.partitions`. layouts: the columns that shards themselves have, if some are
     not those of `schema` and are fitted to it, see `formats.widen`; layout_of_shard: index in them
-    of each shard, [shards].
+    of each shard, [shards]. stored_as_text: columns that the files hold as text, whatever their
+    format, though the schema has another type.
     mapped: the file that fields are views of. A process spawned on this machine maps that file too;
     any other pickle carries the values.
     """
@@ -175,6 +176,7 @@ class SplitIndex:
     partitioned: tuple[str, ...] = ()
     layouts: tuple[pa.Schema, ...] = ()
     layout_of_shard: I64 | None = None
+    stored_as_text: tuple[str, ...] = ()
     mapped: MappedSplit | None = field(default=None, repr=False, compare=False)
 
     @cached_property
@@ -278,20 +280,38 @@ INDEX_SCHEMA = pa.schema(
 )
 _SCHEMA_KEY = b"headrace.schema"
 _DIALECT_KEY = b"headrace.dialect"
+_TEXTS_KEY = b"headrace.texts"
 
 
-def index_bytes(rows: Sequence[IndexRow], schema: pa.Schema, dialect: Mapping[str, Any]) -> bytes:
-    """Encode index.parquet: one row per block, with the logical schema in the metadata."""
+def index_bytes(
+    rows: Sequence[IndexRow],
+    schema: pa.Schema,
+    dialect: Mapping[str, Any],
+    texts: Mapping[str, pa.DataType],
+) -> bytes:
+    """Encode index.parquet: one row per block, with the logical schema in the metadata.
+
+    texts: the types that all values of a column of text fit, if it is not text alone.
+    """
     columns = []
     for column in INDEX_SCHEMA:
         columns.append(pa.array([getattr(row, column.name) for row in rows], column.type))
-    return table_bytes(pa.Table.from_arrays(columns, schema=INDEX_SCHEMA), schema, dialect)
+    table = pa.Table.from_arrays(columns, schema=INDEX_SCHEMA)
+    return table_bytes(table, schema, dialect, texts)
 
 
-def table_bytes(table: pa.Table, schema: pa.Schema, dialect: Mapping[str, Any]) -> bytes:
+def table_bytes(
+    table: pa.Table,
+    schema: pa.Schema,
+    dialect: Mapping[str, Any],
+    texts: Mapping[str, pa.DataType] | None = None,
+) -> bytes:
     """Encode a table of blocks in `INDEX_SCHEMA` as index.parquet."""
     sink = io.BytesIO()
-    table = table.replace_schema_metadata(columns_metadata(schema, dialect))
+    metadata = columns_metadata(schema, dialect)
+    texts_schema = pa.schema(sorted((texts or {}).items()))
+    metadata[_TEXTS_KEY] = base64.b64encode(texts_schema.serialize().to_pybytes())
+    table = table.replace_schema_metadata(metadata)
     pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
     return sink.getvalue()
 
@@ -323,6 +343,15 @@ def columns_of(metadata: Mapping[bytes, bytes]) -> tuple[pa.Schema, Mapping[str,
     return schema, dialect
 
 
+def texts_of(metadata: Mapping[bytes, bytes]) -> dict[str, pa.DataType]:
+    """Decode the types that texts fit, of an index of a run.
+
+    Raises one of the errors that `read_index` catches.
+    """
+    texts = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(metadata[_TEXTS_KEY])))
+    return dict(zip(texts.names, texts.types, strict=True))
+
+
 class Index(ABC):
     """The blocks of all splits.
 
@@ -342,7 +371,8 @@ class RunIndex(Index):
     """The index of a finished run, or of a fold of it.
 
     table: one row per block, in `INDEX_SCHEMA`. cells: the splits of the table that are joined to
-    each split of a fold.
+    each split of a fold. texts: the types that all values of a column of text fit, which `typed`
+    delivers.
     """
 
     def __init__(
@@ -351,10 +381,27 @@ class RunIndex(Index):
         schema: pa.Schema,
         dialect: Mapping[str, Any],
         cells: Mapping[str, Sequence[str]] | None = None,
+        texts: Mapping[str, pa.DataType] | None = None,
     ) -> None:
         super().__init__(schema, dialect)
         self.table = table
+        self.texts = dict(texts or {})
         self._cells = cells
+        self._stored_as_text: tuple[str, ...] = ()
+
+    def typed(self) -> RunIndex:
+        """Return the index with columns of text as the types that all of their values fit."""
+        fields = [field.with_type(self.texts.get(field.name, field.type)) for field in self.schema]
+        schema = pa.schema(fields)
+        index = RunIndex(self.table, schema, self.dialect, self._cells, self.texts)
+        index._stored_as_text = tuple(name for name in schema.names if name in self.texts)
+        return index
+
+    def with_cells(self, cells: Mapping[str, Sequence[str]]) -> RunIndex:
+        """Return the index of a fold."""
+        index = RunIndex(self.table, self.schema, self.dialect, cells, self.texts)
+        index._stored_as_text = self._stored_as_text
+        return index
 
     def split(self, split: str) -> SplitIndex:
         """Return the blocks of one split in natural order."""
@@ -384,4 +431,5 @@ class RunIndex(Index):
             offset=of_blocks("offset"),
             length=of_blocks("length"),
             checksums=of_shards("checksum"),
+            stored_as_text=self._stored_as_text,
         )

@@ -27,8 +27,9 @@ from headrace.formats.dialect import TextDialect, dialect_of
 from headrace.formats.names import partition_of
 from headrace.formats.parquet import Stamp, fact_of, stamp_of
 from headrace.formats.partitions import with_partition
-from headrace.formats.source import read_block
-from headrace.formats.types import Target
+from headrace.formats.source import file_type_of_word, read_block
+from headrace.formats.text_columns import typed
+from headrace.formats.types import Target, in_schema
 from headrace.formats.widen import RowsOf, fit
 from headrace.storage.places import place_of
 
@@ -211,8 +212,25 @@ class BlockReader:
         self._copies: dict[int, Path] = {}
         self._targets: dict[tuple[tuple[str, ...] | None, int], Target] = {}
         self._whole: dict[int, Stamp] = {}  # verified shards, with their stamps
+        self._stored: BlockReader | None = None
+        if index.stored_as_text:
+            schema = _as_text(index.schema, index.stored_as_text)
+            stored = replace(index, schema=schema, stored_as_text=())
+            self._stored = BlockReader(root, stored, dialect, files)
 
     def __call__(self, number: int, columns: Sequence[str] | None) -> pa.Table:
+        shard = int(self._index.shard_of_block[number])
+        word = self._index.formats[shard]
+        # delimited text is parsed as numbers, and other formats are read as they hold it
+        if self._stored is None or file_type_of_word(word).format.separator is not None:
+            return self._read(number, columns)
+        target = self._target(columns)
+        types = dict(zip(target.schema.names, target.schema.types, strict=True))
+        path = self._root / self._index.shards[shard]
+        table = self._stored(number, columns)
+        return in_schema(typed(table, types, self._dialect, path, 0), target)
+
+    def _read(self, number: int, columns: Sequence[str] | None) -> pa.Table:
         index = self._index
         shard = int(index.shard_of_block[number])
         path = self._root / index.shards[shard]
@@ -363,6 +381,16 @@ class BlockReader:
         except OSError as error:
             raise damaged(path, f"is missing ({error.strerror})") from error
         return content
+
+
+def _as_text(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
+    """Return a schema with some of its columns as text."""
+    fields = []
+    for column in schema:
+        if column.name in names:
+            column = column.with_type(pa.string())
+        fields.append(column)
+    return pa.schema(fields)
 
 
 def _refuse_changed(path: Path, indexed_as: I64) -> None:

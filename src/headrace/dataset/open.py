@@ -12,10 +12,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 import pyarrow as pa
 
-from headrace.dataset.index import INDEX_SCHEMA, Index, RunIndex, SplitIndex, columns_of
+from headrace.dataset.index import (
+    INDEX_SCHEMA,
+    Index,
+    RunIndex,
+    SplitIndex,
+    columns_of,
+    texts_of,
+)
 from headrace.dataset.indexed import IndexedDataset
 from headrace.dataset.manifest import INDEX, MANIFEST, Manifest, finished_at, read_manifest
 from headrace.dataset.pointer import RUN_ID, pointed_run
@@ -28,19 +36,26 @@ from headrace.storage.places import path_of, place_of
 class FinishedRun(IndexedDataset):
     """A finished run, read-only.
 
-    root: the run directory; every path in the index is relative to it.
+    root: the run directory; every path in the index is relative to it. texts: whether columns of
+    text are delivered as they are "stored", or "typed" by the evidence of all their values.
     """
 
-    def __init__(self, root: Path, manifest: Manifest) -> None:
+    def __init__(
+        self, root: Path, manifest: Manifest, *, texts: Literal["stored", "typed"] = "stored"
+    ) -> None:
         super().__init__(root)
         self.manifest = manifest
+        self._texts = texts
 
     @cached_property
     def index(self) -> RunIndex:
         """All blocks of the run; its bytes are checked against the manifest, and its names stay
         below the run.
         """
-        return read_index(self.root / INDEX, self.manifest.index_digest)
+        index = read_index(self.root / INDEX, self.manifest.index_digest)
+        if self._texts == "typed":
+            return index.typed()
+        return index
 
     def split_index(self, split: str | None = None) -> SplitIndex:
         """Return the blocks of a split; see `IndexedDataset.split_index`.
@@ -106,8 +121,7 @@ class Fold(IndexedDataset):
     @property
     def index(self) -> Index:
         """The blocks of all splits of the fold."""
-        run = self._run.index
-        return RunIndex(run.table, run.schema, run.dialect, self._cells)
+        return self._run.index.with_cells(self._cells)
 
     @property
     def contents(self) -> str:
@@ -195,6 +209,8 @@ def read_index(path: Path, digest: str = "") -> RunIndex:
     if problem is not None:
         raise damaged(path, problem)
     try:
-        return RunIndex(table, *columns_of(table.schema.metadata or {}))
+        metadata = table.schema.metadata or {}
+        schema, dialect = columns_of(metadata)
+        return RunIndex(table, schema, dialect, texts=texts_of(metadata))
     except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
         raise damaged(path, f"cannot be read as an index ({error})") from error

@@ -42,16 +42,18 @@ from headrace.dataset.stored_index import (
 )
 from headrace.digest import canonical_json, sha256_hex
 from headrace.engine.local import default_workers, run_tasks
-from headrace.errors import CorruptShard, InputError, SettingsError, StoreError
+from headrace.errors import CorruptShard, InputError, SettingsError, StoreError, setting
 from headrace.formats.common_schema import Drift, common_schema, with_content
 from headrace.formats.dialect import PLAIN, TextDialect
+from headrace.formats.evidence import Evidence
 from headrace.formats.listing import Listing, home_of, list_files
 from headrace.formats.names import in_order
 from headrace.formats.partitions import partition_types, stored
 from headrace.formats.registry import file_type_of_name
 from headrace.formats.shard import Shard
 from headrace.formats.source import describe_empty, look
-from headrace.formats.types import REMEDY, missing_header, shorten_list, type_named
+from headrace.formats.type_words import by_column, keeps_text
+from headrace.formats.types import REMEDY, column_types, is_text, missing_header, shorten_list
 from headrace.formats.widen import Layouts, list_changes, own_schema, same_columns
 from headrace.printable import printable
 from headrace.storage.cache_room import cache_directory as cache_directory
@@ -60,6 +62,8 @@ from headrace.storage.places import place_of
 
 ALL = "all"
 OnProgress = Callable[[int, int], None]
+# of columns of text files, or "text" for all of them
+DeclaredTypes = Mapping[str, str] | Literal["text"] | None
 _FILES_A_TASK = 64  # enough that a task's overhead is small against reading footers
 
 Place = Literal["beside", "cache"]
@@ -111,7 +115,7 @@ class _Asked:
         self,
         entries: Sequence[str | Path],
         *,
-        types: Mapping[str, str] | None,
+        types: DeclaredTypes,
         dialect: TextDialect,
         schema_drift: Drift,
         cache_dir: str | Path | None,
@@ -122,17 +126,9 @@ class _Asked:
             raise InputError(
                 "the list of files is empty", remedy="give at least one file, directory or pattern"
             )
-        if "infer" in (types or {}).values():
-            raise SettingsError(
-                "this reads all rows, which is too much for every opening",
-                setting="types",
-                value="infer",
-                remedy=(
-                    "write the types out once, with `headrace init rewrite … --types infer`, and"
-                    " give those"
-                ),
-            )
-        self.types = {name: type_named(word) for name, word in (types or {}).items()}
+        words = by_column(types)
+        self.keeps_text = keeps_text(words)
+        self.types = column_types(words)
         self.dialect = dialect
         self.schema_drift = schema_drift
         self.workers = workers
@@ -142,8 +138,8 @@ class _Asked:
             home, pattern = home_of(entries[0])
         else:
             home, pattern = (None, "")
-        self.partitions = partition_types(listing.names)
-        reading: list[object] = [dict(sorted((types or {}).items())), dialect.stored()]
+        self.partitions = partition_types(listing.names, self.types)
+        reading: list[object] = [dict(sorted(words.items())), dialect.stored()]
         if self.partitions:  # keeps the keys of other sources unchanged
             reading.append([[name, str(type_)] for name, type_ in self.partitions.items()])
         if schema_drift != "error":
@@ -300,9 +296,10 @@ class _Asked:
             self.on_progress(done, total)
 
         workers = self.workers or default_workers()
-        return build(
+        data = build(
             listing,
             kinds=self.types,
+            keeps_text=self.keeps_text,
             partitions=self.partitions,
             dialect=self.dialect,
             schema_drift=self.schema_drift,
@@ -310,12 +307,33 @@ class _Asked:
             files=self.files,
             on_progress=report,
         )
+        if not self.keeps_text:
+            self._log_types(parse_stored(memoryview(data), self.cached).schema)
+        return data
+
+    def _log_types(self, schema: pa.Schema) -> None:
+        """Say which types columns of text files have by the evidence of their values."""
+        first = file_type_of_name(self.listing.names[0])
+        if first is None or first.format.separator is None:
+            return
+        words = []
+        for field in schema:
+            if field.name not in self.types and not is_text(field.type):
+                words.append(f"{field.name} {field.type}")
+        if words:
+            log.info(
+                "%s",
+                printable(
+                    f"{self.listing.root}: types that every value fits: {shorten_list(words)};"
+                    f" {setting('types', 'text')} keeps text"
+                ),
+            )
 
 
 def open_plain(  # noqa: PLR0913 - the arguments are settings
     source: str | Path | Sequence[str | Path],
     *,
-    types: Mapping[str, str] | None = None,
+    types: DeclaredTypes = None,
     dialect: TextDialect = PLAIN,
     schema_drift: Drift = "error",
     cache_dir: str | Path | None = None,
@@ -325,12 +343,13 @@ def open_plain(  # noqa: PLR0913 - the arguments are settings
     """Open a directory, a file, a glob, or a list of them.
 
     For one directory or glob, the splits are those in the names of files, if any (see
-    `formats.names`). types: of columns of CSV and TSV files, which are text otherwise; dialect: how
-    those are written. schema_drift: "widen" reads shards that differ as `common_schema`
-    says, and the log lists how they differ. on_progress: called with (files read, files) while an
-    index is built. Files without rows are skipped, and the log names them. Raises `InputError` if a
-    file cannot be read, the files differ in their columns, or none has any content; `SettingsError`
-    on unknown types.
+    `formats.names`). types: of columns of CSV and TSV files, or "text" for all of them; the others
+    have the types that all of their values fit (see `formats.evidence`). dialect: how those files
+    are written. schema_drift: "widen" reads shards that differ as `common_schema` says, and the log
+    lists how they differ. on_progress: called with (files read, files) while an index is built.
+    Files without rows are skipped, and the log names them. Raises `InputError` if a file cannot be
+    read, the files differ in their columns, or none has any content; `SettingsError` on unknown
+    types.
     """
     if isinstance(source, str | PurePath):
         entries = [source]
@@ -368,7 +387,7 @@ def publish_index(  # noqa: PLR0913 - the arguments are settings
     source: str | Path,
     *,
     location: Place | None = None,
-    types: Mapping[str, str] | None = None,
+    types: DeclaredTypes = None,
     dialect: TextDialect = PLAIN,
     schema_drift: Drift = "error",
     cache_dir: str | Path | None = None,
@@ -458,10 +477,23 @@ def _warn(text: str) -> None:
     log.warning("%s", printable(text))
 
 
-def build(  # noqa: PLR0913 - all that an index is made of
+def _with_types(shard: Shard, types: Mapping[str, pa.DataType]) -> Shard:
+    """Return a shard of text with the types of its columns, and others as they are."""
+    if shard.dialect is None or not types:
+        return shard
+    fields = []
+    for field in shard.schema:
+        if field.name in types and field.name not in shard.partition:
+            field = field.with_type(types[field.name])
+        fields.append(field)
+    return replace(shard, schema=pa.schema(fields))
+
+
+def build(  # noqa: PLR0913, PLR0914 - all that an index is made of
     listing: Listing,
     *,
     kinds: Mapping[str, pa.DataType],
+    keeps_text: bool,
     partitions: Mapping[str, pa.DataType],
     dialect: TextDialect,
     schema_drift: Drift,
@@ -471,7 +503,8 @@ def build(  # noqa: PLR0913 - all that an index is made of
 ) -> bytes:
     """Build the index of the listed files as the bytes of a file; see `stored_index`.
 
-    kinds: types of CSV and TSV columns. partitions: types of columns in names. dialect: of CSV and
+    kinds: declared types of CSV and TSV columns. keeps_text: whether the others are text, and not
+    of the types that all values show. partitions: types of columns in names. dialect: of CSV and
     TSV files. files: a digest of the files, kept in the index. on_progress: called with (files
     done, files) from any thread.
     Raises `InputError` if a file cannot be read or files differ in their columns, `SettingsError`
@@ -481,6 +514,8 @@ def build(  # noqa: PLR0913 - all that an index is made of
 
     def task(start: int) -> _Looked:
         nonlocal done
+        evidence = Evidence(dialect)
+        evidence.leave_out([*kinds, *partitions])
         distinct = _Distinct()
         words = list[str]()
         kinds_of_files = list[int]()
@@ -492,19 +527,13 @@ def build(  # noqa: PLR0913 - all that an index is made of
             if distinct.shards:
                 last = distinct.shards[-1]
             shard, spans = look(
-                listing.path(number), listing.names[number], last, partitions, dialect
+                listing.path(number),
+                listing.names[number],
+                last,
+                partitions,
+                dialect=dialect,
+                evidence=None if keeps_text else evidence,
             )
-            if shard.dialect is not None and kinds:  # the declared types of text columns
-                declared_types = {
-                    name: type_ for name, type_ in kinds.items() if name not in shard.partition
-                }
-                declared = pa.schema(
-                    [
-                        (field.name, declared_types.get(field.name, field.type))
-                        for field in shard.schema
-                    ]
-                )
-                shard = replace(shard, schema=declared)
             stat = listing.stats[number]
             shard = replace(shard, size=stat[0], mtime_ns=stat[1])
             words.append(shard.word)
@@ -519,6 +548,7 @@ def build(  # noqa: PLR0913 - all that an index is made of
             words,
             numbers,
             np.array(blocks, np.int64).reshape(-1, 4),
+            evidence,
         )
 
     results = run_tasks(
@@ -526,17 +556,21 @@ def build(  # noqa: PLR0913 - all that an index is made of
     )
     distinct = _Distinct()
     kinds_of_files: list[int] = []
+    evidence = Evidence(dialect)
     for looked in results:
         numbers = [distinct.add(shard) for shard in looked.shards]
         kinds_of_files += [numbers[kind] for kind in looked.kinds]
-    shards = distinct.shards
-    text = {
-        name for shard in shards if shard.dialect is not None for name in stored(shard).schema.names
-    }
+        evidence.join(looked.evidence.words)
+    text = set(partitions)
+    for shard in distinct.shards:
+        if shard.dialect is not None:
+            text.update(stored(shard).schema.names)
+    types = {**evidence.types(), **kinds}
+    shards = [_with_types(shard, types) for shard in distinct.shards]
     unknown = sorted(set(kinds) - text)
     if unknown:
         raise SettingsError(
-            "no CSV or TSV file has this column",
+            "no CSV or TSV file or name of a directory has this column",
             setting="types",
             column=unknown[0],
             remedy=f"choose one of {', '.join(sorted(text)) or 'none, as all columns have types'}",
@@ -567,7 +601,8 @@ class _Looked(NamedTuple):
     """What a task finds in files: a shard for each distinct declaration of columns, and of each
     file its index in them, its format and the number of its blocks.
 
-    blocks: of each, number, rows, offset and length, int64 [blocks, 4].
+    blocks: of each, number, rows, offset and length, int64 [blocks, 4]. evidence: of the types of
+    columns of text.
     """
 
     shards: Sequence[Shard]
@@ -575,6 +610,7 @@ class _Looked(NamedTuple):
     words: Sequence[str]
     counts: Sequence[int]
     blocks: I64
+    evidence: Evidence
 
 
 class _LayoutsOf(NamedTuple):

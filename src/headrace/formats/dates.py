@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -154,6 +154,20 @@ def typed_times(
         )
     stamps = pa.array(micros, pa.timestamp("us", getattr(type_, "tz", None)), mask=missing)
     return pa.chunked_array([stamps.cast(type_)])
+
+
+def wall_to_utc(wall_us: I64, zone: str, twice: Literal["earliest", "latest"]) -> I64:
+    """Convert wall-clock times of a zone to microseconds since 1970 UTC.
+
+    twice: which instant to choose for a time that happens twice. The result is `MISSING` for times
+    that clocks skip and for times that are missing, which no arithmetic sees.
+    """
+    import polars as pl
+
+    times = pl.Series(wall_us)
+    times = times.set(times == MISSING, None).cast(pl.Datetime("us"))
+    zoned = times.dt.replace_time_zone(zone, ambiguous=twice, non_existent="null")
+    return _micros_of(zoned.dt.epoch("us")).copy()  # callers change it
 
 
 def _valid(column: pa.ChunkedArray) -> Bools:
@@ -448,31 +462,50 @@ def _take_numbers(
             micros, ok = calendar(integers)
             parsed.take(form, np.where(fits & is_whole & ok, micros, MISSING))
             continue
+        epoch = 0
         if form == "excel_days":
             fits = fits & (values >= _EXCEL_FIRST)
-            values = values - _EXCEL_EPOCH
-            integers = integers - _EXCEL_EPOCH
-        parsed.take(
-            form,
-            _counted(np.where(fits, values, np.nan), integers, is_whole, EPOCHS.get(form, DAY_US)),
-        )
+            epoch = _EXCEL_EPOCH
+        counts = np.where(fits, values, np.nan)
+        unit_us = EPOCHS.get(form, DAY_US)
+        parsed.take(form, _counted(counts, integers, is_whole, unit_us, epoch))
 
 
-def _counted(values: npt.NDArray[np.float64], integers: I64, is_whole: Bools, unit_us: int) -> I64:
-    """Convert counts to microseconds: exact if whole, otherwise rounded; nanoseconds are rounded
-    down.
-    """
+def _counted(
+    values: npt.NDArray[np.float64], integers: I64, is_whole: Bools, unit_us: int, epoch: int
+) -> I64:
+    """Convert counts to microseconds, rounded down. epoch: the count at 1970."""
+    written = values
+    values = written - epoch
+    integers = integers - epoch
     per = unit_us or 1e-3
     fits = (values >= FIRST_US / per) & (values <= LAST_US / per)
     if unit_us == 0:
         fits &= np.abs(values) < 2.0**63  # larger floats have lost the microsecond
-        rounded = np.floor(np.where(fits, values, 0) / 1_000)
-        exact = integers // 1_000
+        micros = np.where(fits & is_whole, integers, 0) // 1_000
     else:
-        rounded = np.rint(np.where(fits, values, 0) * per)
-        exact = np.where(fits, integers, 0) * unit_us
-    micros = np.where(is_whole, exact, np.clip(rounded, -(2.0**62), 2.0**62).astype(np.int64))
+        micros = np.where(fits & is_whole, integers, 0) * unit_us
+    broken = fits & ~is_whole
+    if broken.any():
+        micros[broken] = _floored(written[broken], unit_us, epoch)
     return np.asarray(np.where(fits, micros, MISSING), np.int64)
+
+
+def _floored(values: npt.NDArray[np.float64], unit_us: int, epoch: int) -> I64:
+    """Convert counts with a fraction to microseconds, rounded down.
+
+    The float that is nearest to a whole microsecond means that microsecond: 0.29 seconds and 16:00
+    as two thirds of a day lie a little below it.
+    """
+    if unit_us == 0:
+        return np.floor(values / 1_000).astype(np.int64)
+    counted = (values - epoch) * unit_us
+    nearest = np.rint(counted)
+    is_nearest = nearest / unit_us == values
+    if epoch:  # the sum would be rounded once more
+        is_nearest = np.abs(counted - nearest) <= np.spacing(values) / 2 * unit_us
+    micros = np.where(is_nearest, nearest, np.floor(counted))
+    return np.asarray(micros.astype(np.int64))
 
 
 def calendar(integers: I64) -> tuple[I64, Bools]:

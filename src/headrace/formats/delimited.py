@@ -40,6 +40,7 @@ from headrace.formats.delimited_rows import (
     unescaped,
 )
 from headrace.formats.dialect import PLAIN, UTF8, TextDialect
+from headrace.formats.evidence import Evidence
 from headrace.formats.registry import (
     LARGEST_RECORD,
     SEPARATOR_NAMES,
@@ -204,16 +205,19 @@ class DelimitedCode(FormatCode):
         width = shard.dialect.text.bytes_of_character
         if shard.file_type.compression != "none" or width is None:
             return super().blocks(shard)
+        return _cut(shard, _parts(shard), width)
 
-        def blank(data: records.Data, ends: I64) -> Bools:
-            return records.blank(records.as_bytes(data), ends) & (len(shard.schema) > 1)
-
-        skip = shard.dialect.header_bytes
-        parts = ((part.marks, part.quotes) for part in record_blocks(shard, BLOCK_BYTES, skip))
-        spans = cut_blocks(parts, skip, blank)
-        if shard.dialect.text.encoding == UTF8:
-            return spans
-        return _encoded_spans(shard, spans, width)
+    def blocks_seen_by(self, evidence: Evidence, shard: Shard) -> list[Span]:
+        """List the blocks, and show all values to the evidence, in one pass over the file."""
+        assert shard.dialect is not None
+        width = shard.dialect.text.bytes_of_character
+        if shard.file_type.compression == "none" and width is not None:
+            return _cut(shard, _seen_by(evidence, shard, _parts(shard)), width)
+        rows = 0
+        for chunk in chunks(shard):
+            rows += chunk.rows
+            evidence.add(chunk.table(evidence.undecided(shard.schema.names)))
+        return [Span(0, rows, 0, shard.size)]
 
     def read_block(self, block: BlockRead, target: Target) -> pa.Table:
         """Parse a byte range; one at offset 0 begins with the header of its file."""
@@ -270,6 +274,42 @@ class DelimitedCode(FormatCode):
 
 
 CODE = DelimitedCode()
+
+
+_Parts = Iterator[records.Marked]
+
+
+def _parts(shard: Shard) -> _Parts:
+    """Iterate over the records of a shard in parts of a block's size."""
+    assert shard.dialect is not None
+    return record_blocks(shard, BLOCK_BYTES, shard.dialect.header_bytes)
+
+
+def _cut(shard: Shard, parts: _Parts, width: int) -> list[Span]:
+    """Cut consecutive records into blocks. width: bytes of a character in the file."""
+    assert shard.dialect is not None
+
+    def blank(data: records.Data, ends: I64) -> Bools:
+        return records.blank(records.as_bytes(data), ends) & (len(shard.schema) > 1)
+
+    marks = ((part.marks, part.quotes) for part in parts)
+    spans = cut_blocks(marks, shard.dialect.header_bytes, blank)
+    if shard.dialect.text.encoding == UTF8:
+        return spans
+    return _encoded_spans(shard, spans, width)
+
+
+def _seen_by(evidence: Evidence, shard: Shard, parts: _Parts) -> _Parts:
+    """Pass records on, and show their columns to the evidence of types."""
+    assert shard.dialect is not None
+    first_row = 0
+    offset = shard.dialect.header_bytes
+    for part in parts:
+        chunk = _chunk(shard, part, first_row, offset)
+        offset += len(part.data)
+        first_row += chunk.rows
+        evidence.add(chunk.table(evidence.undecided(shard.schema.names)))
+        yield part
 
 
 def chunks(shard: Shard, chunk_bytes: int = CHUNK_BYTES) -> Iterator[DelimitedChunk]:

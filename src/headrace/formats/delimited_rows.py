@@ -3,7 +3,7 @@ the calling thread.
 
 Text stays text: nothing is inferred, an empty field is null, a quoted empty field is empty text. If
 few columns are wanted, they are cut at the separators, found for all rows at once. Quoted columns
-and whole tables are parsed. Declared numbers of a streamed block are parsed to numbers directly,
+and whole tables are parsed. Numbers of a streamed block are parsed to numbers directly,
 without text in between (`parse_numbers`). Memory is O(block).
 """
 
@@ -435,7 +435,7 @@ def parse(  # noqa: PLR0913 - all are settings
             return pacsv.read_csv(pa.BufferReader(data), read, split, convert).combine_chunks()
 
 
-def parse_numbers(  # noqa: PLR0911 - one case each
+def parse_numbers(
     data: bytes,
     *,
     separator: str,
@@ -446,15 +446,16 @@ def parse_numbers(  # noqa: PLR0911 - one case each
     """Parse the wanted columns: integers and floats as declared, the others as large strings.
 
     Arrow's parser and its cast from text read numbers by the same rule, except for surrounding
-    space, which the parser drops. So this path is taken only for regular data: strict quotes, line
-    ends of one kind, no field with space at an edge, all of it UTF-8. The result then equals
-    parsing to text and casting.
+    space, which the parser drops. Neither refuses hexadecimal integers, nor numbers too large for
+    a float; `text_columns.cast_text` does, so blocks with such texts are left to it. This path is
+    taken only for regular data: strict quotes, line ends of one kind, no field with space at an
+    edge, all of it UTF-8. The result then equals parsing to text and casting.
     names: of all fields of a record, in order. null_values: texts that mean a missing number,
     besides the empty one. Returns None if it is no faster, something is irregular, or a value does
     not fit. The path through text then returns the rows, or raises the error that names them.
     """
-    numbers = [field.name for field in schema if _is_number(field.type)]
-    texts = [field.name for field in schema if not _is_number(field.type)]
+    numbers = _parsed_numbers(data, schema)
+    texts = [name for name in schema.names if name not in numbers]
     if not data or len(names) < 2 or not numbers or any('"' in name for name in null_values):
         return None
     quoted = b'"' in data
@@ -465,23 +466,39 @@ def parse_numbers(  # noqa: PLR0911 - one case each
     index_of_name = {name: index for index, name in enumerate(names)}
 
     def read(columns: Sequence[str], absent: Sequence[str], quoted_absent: str) -> pa.Table:
-        kinds = [schema.field(name).type for name in columns]
-        types = [type_ if _is_number(type_) else pa.large_string() for type_ in kinds]
-        at = dict(zip([index_of_name[name] for name in columns], types, strict=True))
+        at = dict.fromkeys([index_of_name[name] for name in columns], pa.large_string())
+        at |= {index_of_name[name]: numbers[name] for name in columns if name in numbers}
         table = parse(data, separator, len(names), at, absent=absent, quoted_absent=quoted_absent)
         return table.rename_columns(list(columns))
 
     absent = ("", *null_values)
     try:
         if not texts:
-            return read(numbers, absent, "null")
-        if not null_values and not (quoted and b'""' in data):
-            return read(schema.names, absent, "text")
-        tables = read(numbers, absent, "null"), read(texts, ("",), "text")
+            table = read([*numbers], absent, "null")
+        elif not null_values and not (quoted and b'""' in data):
+            table = read(schema.names, absent, "text")
+        else:
+            tables = read([*numbers], absent, "null"), read(texts, ("",), "text")
+            columns = {name: part[name] for part in tables for name in part.column_names}
+            table = pa.table({name: columns[name] for name in schema.names})
     except pa.ArrowInvalid:
         return None
-    columns = {name: part[name] for part in tables for name in part.column_names}
-    return pa.table({name: columns[name] for name in schema.names})
+    return None if _has_infinity(table) else table  # a text may have been too large
+
+
+def _parsed_numbers(data: bytes, schema: pa.Schema) -> dict[str, pa.DataType]:
+    """Select the columns that the parser reads as the numbers they are: it takes 0x10 for 16."""
+    hexadecimal = b"0x" in data or b"0X" in data
+    types = {}
+    for column in schema:
+        if _is_number(column.type) and not (hexadecimal and pa.types.is_integer(column.type)):
+            types[column.name] = column.type
+    return types
+
+
+def _has_infinity(table: pa.Table) -> bool:
+    floats = [column for column in table.columns if pa.types.is_floating(column.type)]
+    return any(pc.any(pc.is_inf(column)).as_py() for column in floats)
 
 
 _CONTROLS = {"0": 0, "b": 8, "t": 9, "n": 10, "r": 13, "Z": 26}  # as MySQL escapes them

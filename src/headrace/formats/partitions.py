@@ -1,10 +1,11 @@
-"""Read columns from directory names: `year=2024/month=01/part.parquet` is of year 2024 and month 1.
+"""Read columns from directory names: `year=2024/place=Ghent/part.parquet` is of the year 2024.
 
 This is the layout of Hive, which Spark, Polars, DuckDB and Arrow write too. Keys and values are
 percent-encoded in names, and `__HIVE_DEFAULT_PARTITION__` is a missing value. A column is int64 if
-all of its values are whole numbers that fit, else text. The values of a shard depend on its own
-name only; the types depend on the names of other shards too. If the files themselves hold a column,
-it is read from them and its directory names are ignored.
+all of its values are whole numbers that fit, without leading zeros; else it is text, unless its
+type is declared. The values of a shard depend on its own name only; the types depend on the names
+of other shards too. If the files themselves hold a column, it is read from them and its directory
+names are ignored.
 """
 
 from __future__ import annotations
@@ -18,22 +19,26 @@ import pyarrow as pa
 from headrace.errors import InputError
 from headrace.formats.names import partition_of
 from headrace.formats.shard import Chunk, Shard
+from headrace.formats.text_columns import cast_text
 
-_WHOLE = re.compile(r"-?[0-9]{1,19}")
+_WHOLE = re.compile(r"0|-?[1-9][0-9]{0,18}")
 _INT64 = range(-(1 << 63), 1 << 63)
 
 
-def partition_types(names: Iterable[str]) -> dict[str, pa.DataType]:
+def partition_types(
+    names: Iterable[str], declared: Mapping[str, pa.DataType] | None = None
+) -> dict[str, pa.DataType]:
     """Find the columns in the names of shards, and their types.
 
-    Raises `InputError` if some names lack a column.
+    declared: types of columns, which may be others. Raises `InputError` if some names lack a
+    column, or a value is not of its declared type.
     """
     directories = dict.fromkeys(name.rpartition("/")[0] for name in names)
     if not any("=" in directory for directory in directories):
         return {}
     columns_of = {directory: partition_of(f"{directory}/") for directory in directories}
     first = next(iter(columns_of))
-    values: dict[str, list[str]] = {key: [] for key in columns_of[first]}
+    values: dict[str, dict[str, str]] = {key: {} for key in columns_of[first]}
     for directory, columns in columns_of.items():
         if columns.keys() != values.keys():
             key = min(columns.keys() ^ values.keys())
@@ -49,15 +54,32 @@ def partition_types(names: Iterable[str]) -> dict[str, pa.DataType]:
             )
         for key, value in columns.items():
             if value is not None:
-                values[key].append(value)
-    return {
-        key: (
-            pa.int64()
-            if texts and all(_WHOLE.fullmatch(text) and int(text) in _INT64 for text in texts)
-            else pa.string()
-        )
-        for key, texts in values.items()
-    }
+                values[key].setdefault(value, directory)
+    types = {}
+    for key, texts in values.items():
+        if declared is not None and key in declared:
+            types[key] = declared[key]
+            _check_declared(key, texts, declared[key])
+        elif texts and all(_WHOLE.fullmatch(text) and int(text) in _INT64 for text in texts):
+            types[key] = pa.int64()
+        else:
+            types[key] = pa.string()
+    return types
+
+
+def _check_declared(key: str, directory_of: Mapping[str, str], type_: pa.DataType) -> None:
+    """Raise `InputError` for the first value of a column that its declared type cannot hold."""
+    for text, directory in directory_of.items():
+        try:
+            cast_text(pa.chunked_array([[text]], pa.string()), type_)
+        except pa.ArrowInvalid:
+            raise InputError(
+                f"it is declared {type_}, which cannot hold it",
+                path=directory,
+                column=key,
+                value=text,
+                remedy="rename the directory, or declare another type",
+            ) from None
 
 
 def in_partition(shard: Shard, types: Mapping[str, pa.DataType] | None) -> Shard:

@@ -21,6 +21,7 @@ from headrace.formats.registry import FileType, index_word
 from headrace.formats.types import Target, hint, in_schema, plain
 
 if TYPE_CHECKING:
+    from headrace.formats.evidence import Evidence
     from headrace.formats.write import BlockRows, HashingFile
 
 BOM = b"\xef\xbb\xbf"
@@ -317,6 +318,12 @@ class FormatCode(ABC):
     def blocks(self, shard: Shard) -> list[Span]:
         """List the blocks that can be read alone: here one, the whole file."""
         return [Span(0, sum(chunk.rows for chunk in self.read(shard)), 0, shard.size)]
+
+    def blocks_seen_by(self, evidence: Evidence, shard: Shard) -> list[Span]:
+        """List the blocks, and show all values of a file of text columns to the evidence of their
+        types.
+        """
+        return self.blocks(shard)
 
     def read_block(self, block: BlockRead, target: Target) -> pa.Table:
         """Read one block, as `blocks` or the sink of the file has it, as the target's columns: here

@@ -19,6 +19,7 @@ from headrace.arrays import I32
 from headrace.errors import CorruptShard, InputError, SettingsError
 from headrace.formats import parquet, records
 from headrace.formats.dialect import PLAIN, TextDialect
+from headrace.formats.evidence import Evidence
 from headrace.formats.listing import list_files
 from headrace.formats.parquet import open_file
 from headrace.formats.partitions import PartitionChunk, in_partition, stored
@@ -147,14 +148,19 @@ def _read_widened(
         yield WidenedChunk(chunk, shard, chunk.first_row)
 
 
-def scan(shard: Shard) -> list[Span]:
+def scan(shard: Shard, evidence: Evidence | None = None) -> list[Span]:
     """List the non-empty blocks of a shard.
 
-    Raises `InputError` if the file cannot be read to its end.
+    evidence: of the types of text columns; it sees all rows of files that are text. Raises
+    `InputError` if the file cannot be read to its end.
     """
     if shard.content == "nothing":
         return []
-    spans = shard.file_type.format.load().blocks(shard)
+    code = shard.file_type.format.load()
+    if evidence is None:
+        spans = code.blocks(shard)
+    else:
+        spans = code.blocks_seen_by(evidence, shard)
     unchanged(shard)
     return [span for span in spans if span.rows]
 
@@ -165,19 +171,20 @@ def look(
     last: Shard | None = None,
     partitions: Mapping[str, pa.DataType] | None = None,
     dialect: TextDialect = PLAIN,
+    evidence: Evidence | None = None,
 ) -> tuple[Shard, list[Span]]:
     """Survey and scan a file; a Parquet file is opened once for both.
 
     last: another shard, whose schema object is reused if it is equal, so that many files share one.
     partitions: `partition_types` of the source, for columns that names hold. dialect: of delimited
-    text.
+    text. evidence: as in `scan`.
     """
     if file_type_of_name(path.name) == FileType.named("parquet"):
         surveyed = _look_at_parquet(path, name, None if last is None else last.schema)
         if surveyed is not None:
             return in_partition(surveyed[0], partitions), surveyed[1]
     shard = survey(path, name, dialect=dialect)
-    return in_partition(shard, partitions), scan(shard)
+    return in_partition(shard, partitions), scan(shard, evidence)
 
 
 def _look_at_parquet(

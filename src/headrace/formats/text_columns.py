@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from os import PathLike
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -97,8 +98,10 @@ def numbers(column: pa.ChunkedArray, dialect: TextDialect, name: str) -> pa.Chun
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.int8())
     plain = plain_numerals(column, dialect)
+    if not is_text(column.type):
+        return column.cast(pa.float64(), safe=False)
     try:
-        return plain.cast(pa.float64(), safe=False)
+        return cast_text(plain, pa.float64())
     except pa.ArrowInvalid:
         row, _ = first_unreadable(plain, pa.float64())
         value = str(column[row].as_py())
@@ -236,7 +239,7 @@ def _converted(
     if not temporal and not pa.types.is_boolean(type_):
         plain = plain_numerals(column, dialect)
     try:
-        return plain.cast(type_)
+        return cast_text(plain, type_)
     except pa.ArrowInvalid:
         row, _ = first_unreadable(plain, type_)
         value = str(column[row].as_py())
@@ -246,8 +249,47 @@ def _converted(
         else:
             remedy = f"{number_remedy(value, dialect)}, or declare another type"
         raise InputError(
-            f"it is declared {type_}", row=row + 1, value=value, remedy=remedy
+            f"it is declared {type_}, which cannot hold it", row=row + 1, value=value, remedy=remedy
         ) from None
+
+
+def cast_text(column: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
+    """Convert texts to a type that holds what they say.
+
+    Arrow alone would read `0x10` as 16, and a number that is too large for a float as infinity.
+    Raises `pa.ArrowInvalid`, also for these.
+    """
+    values = column.cast(type_)
+    if pa.types.is_integer(type_):
+        odd = _hexadecimal(column)
+    elif pa.types.is_floating(type_):
+        odd = _overflowed(column, values)
+    else:
+        odd = False
+    if odd:
+        raise pa.ArrowInvalid(f"a text is not a number that {type_} holds")
+    return values
+
+
+def _hexadecimal(column: pa.ChunkedArray) -> bool:
+    """Check whether one of the integers is written in hexadecimal."""
+    for chunk in column.iterchunks():
+        data = chunk.buffers()[-1]
+        # The data of other rows may hold the letter too, so it only says where to look.
+        if data is None or not (np.frombuffer(data, np.uint8) | 0x20 == ord("x")).any():
+            continue
+        if pc.any(pc.match_substring(chunk, "x", ignore_case=True)).as_py():
+            return True
+    return False
+
+
+def _overflowed(texts: pa.ChunkedArray, values: pa.ChunkedArray) -> bool:
+    """Check whether one of the numbers became infinite."""
+    infinite = pc.is_inf(values)
+    if not pc.any(infinite).as_py():
+        return False
+    words = pc.utf8_lower(texts.filter(infinite))
+    return not pc.all(pc.match_substring_regex(words, "^[+-]?inf(inity)?$")).as_py()
 
 
 def first_unreadable(column: pa.ChunkedArray, type_: pa.DataType) -> tuple[int, str]:
@@ -259,7 +301,7 @@ def first_unreadable(column: pa.ChunkedArray, type_: pa.DataType) -> tuple[int, 
     while high - low > 1:
         middle = (low + high) // 2
         try:
-            column.slice(low, middle - low).cast(type_)
+            cast_text(column.slice(low, middle - low), type_)
             low = middle
         except pa.ArrowInvalid:
             high = middle

@@ -10,6 +10,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
+from headrace.errors import SettingsError
+
 DATE_WORDS = (
     "iso",
     "yyyymmdd",
@@ -20,24 +22,38 @@ DATE_WORDS = (
     "epoch_days",
     "excel_days",
 )
-INFER = "infer"
-ALL_COLUMNS = "*"  # types={"*": "infer", "zip": "text"}
+ALL_COLUMNS = "*"  # types={"*": "text", "price": "float32"}
 
 
-def asks_to_infer(types: object) -> bool:
-    """Return whether types are inferred from the source: the word itself, or a mapping with it for
-    all others.
+def by_column(types: str | Mapping[str, str] | None) -> dict[str, str]:
+    """Return the declared types by column; a word by itself is for all of them."""
+    if types is None:
+        return {}
+    if isinstance(types, str):
+        return {ALL_COLUMNS: types}
+    return dict(types)
+
+
+def keeps_text(types: Mapping[str, str]) -> bool:
+    """Return whether columns of text files stay text unless they are declared.
+
+    Raises `SettingsError` for another type of all columns.
     """
-    return types == INFER or (isinstance(types, Mapping) and types.get(ALL_COLUMNS) == INFER)
+    word = types.get(ALL_COLUMNS)
+    if word not in (None, "text"):
+        raise SettingsError(
+            "all columns can be text, and have no other type together",
+            setting="types",
+            value=word,
+            remedy="leave it out for the types that every value fits, or name columns",
+        )
+    return word is not None
 
 
 def _known(types: Mapping[str, str]) -> Mapping[str, str]:
     from headrace.formats.types import type_named  # settings load no data libraries
 
-    if asks_to_infer(types):
-        raise ValueError(
-            "types of joined features are not inferred; name them, e.g. balance=float64"
-        )
+    keeps_text(types)
     for word in types.values():
         type_named(word)
     return dict(sorted(types.items()))

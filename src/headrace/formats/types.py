@@ -12,6 +12,7 @@ from itertools import pairwise
 import pyarrow as pa
 
 from headrace.errors import SettingsError
+from headrace.formats.type_words import ALL_COLUMNS
 
 TYPES: Mapping[str, pa.DataType] = {
     "text": pa.string(),
@@ -79,6 +80,14 @@ def type_named(word: str) -> pa.DataType:
         raise SettingsError(
             "no such type", setting="types", value=word, remedy=f"use one of {', '.join(TYPES)}"
         ) from None
+
+
+def column_types(words: Mapping[str, str]) -> dict[str, pa.DataType]:
+    """Return the Arrow types of the columns that are declared by name.
+
+    Raises `SettingsError` on other words.
+    """
+    return {name: type_named(word) for name, word in words.items() if name != ALL_COLUMNS}
 
 
 def is_text(type_: pa.DataType) -> bool:

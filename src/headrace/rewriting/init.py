@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from headrace.cli.init.asked import AskedRewrite
 from headrace.cli.init.commented import Aside, Section, settings_of
-from headrace.cli.init.look import FILES, NULLS, ROWS, Look, evenly, id_like, inferred, look
+from headrace.cli.init.look import FILES, NULLS, ROWS, Look, evenly, id_like, look
 from headrace.dataset.open import FinishedRun, find_run, is_prepared
 from headrace.dataset.tables import with_paths
 from headrace.errors import SettingsError
@@ -89,7 +89,7 @@ def _look_at_shards(options: AskedRewrite) -> _SourceLook:
     types: list[Section] = []
     empty: list[str] = []
     if rows:
-        types = _type_sections(seen) if options.types is None else inferred(seen)
+        types = _type_sections(seen)
         empty = [column.name for column in seen.columns.values() if column.missing == 1]
     files = f"{pluralise(len(seen.names), 'file')}, {size(seen.bytes)}"
     columns = pluralise(len(seen.columns), "column")

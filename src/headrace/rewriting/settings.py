@@ -60,7 +60,7 @@ class Rewrite(RecipeSettings):
         default_factory=dict,
         description=(
             "Types of columns of plain CSV or TSV shards, e.g. price=float32; "
-            "infer: those that hold all values."
+            "text: all stay text. Default: those that every value fits."
         ),
     )
     dialect: DialectSetting = dialect_field()

@@ -129,7 +129,8 @@ def _publish(job: Job, context: RunContext, outcome: Outcome) -> Manifest:
         {row.shard for row in outcome.index}, outcome.retained, own_links(outcome.directories)
     )
     receipts = vouch_for(run, context.stages, others, context.workers)
-    index = index_bytes(outcome.index, outcome.schema, outcome.dialect.stored())
+    dialect = outcome.dialect.stored()
+    index = index_bytes(outcome.index, outcome.schema, dialect, outcome.texts)
     local.write_new(run / INDEX, index)
     on_event(Step("index.linked", INDEX))
     manifest = Manifest(

@@ -58,7 +58,8 @@ class Outcome:
     """Result of a recipe's stages: the blocks of every split, and counts made on the way.
 
     retained: files that the run takes over from another one, which no task has made. Files that
-    tasks have not named either are named when the run is published.
+    tasks have not named either are named when the run is published. texts: the types that all
+    values of columns of text fit, which streams deliver.
     """
 
     schema: pa.Schema
@@ -70,6 +71,7 @@ class Outcome:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     dialect: TextDialect = PLAIN
     retained: Sequence[FileRecord] = ()
+    texts: Mapping[str, pa.DataType] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

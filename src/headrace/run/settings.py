@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Never
 
-from pydantic import PrivateAttr
-
 from headrace.dataset.tables import with_paths
 from headrace.errors import SettingsError
-from headrace.formats.type_words import ALL_COLUMNS, INFER, asks_to_infer
+from headrace.formats.type_words import by_column
 from headrace.recipe import find_recipe
 from headrace.settings import Settings
 
@@ -29,8 +27,6 @@ class RecipeSettings(Settings):
     """
 
     recipe_name: ClassVar[str]
-    untyped: ClassVar[Sequence[str]] = ()
-    _inferred: Mapping[str, str] | None = PrivateAttr(None)
 
     def __init__(self, *unnamed: Never, **values: Any) -> None:
         if unnamed:
@@ -39,46 +35,9 @@ class RecipeSettings(Settings):
                 remedy="give settings by name",
             )
         values = {name: with_paths(value) for name, value in values.items()}
-        types: Any = values.get("types")
-        if "types" not in type(self).model_fields or not asks_to_infer(types):
-            super().__init__(**values)
-            return
-        if types == INFER:
-            declared = {}
-        else:
-            declared = {name: word for name, word in types.items() if name != ALL_COLUMNS}
-        # report other errors before reading all rows
-        super().__init__(**{**values, "types": declared})
-        inferred = self._types_of_source(declared)
-        super().__init__(**{**values, "types": {**inferred, **declared}})
-        self._inferred = inferred
-
-    @property
-    def inferred_types(self) -> Mapping[str, str] | None:
-        """Types that were inferred from the source; None if they were given."""
-        return self._inferred
-
-    def _types_of_source(self, declared: Mapping[str, str]) -> dict[str, str]:
-        from headrace.formats.common_schema import (
-            infer_types,  # settings alone load no data libraries
-        )
-        from headrace.formats.listing import list_files
-        from headrace.formats.source import read_signature
-
-        fields = vars(self)
-        listing = list_files(fields["source"], splits="keep")
-        files = [(listing.path(number), name) for number, name in enumerate(listing.names)]
-        roles = (fields[name] for name in self.untyped)
-        columns: set[str] = set()
-        for role in roles:
-            columns.update([role] if isinstance(role, str) else role or ())
-        signature = fields.get("signature")
-        return infer_types(
-            files,
-            signature=None if signature is None else read_signature(signature),
-            dialect=fields["dialect"],
-            keep={*columns, *declared},
-        )
+        if "types" in type(self).model_fields and isinstance(values.get("types"), str):
+            values["types"] = by_column(values["types"])
+        super().__init__(**values)
 
     def config(self) -> dict[str, Any]:
         """Return all settings as JSON, with views of the hub replaced by the addresses they

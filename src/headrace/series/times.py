@@ -26,7 +26,7 @@ import polars as pl
 
 from headrace.arrays import F64, I64, Bools
 from headrace.errors import InputError, setting, setting_name
-from headrace.formats.dates import DAY_US, MISSING, moment
+from headrace.formats.dates import DAY_US, MISSING, moment, wall_to_utc
 from headrace.report.words import pluralise
 from headrace.series.arrays.axis import occurrences, slots_of
 from headrace.series.reasons import DUPLICATE_TIME, NONEXISTENT_TIME
@@ -98,8 +98,8 @@ def put_on_instants(settings: Series, observed: Observed) -> Observed:
 def _localize(settings: Series, zone: str, observed: Observed) -> Observed:
     known = np.flatnonzero(observed.times != MISSING)
     wall = observed.times[known]
-    instants = instants_of(wall, zone, "earliest")
-    later = instants_of(wall, zone, "latest")
+    instants = wall_to_utc(wall, zone, "earliest")
+    later = wall_to_utc(wall, zone, "latest")
     twice = instants != later
     skipped = instants == MISSING
     rule = settings.ambiguous_times
@@ -131,7 +131,7 @@ def _localize(settings: Series, zone: str, observed: Observed) -> Observed:
                 ),
             )
         if settings.nonexistent_times == "forward":
-            instants[skipped] = instants_of(wall[skipped] - DAY_US, zone, "latest") + DAY_US
+            instants[skipped] = wall_to_utc(wall[skipped] - DAY_US, zone, "latest") + DAY_US
             notes["nonexistent_times"] = count
         else:
             keep[known[skipped]] = False
@@ -157,15 +157,6 @@ def _is_second_time(wall: I64) -> Bools:
     return second
 
 
-def instants_of(wall: I64, zone: str, ambiguous: str) -> I64:
-    """Return the instants of wall-clock times, in microseconds; `MISSING` if the clocks skip
-    them.
-    """
-    local = pl.Series(wall).cast(pl.Datetime("us"))
-    zoned = local.dt.replace_time_zone(zone, ambiguous=ambiguous, non_existent="null")  # type: ignore[arg-type]
-    return np.array(zoned.dt.epoch("us").fill_null(MISSING).to_numpy(), np.int64)
-
-
 def wall_of(instants: I64, zone: str) -> I64:
     """Return the wall-clock times of a zone at these instants, in microseconds."""
     zoned = pl.Series(instants).cast(pl.Datetime("us", "UTC")).dt.convert_time_zone(zone)
@@ -176,14 +167,16 @@ def _snap(settings: Series, tolerance: int, observed: Observed) -> Observed:
     step = settings.step.micros
     times = observed.times
     known = times != MISSING
-    slots = (times + step // 2) // step * step
-    distance = np.abs(times - slots)
-    moved = known & (distance > 0) & (distance <= tolerance)
-    times = np.where(moved, slots, times)
+    distance = np.zeros(len(times), np.int64)
+    slots = (times[known] + step // 2) // step * step
+    distance[known] = np.abs(times[known] - slots)
+    moved = (distance > 0) & (distance <= tolerance)
+    times = times.copy()
+    times[moved] = slots[moved[known]]
     keep = np.ones(len(times), np.bool_)
     if settings.duplicate_times == "nearest":
         # Stable: of two equally near rows the first stays.
-        order = np.lexsort((np.where(known, distance, 0), times))
+        order = np.lexsort((distance, times))
         ascending = times[order]
         differs = ascending[1:] != ascending[:-1]
         keep[order[1:]] = differs | (ascending[1:] == MISSING)

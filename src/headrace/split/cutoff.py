@@ -107,36 +107,29 @@ def cutoffs(settings: TemporalSplit) -> list[Cutoff]:
     return cuts
 
 
-def to_utc(wall_us: I64, zone: str, *, twice: Literal["earliest", "latest"] = "earliest") -> I64:
-    """Convert wall-clock times of a zone to microseconds since 1970 UTC.
-
-    twice: which instant to choose for a time that happens twice. A time that clocks skip uses the
-    offset of the day before.
-    """
-    import numpy as np
-    import polars as pl
-
-    def converted(shift: int) -> pl.Series:
-        times = pl.Series(wall_us - shift).cast(pl.Datetime("us"))
-        zoned = times.dt.replace_time_zone(zone, ambiguous=twice, non_existent="null")
-        return zoned.dt.convert_time_zone("UTC").cast(pl.Int64) + shift
-
-    day = timedelta(days=1) // timedelta(microseconds=1)
-    utc = converted(0).fill_null(converted(day)).fill_null(pl.Series(wall_us))
-    return np.asarray(utc.to_numpy(), np.int64)
-
-
 def in_utc(
     micros: I64, wall: Bools, zone: str, *, twice: Literal["earliest", "latest"] = "earliest"
 ) -> I64:
-    """Convert the times that are wall-clock times of the zone to UTC.
+    """Convert the times that are wall-clock times of the zone to microseconds since 1970 UTC.
 
-    twice: as in `to_utc`.
+    micros: `MISSING` stays what it is. twice: which instant to choose for a time that happens
+    twice. A time that clocks skip uses the offset of the day before.
     """
+    from headrace.formats.dates import DAY_US, MISSING, wall_to_utc
+
+    wall = wall & (micros != MISSING)
     if zone == "UTC" or not wall.any():
         return micros
+    times = micros[wall]
+    instants = wall_to_utc(times, zone, twice)
+    skipped = instants == MISSING
+    if skipped.any():
+        day_before = times[skipped] - DAY_US
+        shifted = wall_to_utc(day_before, zone, twice)
+        shifted[shifted == MISSING] = day_before[shifted == MISSING]  # the zone skipped both days
+        instants[skipped] = shifted + DAY_US
     utc = micros.copy()
-    utc[wall] = to_utc(micros[wall], zone, twice=twice)
+    utc[wall] = instants
     return utc
 
 
@@ -201,7 +194,9 @@ class DateBins:
         """
         import numpy as np
 
-        bins = (micros - self.first_us) // self.width_us
+        from headrace.formats.dates import MISSING
+
+        bins = (micros[micros != MISSING] - self.first_us) // self.width_us
         return np.bincount(bins[(bins >= 0) & (bins < self.count)], minlength=self.count)
 
 

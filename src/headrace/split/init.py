@@ -6,7 +6,7 @@ Each guess comes with its reason and the alternatives. Counts cover only the row
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,7 +20,6 @@ from headrace.cli.init.look import (
     Column,
     Look,
     id_like,
-    inferred,
     known,
     look,
     named,
@@ -114,7 +113,7 @@ def split_sections(options: AskedSplit) -> tuple[list[Section], str]:
             " the seed decides which. Entities that validate may test, unless val_in_test is drop.",
             {"train_ratio": 0.9, "seed": 42, "val_in_test": Aside("drop")},
         ),
-        *_column_sections(sample, entity, () if options.types is None else (time.name, entity)),
+        *_column_sections(sample, entity),
         Section(
             "layout: a shard per source shard, or single: a file per split. format: same as the"
             " source, or e.g. parquet, which trains several times faster than text. lineage:"
@@ -164,7 +163,7 @@ def _random_sections(sample: Look, options: AskedSplit, rows: int) -> tuple[list
             " gets its share.",
             {"val_ratio": 0.1, "test_ratio": 0.1, "seed": 42, "stratify": Aside("COLUMN")},
         ),
-        *_column_sections(sample, by, () if options.types is None else (by,)),
+        *_column_sections(sample, by),
         Section(
             "layout: a shard per source shard, or single: a file per split. format: same as the"
             " source, or e.g. parquet, which trains several times faster than text.",
@@ -353,11 +352,8 @@ def _day(micros: int) -> str:
     return str(np.datetime64(int(micros), "us").astype("datetime64[D]"))
 
 
-def _column_sections(sample: Look, entity: str, keep: Sequence[str]) -> list[Section]:
-    """Propose types for text columns, texts that mean null, and columns that some files lack.
-
-    keep: columns that stay text if types are inferred from all rows; empty otherwise.
-    """
+def _column_sections(sample: Look, entity: str) -> list[Section]:
+    """Propose types for text columns, texts that mean null, and columns that some files lack."""
     sections = []
     partial = []
     for column in sample.columns.values():
@@ -370,8 +366,6 @@ def _column_sections(sample: Look, entity: str, keep: Sequence[str]) -> list[Sec
             " takes all of them."
         )
         sections.append(Section(words, {"schema_drift": "widen"}))
-    if keep and (typed := inferred(sample, keep)):
-        return [*sections, *typed]
     texts = sample.texts()
     # an empty column has no type
     numbers = {}
@@ -380,8 +374,8 @@ def _column_sections(sample: Look, entity: str, keep: Sequence[str]) -> list[Sec
         is_identifier = name == entity or id_like(name)  # stays text
         if column.content == "number" and column.missing < 1 and not is_identifier:
             numbers[name] = "float32"
-    if numbers and not keep:
-        words = "Text columns that hold numbers. Readers deliver declared columns as numbers."
+    if numbers:
+        words = "Text columns that hold numbers, which readers deliver as int64 or float64."
         sections.append(Section(words, {"types": Aside(numbers)}))
     if any(sample.holds(name, NULLS) for name in texts):
         sections.append(Section("Texts that mean missing.", {"dialect.null_values": list(NULLS)}))

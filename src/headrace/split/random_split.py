@@ -24,7 +24,6 @@ class RandomSplit(SplitSettings):
     """
 
     recipe_name: ClassVar[str] = "random_split"
-    untyped: ClassVar[Sequence[str]] = ("by", "label", "targets")
 
     by: str = Field(
         "rows",

@@ -16,11 +16,13 @@ from headrace.checks import nearest
 from headrace.errors import InputError, SettingsError, setting, setting_name
 from headrace.folds.settings import Rolling
 from headrace.formats.common_schema import join_shards, with_content
+from headrace.formats.evidence import Evidence
 from headrace.formats.partitions import partition_types
 from headrace.formats.registry import FORMATS, FileType
 from headrace.formats.shard import Shard
 from headrace.formats.source import read_signature, survey
-from headrace.formats.types import hint, shorten_list, type_named
+from headrace.formats.type_words import keeps_text
+from headrace.formats.types import column_types, hint, is_text, shorten_list
 from headrace.run.context import STAGE_DIRECTORY, RunContext, Task, TaskFiles
 from headrace.run.events import Note
 from headrace.run.prepare import Outcome
@@ -51,7 +53,14 @@ from headrace.split.rules import (
     clock_of,
     cutoff_on,
 )
-from headrace.split.scan import one_form, read_entities, scan_shard
+from headrace.split.scan import (
+    TYPES_THAT_FIT,
+    Scanner,
+    TypesScanner,
+    one_form,
+    read_entities,
+    scan_shard,
+)
 from headrace.split.settings import SplitSettings, TemporalSplit, compression_problem
 from headrace.split.write import join_split, output_schema, records_of, split_shard, word_of_output
 from headrace.storage import local
@@ -115,7 +124,9 @@ def _scan(
         if earlier is not None and shard.name in earlier.linked:
             known = earlier.scans[shard.name]
             return {"rows_in": known.rows_in, **known.extra}
-        scanners = []
+        scanners: list[Scanner] = []
+        if shard.dialect is not None and not keeps_text(settings.types):
+            scanners.append(TypesScanner(shard, [*settings.types], settings.dialect))
         for feature in features:
             scanner = feature.scanner(shard)
             if scanner is not None:
@@ -282,7 +293,26 @@ def _finish(
         directories=directories,
         metadata={**_metadata(plan, scans, parts, splits), **feature_metadata},
         dialect=settings.dialect.written,
+        texts=_types_of_texts(plan, scans),
     )
+
+
+def _types_of_texts(plan: SplitPlan, scans: Scans) -> dict[str, pa.DataType]:
+    """Return the types that all values of the columns of text fit, as streams deliver them."""
+    settings = plan.settings
+    evidence = Evidence()
+    for shard, receipt in zip(scans.shards, scans.receipts, strict=True):
+        words_of = receipt.extra.get(TYPES_THAT_FIT)
+        if words_of is not None:
+            evidence.join(words_of)
+        else:  # its columns have types of their own
+            evidence.leave_out(shard.schema.names)
+    types = evidence.types()
+    if settings.main_target is not None and not keeps_text(settings.types):
+        types[settings.main_target] = pa.float64()  # the text of numbers that were computed
+    stored = {field.name for field in plan.schema if is_text(field.type)}
+    declared = settings.types.keys()
+    return {name: types[name] for name in types if name in stored and name not in declared}
 
 
 def _counts(plan: SplitPlan, parts: Sequence[Receipt], splits: Sequence[str]) -> Counts:
@@ -345,7 +375,8 @@ def _survey(
         signature = None
     else:
         signature = read_signature(settings.signature)
-    types = partition_types(name for _, name in files)
+    declared = column_types(settings.types)
+    types = partition_types((name for _, name in files), declared)
     look = partial(survey, signature=signature, partitions=types, dialect=settings.dialect)
     shards = context.map([partial(look, path, name) for path, name in files])
     joined = join_shards(shards, settings.schema_drift)
@@ -455,7 +486,7 @@ def _output(settings: SplitSettings, source: SurveyedSource) -> Output:
         file_type=file_type,
         parquet_compression=codec,
         separator=separator,
-        types={name: type_named(word) for name, word in settings.types.items()},
+        types=column_types(settings.types),
     )
     _refuse_types(output, source.shards)
     return output

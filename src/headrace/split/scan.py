@@ -36,9 +36,12 @@ from headrace.formats.dates import (
     parse_dates,
     time_setting,
 )
+from headrace.formats.dialect import TextDialect
+from headrace.formats.evidence import Evidence
 from headrace.formats.shard import Chunk, Shard
 from headrace.formats.source import read_chunks
 from headrace.formats.text_columns import MEANS_MISSING, as_text, nulled
+from headrace.formats.types import is_text
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles, read_arrow
 from headrace.split.allocate import Hashes, hash_entities, hash_rows, in_order
 from headrace.split.cutoff import Cutoff, cutoffs
@@ -47,6 +50,7 @@ from headrace.split.settings import SplitSettings, TemporalSplit
 
 NULL_ENTITY = -1
 NO_REASON = 255  # more than the number of any reason
+TYPES_THAT_FIT = "types_that_fit"  # in receipts
 _MIXED = frozenset({"iso", "iso_zoned"})  # forms that time_format="iso" allows together
 _MISSING_TEXTS = text_array(sorted(MEANS_MISSING))
 _TEXTS_AT_ONCE = 1 << 20
@@ -112,6 +116,26 @@ class Scanner:
 
     def finish(self, files: TaskFiles, number: int, rows: pa.Table) -> None:
         """Write files of the feature. rows: as pass 1 writes them."""
+
+
+class TypesScanner(Scanner):
+    """Find the types that all values of the text columns of a shard fit, which streams deliver."""
+
+    def __init__(self, shard: Shard, declared: Collection[str], dialect: TextDialect) -> None:
+        self._names = []
+        for field in shard.schema:
+            if is_text(field.type) and field.name not in shard.partition:
+                self._names.append(field.name)
+        self._evidence = Evidence(dialect)
+        self._evidence.leave_out(declared)
+
+    def scan(self, chunk: Chunk, table: pa.Table, times: Dates) -> None:  # noqa: ARG002 - as in Scanner
+        """Look at all values that may not be text alone."""
+        self._evidence.add(chunk.table(self._evidence.undecided(self._names)))
+
+    def result(self) -> dict[str, Any]:
+        """Return the words of types that fit, by column."""
+        return {TYPES_THAT_FIT: {name: list(words) for name, words in self._evidence.words.items()}}
 
 
 def scan_file(number: int, content: Literal["rows", "entities", "strata"]) -> str:

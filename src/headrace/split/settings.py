@@ -14,7 +14,7 @@ from headrace.errors import InputError, setting, setting_name
 from headrace.folds.settings import Folds, GroupKFold, Rolling
 from headrace.formats.dialect import DialectSetting, dialect_field
 from headrace.formats.registry import FORMATS
-from headrace.formats.type_words import TypeWords
+from headrace.formats.type_words import ALL_COLUMNS, TypeWords
 from headrace.near import LEAST_NEAR
 from headrace.run.settings import RecipeSettings
 from headrace.settings import Duplicates, Names, known_duration
@@ -131,8 +131,8 @@ class SplitSettings(RecipeSettings):
         default_factory=dict,
         json_schema_extra=COLUMNS,
         description=(
-            "Types of text columns, e.g. distance=int32, for Parquet and streams; infer: the "
-            "types that hold all values."
+            "Types of text columns, e.g. distance=int32, for Parquet and streams; text: all stay "
+            "text. Default: streams deliver the types that every value fits."
         ),
     )
     dialect: DialectSetting = dialect_field(COLUMNS)
@@ -224,7 +224,7 @@ class SplitSettings(RecipeSettings):
             **self.roles(),
             "stratify": () if self.strata is None else (self.strata,),
             "label": () if self.label is None else (self.label,),
-            "types": tuple(self.types),
+            "types": tuple(name for name in self.types if name != ALL_COLUMNS),
             "targets": self.targets or (),
             "content": self.content,
         }
@@ -414,7 +414,6 @@ class TemporalSplit(SplitSettings):
     """
 
     recipe_name: ClassVar[str] = "temporal_split"
-    untyped: ClassVar[Sequence[str]] = ("time", "entity", "label", "targets", "known_at")
 
     time: str = Field(
         min_length=1, json_schema_extra=COLUMNS, description="Column of the time of a row."

@@ -33,12 +33,6 @@ Tokenizer = Annotated[
         help="tokenizer.json, its directory, or ORG/NAME; lengths are estimated unless given."
     ),
 ]
-Types = Annotated[
-    Literal["infer"] | None,
-    unless_given(
-        help="infer: read all rows and write the types that hold every value of the text columns."
-    ),
-]
 
 
 @dataclass(frozen=True)
@@ -106,7 +100,6 @@ class AskedSplit:
             help="The cutoff; about a fifth of the rows becomes the test split unless given."
         ),
     ] = None
-    types: Types = None
 
 
 @dataclass(frozen=True)
@@ -179,7 +172,6 @@ class AskedRewrite:
         typer.Argument(help="A prepared dataset, or plain shards: files, directories, globs."),
     ]
     out: Out
-    types: Types = None
 
 
 def _names(texts: list[str] | None) -> list[str]:

@@ -7,22 +7,19 @@ other way to store them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 
 from headrace.checks import nearest
-from headrace.cli.init.commented import Section
 from headrace.cli.init.times import NUMBERS, is_typed_time, time_format
 from headrace.dataset.tables import with_paths
 from headrace.errors import SettingsError
-from headrace.formats.common_schema import infer_types
-from headrace.formats.dialect import TextDialect
 from headrace.formats.listing import list_files
 from headrace.formats.partitions import partition_types
 from headrace.formats.source import read_chunks, survey
@@ -132,24 +129,6 @@ def look_of(
             parts.setdefault(name, []).append(table[name])
     columns = {name: _column(name, of_column) for name, of_column in parts.items()}
     return Look(source, root, files, size, tables, columns)
-
-
-def inferred(seen: Look, keep: Collection[str] = ()) -> list[Section]:
-    """Infer the types of the source's text columns from all rows. keep: columns that stay text."""
-    nulls = NULLS if any(seen.holds(name, NULLS) for name in seen.texts()) else ()
-    files = [(seen.root / name, name) for name in seen.names]
-    types = infer_types(files, dialect=TextDialect(null_values=nulls), keep=keep)
-    if not types:
-        return []
-    words = (
-        "Types that hold every value; all rows were read. Columns that are not listed stay text."
-    )
-    if nulls:
-        words += " null_values are the texts that mean missing."
-    settings: dict[str, Any] = {"types": types}
-    if nulls:
-        settings["dialect.null_values"] = list(nulls)
-    return [Section(words, settings)]
 
 
 def evenly(count: int, most: int) -> list[int]:

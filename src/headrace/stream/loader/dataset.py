@@ -18,7 +18,7 @@ from headrace.dataset.indexed import IndexedDataset, ReadBlock, Verify
 from headrace.dataset.local_shards import FileCache, stored_bytes
 from headrace.dataset.manifest import Manifest, in_usual_order
 from headrace.dataset.open import FinishedRun, Fold, find_run, is_prepared
-from headrace.dataset.plain import open_plain
+from headrace.dataset.plain import DeclaredTypes, open_plain
 from headrace.dataset.split_rows import SplitRows
 from headrace.dataset.tables import with_paths
 from headrace.errors import InputError, SettingsError, setting, setting_name
@@ -379,7 +379,7 @@ def open_dataset(  # noqa: PLR0913 - the arguments are settings
     path: str | Path | Sequence[str | Path] | Any,
     *,
     run: str | None = None,
-    types: Mapping[str, str] | None = None,
+    types: DeclaredTypes = None,
     dialect: TextDialect | Mapping[str, Any] | str = PLAIN,
     schema_drift: Drift = "error",
     cache_dir: str | Path | None = None,
@@ -402,8 +402,9 @@ def open_dataset(  # noqa: PLR0913 - the arguments are settings
     opens as itself. cache_dir: where the index is kept and mapped by all processes; None:
     ~/.cache/headrace.
     on_progress: called with (files examined, files) while the index is made.
-    types: of columns of plain CSV and TSV files, e.g. {"price": "float32"}, which are text
-    otherwise. dialect: how those are written; see `TextDialect`, or a mapping of its fields.
+    types: for plain CSV and TSV files, types of columns, e.g. {"price": "float32"}, or "text" for
+    all of them; the others are numbers, dates or times if every value in all files is one, else
+    text. dialect: how those are written; see `TextDialect`, or a mapping of its fields.
     schema_drift: plain shards with different schemas; "widen": columns are matched by name, absent
     ones are null, and each has the smallest type that loses nothing. The log lists how they differ.
     Raises `InputError` if there is nothing to open, `CorruptShard` if a manifest or index is
@@ -441,7 +442,7 @@ def open_dataset(  # noqa: PLR0913 - the arguments are settings
                 raise InputError(
                     f"holds no finished run, and {error.args[0]}", path=root, remedy=error.remedy
                 )
-            return Dataset(FinishedRun(*find_run(root, run)), cache_dir=cache_path)
+            return Dataset(FinishedRun(*find_run(root, run), texts="typed"), cache_dir=cache_path)
         if local and not root.exists() and not any(sign in str(path) for sign in "*?["):
             raise InputError(
                 "no such file or directory",
