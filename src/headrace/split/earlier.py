@@ -13,7 +13,7 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import partial
+from functools import cached_property, partial
 from math import floor
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,7 @@ from headrace.split.allocate import (
     hash_entities,
     hash_null_entity,
     hash_rows,
+    in_order,
 )
 from headrace.split.cutoff import DateBins
 from headrace.split.random_split import RandomSplit
@@ -71,11 +72,19 @@ class Groups:
     @classmethod
     def of(cls, hashes: Hashes, code: U8) -> Groups:
         """Return each group once, ascending by hash, with the first of its splits."""
-        order = np.lexsort((code, hashes.low, hashes.high))
-        high, low, code = hashes.high[order], hashes.low[order], code[order]
-        new = np.ones(len(order), np.bool_)
+        order, high = in_order(hashes.high)
+        low = hashes.low[order]
+        code = code[order]
+        same_high = high[1:] == high[:-1]
+        if (same_high & (low[1:] != low[:-1])).any():  # two groups share 64 bits
+            order = np.lexsort((low, high))
+            high, low, code = high[order], low[order], code[order]
+        new = np.ones(len(high), np.bool_)
         new[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
-        return cls(Hashes(high[new], low[new]), code[new])
+        starts = np.flatnonzero(new)
+        if len(starts):
+            code = np.minimum.reduceat(code, starts)
+        return cls(Hashes(high[starts], low[starts]), code)
 
     @classmethod
     def joined(cls, parts: Sequence[Groups]) -> Groups:
@@ -124,7 +133,7 @@ class EarlierRun:
         """The columns that rows are drawn by; empty if groups are."""
         return tuple(self.run.manifest.metadata.get("drawn", {}).get("columns", ()))
 
-    @property
+    @cached_property
     def known(self) -> Groups:
         """All groups that the run, or one before it, has in a split."""
         return Groups.joined([self.gone, *self.groups.values()])
