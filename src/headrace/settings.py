@@ -28,6 +28,19 @@ def _as_tuple(value: object) -> object:
 
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
+
+
+def _one_or_two(value: object) -> object:
+    columns = _as_tuple(value)
+    if not isinstance(columns, tuple):
+        return value
+    if len(columns) == 1:
+        return columns[0]
+    return columns
+
+
+# the column of the time, or those of the date and the clock
+TimeColumns = Annotated[str | tuple[str, str], BeforeValidator(_one_or_two)]
 # what becomes of rows with the same content
 Duplicates = Literal["group", "drop", "count", "allow"]
 

@@ -419,3 +419,64 @@ def test_memory_of_decoding_is_that_of_a_piece(
     assert np.array_equal(
         opened["all"].to_arrow()["id"].to_pylist(), world.expected["id"].to_pylist()
     )
+
+
+def clocks(how: str) -> tuple[str, str, dict[str, Any]]:
+    """Return a day, a clock and the dialect of their form."""
+    if how == "iso":
+        return "2020-{month:02}-05", "12:{minute:02}", {}
+    return "05.{month:02}.2020", "12:{minute:02}:30", {"time_format": "%d.%m.%Y %H:%M:%S"}
+
+
+@pytest.mark.parametrize("how", ["iso", "german"])
+def test_a_date_and_a_clock_in_two_columns_are_one_time(how: str, tmp_path: Path) -> None:
+    day, clock, dialect = clocks(how)
+    lines = ["id,date,clock,x"]
+    for row in range(120):
+        form = {"month": 1 + row % 12, "minute": row % 60}
+        lines.append(f"e{row // 2},{day.format(**form)},{clock.format(**form)},{row}")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/part-0.csv").write_text("\n".join([*lines, "e1,,12:00,0"]) + "\n")
+    asked: dict[str, Any] = {
+        "source": tmp_path / "in",
+        "time": ["date", "clock"],
+        "entity": "id",
+        "split_date": "2020-07-05T12:30",
+        "dialect": dialect,
+    }
+
+    with raised(InputError, row=121, column="date and clock"):
+        headrace.prepare(headrace.TemporalSplit(**asked), tmp_path / "out")
+    prepared = headrace.prepare(headrace.TemporalSplit(**asked, bad_rows="drop"), tmp_path / "out")
+    tested = set(headrace.open(tmp_path / "out")["test"].to_arrow()["x"].to_pylist())
+
+    late = {str(row) for row in range(120) if (1 + row % 12, 5, 12, row % 60) >= (7, 5, 12, 30)}
+    assert tested
+    assert tested <= late
+    assert prepared.manifest.dropped["null_time"] == 1
+    assert not headrace.verify(tmp_path / "out").problems
+    assert headrace.find_leaks(headrace.open(tmp_path / "out")).periods[0].unread == 0
+
+
+def test_series_join_a_date_and_a_clock(tmp_path: Path) -> None:
+    lines = ["Tag;Uhr;Last"]
+    lines += [f"{1 + hour // 24:02}.01.2020;{hour % 24:02}:00;{hour},5" for hour in range(24 * 30)]
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.csv").write_bytes(("\n".join(lines) + "\n").encode("utf-16"))
+    settings = headrace.Series(
+        source=tmp_path / "in",
+        time=["Tag", "Uhr"],
+        target="Last",
+        min_train_years=0,
+        dialect={"encoding": "utf-16", "decimal": ",", "time_format": "%d.%m.%Y %H:%M"},
+    )
+    prepared = headrace.prepare(settings, tmp_path / "out")
+
+    assert prepared.manifest.metadata["frequency"] == "1h"
+    assert not headrace.verify(tmp_path / "out").problems
+
+
+@pytest.mark.parametrize("time", [["date", "date"], ["date", ""], ["a", "b", "c"], ["date", "id"]])
+def test_columns_that_are_no_time_are_refused(time: list[str]) -> None:
+    with pytest.raises(SettingsError):
+        headrace.TemporalSplit(source="in", time=time, entity="id", split_date="2020-07-05")

@@ -227,8 +227,8 @@ def test_a_refused_change_changes_nothing(act, fields):
         ({"dataframe": pa.table(COLUMNS), "number_type": "half"}, {"remedy": "float32"}),
         ({"dataframe": pa.table(COLUMNS), "bad_numbers": "zero"}, {"remedy": "error"}),
         (
-            {"dataframe": pa.table(COLUMNS), "dialect": {"null_values": "NA"}},
-            {"setting": "null_values", "value": "NA"},
+            {"dataframe": pa.table(COLUMNS), "dialect": {"decimal": "x"}},
+            {"setting": "decimal"},
         ),
     ],
 )

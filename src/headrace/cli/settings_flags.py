@@ -348,6 +348,8 @@ def flag_form(field: FieldInfo) -> FlagForm:
         annotation = inner[0]
     if origin is Literal:
         return FlagForm("text", tuple(map(str, inner)))
+    if origin in (Union, types.UnionType) and any(get_origin(part) is tuple for part in inner):
+        return FlagForm("names")  # one, or several
     if origin is tuple:  # lists of models are written as YAML
         return FlagForm("yaml" if hasattr(inner[0], "model_fields") else "names")
     if origin is not None and issubclass(origin, Mapping):

@@ -41,11 +41,13 @@ def roles_of(dataset: IndexedDataset) -> dict[str, Any]:
     settings = find_object(path)
     if settings is None:
         return {}
-    named = {name: settings.get(name) for name in ("time", "entity", "label", "time_format")}
+    named = {name: settings.get(name) for name in ("time", "entity", "label")}
     with interpreting(path):
+        dialect = dialect_of(settings.get("dialect") or {})
+        named["time_format"] = next(iter(dialect.time_format), None)
         roles: dict[str, Any] = {
             "targets": tuple(settings.get("targets") or ()),
-            "null_values": dialect_of(settings.get("dialect") or {}).null_values,
+            "null_values": dialect.null_values,
             "label_horizon": settings.get("label_horizon"),
             "cutoff_us": manifest.metadata.get("cutoff_us"),
         }
@@ -54,6 +56,8 @@ def roles_of(dataset: IndexedDataset) -> dict[str, Any]:
         # Settings name columns of the source, which packed rows no longer have.
         if isinstance(name, str) and (role == "time_format" or name in dataset.schema.names):
             roles[role] = name
+        if role == "time" and isinstance(name, list) and set(name) <= {*dataset.schema.names}:
+            roles[role] = tuple(name)
     return roles
 
 

@@ -193,6 +193,17 @@ def nulled(column: pa.ChunkedArray, null_values: Sequence[str]) -> pa.ChunkedArr
     return pc.if_else(absent, pa.scalar(None, column.type), column)
 
 
+def joined_time(columns: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
+    """Return the column of a time; of a date and a clock, their texts with a blank between them.
+
+    Null where either is.
+    """
+    if len(columns) == 1:
+        return columns[0]
+    texts = [column.cast(pa.large_string()) for column in columns]
+    return pc.binary_join_element_wise(*texts, pa.scalar(" ", pa.large_string()))
+
+
 def typed(
     table: pa.Table,
     types: Mapping[str, pa.DataType],

@@ -207,7 +207,7 @@ def _sections_of_odd_rows(
         nulls = list(NULLS)
         dialect = {**settings.get("dialect", {}), "null_values": nulls}
         settings = {**settings, "dialect": dialect}
-        sections.append(Section("Texts that mean missing.", {"dialect.null_values": nulls}))
+        sections.append(Section("Texts that mean missing.", {"dialect": {"null_values": nulls}}))
     dropped = _try(seen, Histories(**settings, bad_rows="drop"))
     if dropped.rows:
         examples = []
@@ -294,7 +294,7 @@ def _find_time(seen: Look, chosen: str | None, free: Sequence[str]) -> Proposal:
                 " value counts."
             )
         declared = (
-            {} if forms.forms in ((), ("iso",)) else {"dialect.time_format": list(forms.forms)}
+            {} if forms.forms in ((), ("iso",)) else {"dialect": {"time_format": list(forms.forms)}}
         )
         return {"time": name, **declared}, f"{words} {forms.doubt}".strip()
     if chosen is not None:

@@ -177,9 +177,9 @@ def _type_sections(seen: Look) -> list[Section]:
     if any(seen.holds(name, NULLS) for name in types):
         section.words += " Texts that mean missing in these columns are null_values."
         if complete:
-            section.settings["dialect.null_values"] = list(NULLS)
+            section.settings["dialect"] = {"null_values": list(NULLS)}
         else:
-            section.settings["dialect.null_values"] = Aside(list(NULLS))
+            section.settings["dialect"] = Aside({"null_values": list(NULLS)})
     return [section]
 
 

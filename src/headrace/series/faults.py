@@ -158,7 +158,7 @@ def _role_faults(settings: Series) -> Iterator[str]:
             f"{setting_name('past_features')} and {setting_name('future_features')} both have"
             f" {name!r}; choose one"
         )
-    roles = [settings.time, *_value_columns(settings)]
+    roles = [settings.time_column, *_value_columns(settings)]
     if not settings.entity_is_file:
         roles.append(settings.entity)
     for name in sorted(roles):
@@ -187,7 +187,9 @@ def _column_faults(settings: Series) -> Iterator[str]:
         if part not in CALENDAR:
             yield f"{setting_name('calendar')} has {part!r}; give some of {', '.join(CALENDAR)}"
     calendar = settings.calendar_columns
-    if len(set(calendar)) < len(calendar) or not {*names, settings.time}.isdisjoint(calendar):
+    if len(set(calendar)) < len(calendar) or not {*names, settings.time_column}.isdisjoint(
+        calendar
+    ):
         yield (
             f"{setting_name('calendar')} makes {', '.join(calendar)}, and one exists already;"
             " rename the other"

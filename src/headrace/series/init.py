@@ -23,6 +23,7 @@ from headrace.cli.init.asked import AskedSeries
 from headrace.cli.init.commented import Aside, Section, settings_of
 from headrace.cli.init.look import (
     FILES,
+    NULLS,
     ROWS,
     Look,
     evenly,
@@ -225,12 +226,10 @@ def _tables(options: AskedSeries) -> _SeriesDraft:
     target = known(options.target, data.columns, "target")
     entity = _choose_entity(options, data, time)
     draft = _SeriesDraft({"source": options.source, **reader})
-    if commas:
-        draft.settings["dialect.decimal"] = ","
     draft.settings |= {"entity": entity, "time": time}
-    form = _time_form(draft, data, time)
-    if form not in (None, "iso"):
-        draft.settings["dialect.time_format"] = form
+    dialect = _dialect(data, _time_form(draft, data, time), commas)
+    if dialect:
+        draft.settings["dialect"] = dialect
     if options.time_zone is not None:
         draft.settings["time_zone"] = options.time_zone
     features = [known(name, data.columns, "features") for name in options.feature_names]
@@ -257,6 +256,21 @@ def _tables(options: AskedSeries) -> _SeriesDraft:
         draft.settings["min_train_years"] = 0.0
         draft.seen["min_train_years"] = "Steps are counted, so years mean nothing."
     return draft
+
+
+def _dialect(data: Look, form: str | None, commas: Sequence[str]) -> dict[str, Any]:
+    """Return the parts of the dialect that these tables need.
+
+    form: of the time. commas: columns of numbers with decimal commas.
+    """
+    dialect: dict[str, Any] = {}
+    if commas:
+        dialect["decimal"] = ","
+    if form not in (None, "iso"):
+        dialect["time_format"] = form
+    if any(data.holds(name, NULLS) for name in data.texts()):
+        dialect["null_values"] = list(NULLS)
+    return dialect
 
 
 def _holds_decimal_commas(data: Look, name: str) -> bool:
@@ -576,7 +590,7 @@ def _rows(settings: Series, data: Look) -> pl.DataFrame:
     names = settings.columns
     parts = []
     for name, table in data.tables:
-        if len(table) and {settings.time, *names} <= set(table.column_names):
+        if len(table) and {settings.time_column, *names} <= set(table.column_names):
             parsed = parse(settings, names, table, 0, name)
             times = parsed.times
             values = parsed.values

@@ -32,7 +32,7 @@ from headrace.series.arrays.axis import CALENDAR, Frequency, calendar_names
 from headrace.series.division import Division, read_names
 from headrace.series.faults import MASK_SUFFIX, find_faults
 from headrace.series.pipelines.settings import Preprocessing, Resolved
-from headrace.settings import Duplicates, Names, known_duration, never_groups
+from headrace.settings import Duplicates, Names, TimeColumns, known_duration, never_groups
 from headrace.storage.settings import LocalPath, Places
 
 if TYPE_CHECKING:
@@ -184,7 +184,14 @@ class Series(RecipeSettings):
             " by the file without its extension."
         ),
     )
-    time: str = _column("date", min_length=1, description="Column of the time.")
+    time: TimeColumns = Field(
+        "date",
+        json_schema_extra={"panel": "Columns and times", "flag": "repeated"},
+        description=(
+            "Column of the time; or two, of its date and its time of day, which are read as one"
+            " with a blank between them, under the name of the first."
+        ),
+    )
     time_zone: Annotated[str | None, AfterValidator(_known_zone)] = _column(
         None,
         description=(
@@ -527,6 +534,13 @@ class Series(RecipeSettings):
     def rewritten_text(self) -> bool:
         """Whether CSV files are stripped of comments before they are read."""
         return self.comment is not None
+
+    @property
+    def time_column(self) -> str:
+        """The column of the time; of a date and a clock that are joined, that of the date."""
+        if isinstance(self.time, str):
+            return self.time
+        return self.time[0]
 
     @property
     def time_forms(self) -> tuple[str, ...]:

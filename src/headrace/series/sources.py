@@ -40,6 +40,7 @@ from headrace.formats.shard import column_name
 from headrace.formats.source import read_chunks, survey
 from headrace.formats.text_columns import (
     as_text,
+    joined_time,
     null_setting,
     nulled,
     number_remedy,
@@ -416,7 +417,7 @@ def _rows_of_file(
     values: list[F64] = []
     bad_time = None
     first_row = 0
-    for table in tables(settings, path, name, [settings.time, *columns], types):
+    for table in tables(settings, path, name, [settings.time_column, *columns], types):
         parsed = parse(settings, columns, table, first_row, str(path))
         if parsed.unread:
             raise unread_value(settings, table, parsed.unread, first_row).at(path=path)
@@ -448,11 +449,33 @@ def tables(
     partitions: types of columns in file names.
     Raises `InputError` if a column is absent.
     """
+    if isinstance(settings.time, str) or (columns is not None and settings.time[0] not in columns):
+        yield from _raw_tables(settings, path, name, columns, partitions)
+        return
+    day, clock = settings.time
+    wanted = None
+    if columns is not None:
+        wanted = list(dict.fromkeys([*columns, clock]))
+    for table in _raw_tables(settings, path, name, wanted, partitions):
+        _present(settings, path, [day, clock], table.column_names)
+        times = joined_time([nulled(table[each], ("",)) for each in (day, clock)])
+        joined = table.set_column(table.column_names.index(day), day, times)
+        yield joined.drop_columns([clock]) if columns is None else joined.select(list(columns))
+
+
+def _raw_tables(
+    settings: Series,
+    path: Path,
+    name: str,
+    columns: Sequence[str] | None,
+    partitions: Mapping[str, pa.DataType],
+) -> Iterator[pa.Table]:
+    """Yield columns as they are in the file; otherwise as `tables`."""
     if settings.reader == "xarray" and columns is not None:
         for table in grids.grid_tables(path, columns, settings.optional_columns):
             yield _select(settings, path, table, columns)
     elif settings.reader == "grdc":
-        yield _select(settings, path, text.grdc_table(path, settings.time), columns)
+        yield _select(settings, path, text.grdc_table(path, settings.time_column), columns)
     else:
         yield from _file_tables(settings, path, name, columns, partitions)
 
@@ -659,7 +682,7 @@ def times_of(settings: Series, table: pa.Table, first_row: int) -> I64:
 
     Raises `InputError` for instants if local times are expected.
     """
-    column = nulled(table[settings.time], ("",))
+    column = nulled(table[settings.time_column], ("",))
     formats: Sequence[str] = settings.time_forms
     if pa.types.is_timestamp(column.type):  # its type defines the unit
         formats = ["auto"]
@@ -672,7 +695,7 @@ def times_of(settings: Series, table: pa.Table, first_row: int) -> I64:
                 raise InputError(
                     "it has a zone of its own",
                     row=first_row + row + 1,
-                    column=settings.time,
+                    column=settings.time_column,
                     value=str(column[row]),
                     remedy=(
                         f"leave {setting_name('time_zone')} out, which is for times without one"
@@ -683,7 +706,7 @@ def times_of(settings: Series, table: pa.Table, first_row: int) -> I64:
 
 def unread_time(settings: Series, table: pa.Table, row: int, first_row: int) -> InputError:
     """Return the error of a row that has no time."""
-    value = table[settings.time][row].as_py()
+    value = table[settings.time_column][row].as_py()
     if value is None or value == "":
         value = None
         why = "missing"
@@ -698,7 +721,7 @@ def unread_time(settings: Series, table: pa.Table, row: int, first_row: int) -> 
     return InputError(
         why,
         row=first_row + row + 1,
-        column=settings.time,
+        column=settings.time_column,
         value=value,
         remedy=f"{remedy}, or give {setting('bad_rows', 'drop')}",
     )

@@ -107,7 +107,7 @@ class _SpreadShard:
         if settings.requested_entities is not None:
             requested = pa.array(settings.requested_entities, pa.large_string())
         read = 0
-        names = [key, settings.time, *settings.columns]
+        names = [key, settings.time_column, *settings.columns]
         for table in tables(settings, self.path, self.name, names, self.types):
             # null_values apply to values only: an entity may be called NA
             entities = as_text(table[key], (), key, self.path)
@@ -171,14 +171,14 @@ class _SpreadShard:
         read = 0
         for table in tables(settings, path, self.name, None, self.types):
             names = table.column_names
-            if settings.time not in names:
+            if settings.time_column not in names:
                 raise InputError(
                     f"the file has only {', '.join(names[:12])}",
                     path=path,
-                    column=settings.time,
+                    column=settings.time_column,
                     remedy=f"correct {setting_name('time')}",
                 )
-            names = [name for name in names if name != settings.time]
+            names = [name for name in names if name != settings.time_column]
             if settings.requested_entities is not None:
                 names = sorted(set(names).intersection(settings.requested_entities))
             times = times_of(settings, table, read)

@@ -164,7 +164,7 @@ def with_metadata(schema: pa.Schema, settings: Series) -> pa.Schema:
         "frequency": settings.step.word,
         "days": list(settings.step.days or ()),
         "entity": settings.entity_column,
-        "time": settings.time,
+        "time": settings.time_column,
     }
     return schema.with_metadata({METADATA: canonical_json(metadata)})
 
@@ -173,7 +173,7 @@ def readable_schema(settings: Series) -> pa.Schema:
     """Return the schema of the Parquet files: entity, time, scaled columns without nulls; a missing
     value is NaN.
     """
-    types = {settings.entity_column: pa.string(), settings.time: pa.timestamp("us")}
+    types = {settings.entity_column: pa.string(), settings.time_column: pa.timestamp("us")}
     types |= dict.fromkeys(settings.stored_columns, pa.float32())
     schema = pa.schema([pa.field(name, dtype, nullable=False) for name, dtype in types.items()])
     return with_metadata(schema, settings)

@@ -42,7 +42,7 @@ def check_units(settings: TemporalSplit, scans: Scans) -> None:
         raise InputError(
             "is written in ten digits, an hour as YYYYMMDDHH and also seconds since 1970",
             path=dated[0][1].path,
-            column=settings.time,
+            column=settings.time_name,
             remedy=(f"give {time_setting('%Y%m%d%H', 'epoch_s')}"),
         )
     first: dict[str, Shard] = {}
@@ -56,7 +56,7 @@ def check_units(settings: TemporalSplit, scans: Scans) -> None:
         raise InputError(
             f"holds numbers in two units: {listed}",
             path=next(iter(first.values())).path,
-            column=settings.time,
+            column=settings.time_name,
             remedy="write one unit throughout, or split the files of each separately",
         )
     if first and settings.time_format not in first and dated:
@@ -68,7 +68,7 @@ def check_units(settings: TemporalSplit, scans: Scans) -> None:
                 f"holds numbers of the size of {unit}, which as {settings.time_format} run from"
                 f" {moment(first_us)} to {moment(last_us)}",
                 path=shard.path,
-                column=settings.time,
+                column=settings.time_name,
                 remedy=f"give {time_setting(unit)}",
             )
 

@@ -289,8 +289,10 @@ def _class_chart(names: Mapping[int, str], counts: Mapping[str, I64]) -> Chart:
 
 def _numeric_features(data: RunFacts) -> list[str]:
     """Name the columns of numbers that have no role of their own."""
-    roles = {data.config.get(role) for role in ("time", "entity", "label")}
-    roles |= {"source_shard", "source_row"}
+    roles = {"source_shard", "source_row"}
+    for role in ("time", "entity", "label"):
+        named = data.config.get(role)
+        roles |= set(named) if isinstance(named, list) else {named}
     names = []
     for field in data.run.split_index(data.splits[0]).schema:
         numeric = pa.types.is_integer(field.type) or pa.types.is_floating(field.type)

@@ -20,7 +20,7 @@ from headrace.split.verify import times_of
 def _keys(run: FinishedRun) -> tuple[Sequence[str], Callable[[pa.Table], I64]]:
     """Return the dates of rows in microseconds, on the clock of the index."""
     settings = settings_of(run)
-    return [*filter(None, [settings.time_column])], lambda table: times_of(run, settings, table)[1]
+    return [*settings.time_columns], lambda table: times_of(run, settings, table)[1]
 
 
 def _count(run: FinishedRun, keys: I64) -> I64:

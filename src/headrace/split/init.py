@@ -222,7 +222,7 @@ def _time(sample: Look, options: AskedSplit) -> tuple[Column, Section]:
     )
     section.settings["time"] = best.name
     if best.time_format not in (None, "iso"):
-        section.settings["dialect.time_format"] = best.time_format
+        section.settings["dialect"] = {"time_format": best.time_format}
     if best.missing:
         section.settings["bad_rows"] = "drop"
     section.settings["time_zone"] = Aside("UTC")
@@ -378,5 +378,7 @@ def _column_sections(sample: Look, entity: str) -> list[Section]:
         words = "Text columns that hold numbers, which readers deliver as int64 or float64."
         sections.append(Section(words, {"types": Aside(numbers)}))
     if any(sample.holds(name, NULLS) for name in texts):
-        sections.append(Section("Texts that mean missing.", {"dialect.null_values": list(NULLS)}))
+        sections.append(
+            Section("Texts that mean missing.", {"dialect": {"null_values": list(NULLS)}})
+        )
     return sections

@@ -147,7 +147,7 @@ def _plan(output: Output, scans: Scans, features: Sequence[Feature]) -> SplitPla
     clock: Clock = "utc"
     bins = DateBins(0, 1, 1)
     if isinstance(settings, TemporalSplit):
-        clock = clock_of(one_form(_forms(scans), settings.time_format, settings.time))
+        clock = clock_of(one_form(_forms(scans), settings.time_format, settings.time_name))
         cutoff_us = 0
         if settings.split_date is not None:
             advice.check_units(settings, scans)

@@ -40,7 +40,7 @@ from headrace.formats.dialect import TextDialect
 from headrace.formats.evidence import Evidence
 from headrace.formats.shard import Chunk, Shard
 from headrace.formats.source import read_chunks
-from headrace.formats.text_columns import MEANS_MISSING, as_text, nulled
+from headrace.formats.text_columns import MEANS_MISSING, as_text, joined_time, nulled
 from headrace.formats.types import is_text
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles, read_arrow
 from headrace.split.allocate import Hashes, hash_entities, hash_rows, in_order
@@ -231,7 +231,7 @@ class _ShardScan:
         if self.in_time is not None:
             self.cutoffs = cutoffs(self.in_time)
             self.reach_us = max(self.in_time.reaches_us().values(), default=0)
-        needed = [*filter(None, (settings.time_column, settings.entity_column))]
+        needed = [*settings.time_columns, *filter(None, [settings.entity_column])]
         for scanner in scanners:
             needed += scanner.columns
         self.columns = [name for name in dict.fromkeys(needed) if name in shard.schema.names]
@@ -279,8 +279,11 @@ class _ShardScan:
             self.instant.append(times.instant)
 
     def _times(self, settings: TemporalSplit, table: pa.Table, first_row: int) -> Dates:
-        name = settings.time
-        column = nulled(column_of(table, name), ("", *settings.dialect.null_values))
+        name = settings.time_name
+        nulls = ("", *settings.dialect.null_values)
+        column = joined_time(
+            [nulled(column_of(table, each), nulls) for each in settings.time_columns]
+        )
         times = parse_dates(column, settings.time_format)
         self.forms |= times.forms
         check_forms(self.forms, settings.time_format, self.shard.path, name)

@@ -17,7 +17,7 @@ from headrace.formats.registry import FORMATS
 from headrace.formats.type_words import ALL_COLUMNS, TypeWords
 from headrace.near import LEAST_NEAR
 from headrace.run.settings import RecipeSettings
-from headrace.settings import Duplicates, Names, known_duration
+from headrace.settings import Duplicates, Names, TimeColumns, known_duration
 from headrace.split.cutoff import Cutoff, cutoffs
 from headrace.split.reasons import Reason
 from headrace.storage.settings import LocalPath, Places, RunPath
@@ -163,9 +163,11 @@ class SplitSettings(RecipeSettings):
     )
 
     @property
-    def time_column(self) -> str | None:
-        """The column of the time of a row; None if rows are split without one."""
-        return None
+    def time_columns(self) -> tuple[str, ...]:
+        """The column of the time of a row, or those of date and clock; none if rows are split
+        without time.
+        """
+        return ()
 
     @property
     def entity_column(self) -> str | None:
@@ -292,7 +294,7 @@ class SplitSettings(RecipeSettings):
         """
         from headrace.formats.content import content_columns
 
-        roles = {self.time_column, self.entity_column, self.label, *(self.targets or ())}
+        roles = {*self.time_columns, self.entity_column, self.label, *(self.targets or ())}
         return self.content or content_columns(columns, roles)
 
     def _check_output(self) -> None:
@@ -415,8 +417,12 @@ class TemporalSplit(SplitSettings):
 
     recipe_name: ClassVar[str] = "temporal_split"
 
-    time: str = Field(
-        min_length=1, json_schema_extra=COLUMNS, description="Column of the time of a row."
+    time: TimeColumns = Field(
+        json_schema_extra={**COLUMNS, "flag": "repeated"},
+        description=(
+            "Column of the time of a row; or two, of its date and its time of day, which are read"
+            " as one with a blank between them."
+        ),
     )
     entity: str | None = Field(
         None,
@@ -543,10 +549,14 @@ class TemporalSplit(SplitSettings):
             )
         if self.entity is None:
             self._check_without_entity()
-        if self.time == self.entity:
+        if self.entity in self.time_columns:
             raise ValueError(
-                f"{setting_name('time')} and {setting_name('entity')} are both {self.time!r}; they"
-                " must differ"
+                f"{setting_name('time')} and {setting_name('entity')} are both {self.entity!r};"
+                " they must differ"
+            )
+        if not all(self.time_columns) or len(set(self.time_columns)) < len(self.time_columns):
+            raise ValueError(
+                f"{setting_name('time')} is {self.time!r}; name one column, or two different ones"
             )
         self._check_output()
         self._check_known_at()
@@ -571,10 +581,10 @@ class TemporalSplit(SplitSettings):
             )
 
     def _check_known_at(self) -> None:
-        if self.time in self.known_at:
+        if not set(self.time_columns).isdisjoint(self.known_at):
             raise ValueError(
-                f"{setting_name('known_at')} names {self.time!r}, the time, which cannot lie before"
-                " itself; name the columns of joined values"
+                f"{setting_name('known_at')} names {self.time_name!r}, the time, which cannot lie"
+                " before itself; name the columns of joined values"
             )
         name = self._not_default({"known_equal": "late", "known_late": "error"})
         if name is not None and not self.known_at:
@@ -603,7 +613,7 @@ class TemporalSplit(SplitSettings):
                 f"{setting_name(name)} is {getattr(self, name)!r}, and folds of entities have no"
                 " val; leave it out"
             )
-        if folds.stratify in (self.time, self.entity):
+        if folds.stratify in (*self.time_columns, self.entity):
             raise ValueError(
                 f"{setting_name('folds')} stratify by {folds.stratify!r}, the time or the entity;"
                 " name a column of classes"
@@ -627,9 +637,16 @@ class TemporalSplit(SplitSettings):
             )
 
     @property
-    def time_column(self) -> str:
-        """The column of the time of a row."""
+    def time_columns(self) -> tuple[str, ...]:
+        """The column of the time of a row, or those of date and clock."""
+        if isinstance(self.time, str):
+            return (self.time,)
         return self.time
+
+    @property
+    def time_name(self) -> str:
+        """The columns of the time, for messages."""
+        return " and ".join(self.time_columns)
 
     @property
     def entity_column(self) -> str | None:
@@ -649,7 +666,7 @@ class TemporalSplit(SplitSettings):
     def roles(self) -> dict[str, Sequence[str]]:
         """Return the columns that decide where a row goes, by their role."""
         return {
-            "time": (self.time,),
+            "time": self.time_columns,
             "entity": () if self.entity is None else (self.entity,),
             "known_at": self.known_at,
         }

@@ -37,7 +37,7 @@ from headrace.errors import HeadraceError
 from headrace.folds.settings import Rolling
 from headrace.formats.content import NOTHING, Repeated, row_digests
 from headrace.formats.dates import MISSING, Dates, parse_dates
-from headrace.formats.text_columns import as_text, nulled
+from headrace.formats.text_columns import as_text, joined_time, nulled
 from headrace.split.allocate import (
     EntitySet,
     Hashes,
@@ -256,7 +256,7 @@ class _SplitOutput:
         """Compare the dates with those that the manifest counts, unless one is already reported by
         `side`.
         """
-        if side.problem is not None or self.settings.time_column is None:
+        if side.problem is not None or not self.settings.time_columns:
             return []
         recorded = self.run.manifest.metadata["dates"]["rows"]
         problem = None
@@ -278,7 +278,7 @@ class _SplitOutput:
         if settings.known_equal == "keep":
             when = "at or before"
         names = ", ".join(settings.known_at)
-        detail = f"in {self.rows():,} rows {names} lies {when} {settings.time}"
+        detail = f"in {self.rows():,} rows {names} lies {when} {settings.time_name}"
         return [Check("known before the row", detail, self.problem(_KNOWN))]
 
 
@@ -289,9 +289,9 @@ def times_of(run: FinishedRun, settings: SplitSettings, table: pa.Table) -> tupl
     if not isinstance(settings, TemporalSplit):
         dates = untimed(table.num_rows)
         return dates, dates.micros
-    dates = parse_dates(
-        nulled(table[settings.time], ("", *settings.dialect.null_values)), settings.time_format
-    )
+    nulls = ("", *settings.dialect.null_values)
+    column = joined_time([nulled(table[name], nulls) for name in settings.time_columns])
+    dates = parse_dates(column, settings.time_format)
     if run.manifest.metadata["date_form"] != "iso_mixed":
         return dates, dates.micros
     return dates, in_utc(dates.micros, ~dates.instant, settings.time_zone)
@@ -306,7 +306,7 @@ def checks_of(run: FinishedRun, settings: SplitSettings, workers: int) -> list[C
     """Check the laws that these settings ask for."""
     metadata = run.manifest.metadata
     bins = DateBins(0, 1, 1)
-    if settings.time_column is not None:
+    if settings.time_columns:
         bins = DateBins.recorded(metadata["dates"])
     drawn = tuple(metadata.get("drawn", {}).get("columns", ()))
     output = _SplitOutput(run, settings, bins, workers, drawn)

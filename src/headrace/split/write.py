@@ -100,7 +100,7 @@ def split_shard(
     scanned = read_scan(files.run, number, alike=plan.near is not None)
     codes = classify(scanned, plan)
     keys = key_micros(scanned, plan)
-    in_time = plan.settings.time_column is not None
+    in_time = bool(plan.settings.time_columns)
     copies = copies_bytes(plan.output, shard) and scanned.sizes is not None
     batches = _Pieces(plan, shard, scanned, copies)
     row = 0
@@ -146,7 +146,7 @@ def _facts(
     """Return what the receipt of a shard records."""
     counts = np.bincount(codes, minlength=len(plan.codes))
     counted = {name: int(counts[code]) for name, code in plan.codes.items()}
-    dated = plan.settings.splits if plan.settings.time_column is not None else ()
+    dated = plan.settings.splits if plan.settings.time_columns else ()
     if dated and plan.settings.folds is not None:
         dated = tuple(written)
     dates = {}
@@ -444,7 +444,7 @@ def _join_rows(
                     )
                     first_row = block["first_row"]
                     part_keys = keys[first_row : first_row + block["rows"]]
-                    in_time = plan.settings.time_column is not None
+                    in_time = bool(plan.settings.time_columns)
                     writer.append(table, part_keys if in_time else None)
         written = writer.finish()
         files.finished(writer.path, target, written)

@@ -277,6 +277,7 @@ def test_categories_that_change_in_time_are_places_in_their_list(
                 tmp_path / "in",
                 tmp_path / "few",
                 frequency="1d",
+                dialect={"null_values": "NA"},
                 **asked | {"categories": {"kind": ["dry", missing]}},
             )
     assert series(

@@ -145,8 +145,15 @@ def test_a_missing_static_value_is_never_a_zero(tmp_path: Path) -> None:
     table = statics(tmp_path / "static.csv", ["a,1,10", "b,2,NA", "c,6,40"])
 
     with raised(headrace.InputError, remedy="complete the static files, or give"):
-        series(source, tmp_path / "out", static=table, **STATIC)
-    dropped = series(source, tmp_path / "out", static=table, missing_static="drop_entity", **STATIC)
+        series(source, tmp_path / "out", static=table, dialect={"null_values": "NA"}, **STATIC)
+    dropped = series(
+        source,
+        tmp_path / "out",
+        static=table,
+        missing_static="drop_entity",
+        dialect={"null_values": "NA"},
+        **STATIC,
+    )
     mean = series(
         source,
         tmp_path / "out",

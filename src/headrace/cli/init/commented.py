@@ -10,7 +10,6 @@ from typing import Any
 import yaml
 
 _WIDTH = 112
-_PART = "dialect."
 
 
 @dataclass
@@ -33,30 +32,26 @@ class Aside:
 
 
 def with_dialect(sections: Sequence[Section]) -> list[Section]:
-    """Join the settings dialect.NAME of all sections to one setting, in the first section that has
-    one.
-
-    A proposed one stays a comment, beside those that are set.
+    """Join the parts of `dialect` of all sections in the first one that has any; a proposed part is
+    shown with those that are set.
     """
-    found: dict[str, Any] = {}
+    parts: dict[str, Any] = {}
     for section in sections:
-        found |= {name: value for name, value in section.settings.items() if _PART in name}
-    proposed = any(isinstance(value, Aside) for value in found.values())
-    parts = {}
-    for name, value in found.items():
-        if (proposed and not isinstance(value, Aside)) or not proposed:
-            parts[name.removeprefix(_PART)] = value
+        value = section.settings.get("dialect")
+        if isinstance(value, dict):
+            parts |= value
     result = []
+    written = False
     for section in sections:
-        settings = {name: value for name, value in section.settings.items() if _PART not in name}
-        own = section.settings.keys() & found.keys()
-        if parts and own and any(name.removeprefix(_PART) in parts for name in own):
-            settings["dialect"] = parts
-            parts = {}
-        asides = {name: found[name] for name in own if isinstance(found[name], Aside)}
-        if asides:
-            values = {name.removeprefix(_PART): aside.value for name, aside in asides.items()}
-            settings["dialect"] = Aside(values)
+        settings = dict(section.settings)
+        value = settings.get("dialect")
+        if isinstance(value, Aside):
+            settings["dialect"] = Aside(parts | value.value)
+        elif value is not None:
+            del settings["dialect"]
+            if not written:
+                settings["dialect"] = parts
+            written = True
         result.append(Section(section.words, settings))
     return result
 

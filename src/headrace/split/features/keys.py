@@ -29,10 +29,10 @@ class Keys(Feature):
         super().__init__(output, shards)
         rules = []
         self.filled = []
-        if self.settings.time_column is not None:
+        if self.settings.time_columns:
             rules.append(DropRule.of_scan(Reason.UNREADABLE_TIME))
             rules.append(DropRule(Reason.NULL_TIME, lambda rows: rows.time_us == MISSING))
-            self.filled.append(self.settings.time_column)
+            self.filled += self.settings.time_columns
         rules.append(DropRule(Reason.NULL_ENTITY, _lacks_entity))
         self.rules = rules
         if self.settings.entity_column is not None and self.settings.null_entity != "own":

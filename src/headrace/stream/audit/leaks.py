@@ -32,7 +32,7 @@ from headrace.engine.local import default_workers
 from headrace.errors import InputError, SettingsError, setting
 from headrace.formats.content import NOTHING, content_columns, row_digests
 from headrace.formats.dates import MISSING, parse_dates
-from headrace.formats.text_columns import as_text, nulled
+from headrace.formats.text_columns import as_text, joined_time, nulled
 from headrace.near.stages import check_near
 from headrace.recipe import recipe_of_run
 from headrace.stream.audit.near import (
@@ -368,8 +368,18 @@ def _digest_units(
 
 def _features(dataset: Dataset, roles: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the columns that are no time, entity, label or target."""
-    others = {roles.get(role) for role in ("time", "entity", "label")}
-    return content_columns(dataset.schema.names, {*others, *roles.get("targets", ())})
+    others = {roles.get(role) for role in ("entity", "label")}
+    times = _columns_of(roles.get("time"))
+    return content_columns(dataset.schema.names, {*others, *times, *roles.get("targets", ())})
+
+
+def _columns_of(role: str | tuple[str, ...] | None) -> tuple[str, ...]:
+    """Return the columns of a role: one, several of a time, or none."""
+    if role is None:
+        return ()
+    if isinstance(role, str):
+        return (role,)
+    return role
 
 
 def _roles(
@@ -381,7 +391,11 @@ def _roles(
     """
     names = dataset.schema.names
     roles = roles_of(dataset) | {role: name for role, name in requested.items() if name}
-    columns = [(role, roles.get(role)) for role in ("entity", "label", "time")]
+    columns = [
+        (role, name)
+        for role in ("entity", "label", "time")
+        for name in _columns_of(roles.get(role))
+    ]
     for role, name in (*columns, *(("content", name_) for name_ in content)):
         if name is not None and name not in names:
             raise SettingsError(
@@ -608,7 +622,10 @@ def _dated(splits: Sequence[SplitBlocks], roles: Mapping[str, Any]) -> dict[str,
 
     def read(table: pa.Table) -> pl.DataFrame:
         def micros(role: str) -> I64:
-            values = nulled(table[columns[role]], ("", *null_values))
+            nulls = ("", *null_values)
+            values = joined_time(
+                [nulled(table[name], nulls) for name in _columns_of(columns[role])]
+            )
             return parse_dates(values, roles.get("time_format", "auto")).micros
 
         begin = micros("time")
@@ -623,7 +640,7 @@ def _dated(splits: Sequence[SplitBlocks], roles: Mapping[str, Any]) -> dict[str,
         return pl.DataFrame({"entity": entity, "begin": begin, "end": end})
 
     empty = pl.DataFrame(schema={"entity": pl.UInt64, "begin": pl.Int64, "end": pl.Int64})
-    names = list(columns.values())
+    names = [name for role in columns.values() for name in _columns_of(role)]
     return {split.name: pl.concat([empty, *split.map(names, read)]) for split in splits}
 
 
