@@ -187,6 +187,7 @@ def _camels(options: AskedSeries, root: Path) -> _SeriesDraft:
     settings = {
         "source": options.source,
         "reader": "camels_us",
+        "dialect": {"null_values": list(NULLS)},  # of the attributes
         "forcing": "daymet" if "daymet" in products else products[0],
         "target": known(options.target or "qobs", (*FLOW, *FORCING), "target"),
         "features": features,

@@ -153,7 +153,7 @@ class EarlierRun:
 
     def bins(self, bins: DateBins) -> DateBins:
         """Return bins that hold all rows, and whose borders are borders of the earlier ones."""
-        if not self.linked or self.settings.time_column is None:
+        if not self.linked or not self.settings.time_columns:
             return bins
         earlier = DateBins.recorded(self.run.manifest.metadata["dates"])
         last_us = max(bins.first_us + bins.width_us * bins.count, _end(earlier))
@@ -168,7 +168,7 @@ class EarlierRun:
         """Return what the receipt of a shard that is taken over records."""
         part = self.parts[name]
         dates = {}
-        if self.settings.time_column is not None:
+        if self.settings.time_columns:
             earlier = DateBins.recorded(self.run.manifest.metadata["dates"])
             for split, counts in part.extra["dates"].items():
                 starts = earlier.first_us + earlier.width_us * np.arange(len(counts))

@@ -175,6 +175,7 @@ def camels(out: Path, forcing: str, **more) -> Prepared:
         "entities": f"@{CAMELS / '4_basins_test_set.txt'}",
         "static": CAMELS / "camels_attributes_v2.0",
         "static_entity": "gauge_id",
+        "dialect": {"null_values": "NA"},
         "static_features": ("elev_mean", "slope_mean", "area_gages2", "root_depth_50"),
         "min_train_years": 1,
     }

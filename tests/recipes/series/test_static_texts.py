@@ -247,6 +247,7 @@ def test_geology_of_camels_us(tmp_path: Path) -> None:
             features=("prcp", "tmax"),
             entities=f"@{CAMELS / '4_basins_test_set.txt'}",
             static=str(CAMELS / "camels_attributes_v2.0"),
+            dialect={"null_values": "NA"},
             static_entity="gauge_id",
             static_features=("elev_mean", "geol_1st_class"),
             min_train_years=1,
