@@ -32,7 +32,7 @@ from headrace.series.clean import clean as clean_entity
 from headrace.series.division import THREE_SPLITS
 from headrace.series.pipelines.frames import as_given, as_polars, check_column
 from headrace.series.settings import Series
-from headrace.series.sources import parse, unread_value
+from headrace.series.sources import parse, unread_value, with_one_time
 from headrace.series.store import calendar_rows
 from headrace.series.times import Observed, put_on_instants
 from headrace.series.windows.store import Columns, EntityTable, Matrices, SeriesStore
@@ -137,11 +137,11 @@ def _read(frame: Any, settings: Series) -> tuple[dict[str, Observed], Series]:
     table = as_polars(frame)
     key = settings.entity_column
     is_one_entity = settings.entity_is_file and key not in table.columns
-    for name in (settings.time, *settings.columns):
+    for name in (*settings.time_columns, *settings.columns):
         check_column(table, name)
     if not is_one_entity:
         check_column(table, key)
-    rows = table.to_arrow()
+    rows = with_one_time(settings, table.to_arrow())
     names = pl.Series([""] * len(table), dtype=pl.String)
     if not is_one_entity:
         names = pl.Series(as_text(rows[key], (), key), dtype=pl.String)
@@ -169,7 +169,7 @@ def _read(frame: Any, settings: Series) -> tuple[dict[str, Observed], Series]:
         if unread:
             bad_time = InputError(
                 f"{pluralise(unread, 'row has', 'rows have')} no time that can be read",
-                column=settings.time,
+                column=settings.time_column,
                 remedy=f"correct it, or give {setting('bad_rows', 'drop')}",
             )
         observed[name] = Observed(times, parsed.values[group], bad_time)
@@ -202,7 +202,7 @@ def _clean(observed: Mapping[str, Observed], settings: Series) -> Iterator[tuple
 
 
 def _table(settings: Series, entity: str, cleaned: Cleaned) -> pl.DataFrame:
-    times = pl.Series(settings.time, cleaned.axis.times()).cast(pl.Datetime("us"))
+    times = pl.Series(settings.time_column, cleaned.axis.times()).cast(pl.Datetime("us"))
     columns = [pl.Series(settings.entity_column, [entity] * len(times)), times]
     masks = cleaned.filled.T[len(settings.columns) - len(settings.mask_columns) :]
     values = [*cleaned.values.T, *calendar_rows(settings, cleaned.axis).T, *masks]

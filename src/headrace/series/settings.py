@@ -536,11 +536,16 @@ class Series(RecipeSettings):
         return self.comment is not None
 
     @property
+    def time_columns(self) -> tuple[str, ...]:
+        """The column of the time, or those of date and clock."""
+        if isinstance(self.time, str):
+            return (self.time,)
+        return self.time
+
+    @property
     def time_column(self) -> str:
         """The column of the time; of a date and a clock that are joined, that of the date."""
-        if isinstance(self.time, str):
-            return self.time
-        return self.time[0]
+        return self.time_columns[0]
 
     @property
     def time_forms(self) -> tuple[str, ...]:

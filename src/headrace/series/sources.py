@@ -458,9 +458,17 @@ def tables(
         wanted = list(dict.fromkeys([*columns, clock]))
     for table in _raw_tables(settings, path, name, wanted, partitions):
         _present(settings, path, [day, clock], table.column_names)
-        times = joined_time([nulled(table[each], ("",)) for each in (day, clock)])
-        joined = table.set_column(table.column_names.index(day), day, times)
+        joined = with_one_time(settings, table)
         yield joined.drop_columns([clock]) if columns is None else joined.select(list(columns))
+
+
+def with_one_time(settings: Series, table: pa.Table) -> pa.Table:
+    """Join a date and a clock of two columns, in that of the date."""
+    if len(settings.time_columns) == 1:
+        return table
+    day = settings.time_column
+    times = joined_time([nulled(table[name], ("",)) for name in settings.time_columns])
+    return table.set_column(table.column_names.index(day), day, times)
 
 
 def _raw_tables(

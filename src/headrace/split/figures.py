@@ -289,7 +289,7 @@ def _class_chart(names: Mapping[int, str], counts: Mapping[str, I64]) -> Chart:
 
 def _numeric_features(data: RunFacts) -> list[str]:
     """Name the columns of numbers that have no role of their own."""
-    roles = {"source_shard", "source_row"}
+    roles: set[object] = {"source_shard", "source_row"}
     for role in ("time", "entity", "label"):
         named = data.config.get(role)
         roles |= set(named) if isinstance(named, list) else {named}
