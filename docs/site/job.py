@@ -20,7 +20,7 @@ if CHECKPOINT.exists():
     trained = saved["trained"]
 if rank == 0:
     print(
-        f"{ranks} ranks, {len(trained):,} rows trained before, {len(stream)} steps to go",
+        f"{ranks} ranks, {len(trained):,} rows trained before, {stream.remaining} steps to go",
         flush=True,
     )
 

@@ -93,7 +93,7 @@ def train_on_worker(config: dict[str, Any]) -> None:
         resumed = [*saved["resumed"], (first, len(seen))]
     for epoch in range(first, EPOCHS):
         stream.set_epoch(epoch)  # what a loaded state left of it, else all of it
-        steps = len(stream)
+        steps = stream.remaining
         for step, batch in enumerate(stream, start=1):
             loss = one_step(model, optimiser, batch)
             seen = torch.cat([seen, gather(batch["row_id"][batch["valid"]])])

@@ -89,7 +89,9 @@ def read_ranks(loaders, steps=None):
     for loader in loaders:
         given = iter(loader)
         own = (
-            list(given) if steps is None else [next(given) for _ in range(min(steps, len(loader)))]
+            list(given)
+            if steps is None
+            else [next(given) for _ in range(min(steps, loader.remaining))]
         )
         rows.append([batch["row"][batch.get("valid", slice(None))].tolist() for batch in own])
     states = [loader.state_dict() for loader in loaders]

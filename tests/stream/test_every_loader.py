@@ -188,7 +188,7 @@ def test_a_stopped_epoch_goes_on_exactly_on_any_ranks(sources, name):
         for each in going_on:
             each.load_state_dict(states[0])
             assert each.partial_epoch
-        left = len(going_on[0])
+        left = going_on[0].remaining
         rest = global_batches(source, going_on)
 
         assert left == len(rest)

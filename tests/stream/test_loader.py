@@ -189,8 +189,8 @@ def test_len_is_of_what_is_left():
     (other,) = loaders()
     other.load_state_dict(loader.state_dict())
 
-    assert len(other) == len(list(other)) == 13
-    assert len(other) == 13
+    assert (len(other), other.remaining, len(list(other))) == (16, 13, 13)
+    assert (len(other), other.remaining) == (16, 0)
 
 
 def test_a_state_of_an_epochs_end_leaves_nothing_of_it():
@@ -200,7 +200,7 @@ def test_a_state_of_an_epochs_end_leaves_nothing_of_it():
     other.load_state_dict(loader.state_dict())
     other.set_epoch(0)
 
-    assert (len(other), sequence(other)) == (0, [])
+    assert (other.remaining, sequence(other)) == (0, [])
     assert sequence(other) == sequence(loader)
     assert other.epoch == loader.epoch == 1
 

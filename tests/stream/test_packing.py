@@ -135,7 +135,7 @@ def test_prefix_and_resumed_suffix_are_the_uninterrupted_pass(path, stop):
     later = packed(path)
     later.load_state_dict(state)
 
-    assert len(whole) - stop == len(later)
+    assert (len(whole), len(whole) - stop) == (len(later), later.remaining)
     assert whole == prefix + [sequences_of(batch) for batch in later]
     assert 40 == len(whole)  # the stops are spread over it
 
@@ -430,7 +430,7 @@ def test_a_resume_between_workers_goes_on_with_the_worker_whose_turn_it_is(path,
     later = in_workers(path, workers=3)
     later.load_state_dict(state)
 
-    assert 40 < len(whole) == stop + len(later)
+    assert 40 < len(whole) == len(later) == stop + later.remaining
     assert whole[stop:] == received(later)
     assert stop + 1 == later.state_after(1)["batches"]
 

@@ -13,6 +13,7 @@ from torch_cases import ROWS, dataset_of
 from wrapper_cases import Wrapped, stream_of
 
 from headrace.errors import SettingsError
+from headrace.stream.ranks.topology import Topology
 from raised import raised
 
 EVERY = list(range(sum(ROWS)))
@@ -85,3 +86,36 @@ def test_integers_of_numpy_are_integers() -> None:
     for wrong in (np.float64(5), np.bool_(True), True, np.arange(2), "5"):  # fmt: skip
         with raised(SettingsError, setting="batch_size"):
             stream_of(batch_size=wrong)
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_the_length_is_that_of_the_epoch_at_every_step(workers: int) -> None:
+    whole = len(list(dataset_of(0)))
+    for stop in range(whole + 1):
+        dataset = dataset_of(workers)
+        loader = dataset.data_loader(method="fork")
+        batches = iter(loader)
+        for _ in range(stop):
+            next(batches)
+        assert (len(dataset), len(loader), dataset.remaining) == (whole, whole, whole - stop)
+        resumed = dataset_of(workers)
+        resumed.load_state_dict(json.loads(json.dumps(dataset.state_dict())))
+        del batches
+        assert (len(resumed), resumed.remaining) == (whole, whole - stop)
+        resumed.set_epoch(resumed.epoch)
+        assert (len(resumed), resumed.remaining) == (whole, whole - stop)
+        resumed.set_epoch(resumed.epoch + 1)
+        assert (len(resumed), resumed.remaining) == (whole, whole)
+
+
+def test_batches_taken_are_kept_over_changes_of_ranks_and_batch_sizes() -> None:
+    taken, state = 0, None
+    for ranks, batch_size in ((2, 5), (3, 4), (1, 7), (2, 3)):
+        topology = Topology(rank=0, world_size=ranks)
+        stream = dataset_of(0, batch_size=batch_size, topology=topology, remainder="pad")
+        if state is not None:
+            stream.load_state_dict(state)
+        left = stream.current.steps
+        assert (len(stream), stream.remaining) == (taken + left, left)
+        state = stream.state_after(3)
+        taken += 3

@@ -431,7 +431,7 @@ class PipelineIterableDataset(StreamingDataset):
         left = left_after(
             self.plan(), batches, batch_size=batch_size, workers=num_workers, piece_rows=piece_rows
         )
-        return current.start.at(left).to_dict()
+        return current.start.at(left, batches=0).to_dict()
 
     # diagnostics
 

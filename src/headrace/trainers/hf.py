@@ -61,7 +61,8 @@ class SplitLoader:
         self._inputs_of = inputs_of
 
     def __len__(self) -> int:
-        return len(self.stream)
+        """Return the batches of a pass: the mixin has the Trainer count from where it begins."""
+        return self.stream.current.steps or 0
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next pass this epoch, or what a loaded state left of it."""
@@ -100,7 +101,7 @@ class HeadraceCallback(TrainerCallback, ExportableState):  # type: ignore[misc] 
         self._stepped = stream.delivered_count
         if stream.partial_epoch:  # the Trainer counts from where this run began
             epoch_steps = stream.passes.full(stream.current).steps or 1
-            state.epoch = stream.epoch + 1 - (len(stream) - stream.delivered_count) / epoch_steps
+            state.epoch = stream.epoch + 1 - stream.remaining / epoch_steps
 
     def state(self) -> dict[str, Any]:
         """Return what the Trainer writes into the checkpoint."""
@@ -174,7 +175,7 @@ class HeadraceTrainerMixin(_Trainer):  # type: ignore[misc]
         self._check(stream, self._train_batch_size, "per_device_train_batch_size")
         if self._resumed is not None:
             stream.load_state_dict(self._resumed["stream"])
-            if not len(stream):
+            if not stream.remaining:
                 stream.set_epoch(stream.epoch + 1)
         return self._loader(stream)
 
@@ -310,7 +311,7 @@ class HeadraceTrainerMixin(_Trainer):  # type: ignore[misc]
             epochs=args.num_train_epochs,
             most=args.max_steps,
         )
-        batches = len(stream)
+        batches = len(dataloader)
         updates = _updates(batches, args.gradient_accumulation_steps)
         return epochs, updates, examples, samples, batch_rows, batches, steps
 

@@ -163,7 +163,8 @@ class PackingPasses:
             self.options.batch_size,
         ):
             return replace(saved, delivered=state.batches)
-        return self._of(self.rows.at(rows.start.at(saved.left_after(state.batches))))
+        left = saved.left_after(state.batches)
+        return self._of(self.rows.at(rows.start.at(left, batches=state.batches)))
 
     def _of(self, rows: RowPass) -> PackingPass:
         return PackingPass(self, rows, self.topology.world_size, self.options.batch_size)
@@ -187,6 +188,10 @@ class PackingPass:
     @property
     def epoch(self) -> int:
         return self.rows.epoch
+
+    @property
+    def taken(self) -> int:
+        return self.rows.taken + self.delivered
 
     @property
     def is_partial(self) -> bool:

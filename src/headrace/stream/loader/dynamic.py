@@ -451,7 +451,8 @@ class DynamicPass(RowPass):
         """
         if self.claims is None or not batches:
             return self.start.to_dict(_KIND)
-        return self.start.at(self.claims.left_over(batches, self.start.remaining)).to_dict(_KIND)
+        left = self.claims.left_over(batches, self.start.remaining)
+        return self.start.at(left, batches=batches).to_dict(_KIND)
 
     def rows_after(self, batches: int) -> int:
         if self.claims is None:

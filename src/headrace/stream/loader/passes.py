@@ -82,6 +82,12 @@ class Pass(Protocol):
         """Batches that each rank receives, the same for all; None if not known yet."""
 
     @property
+    def taken(self) -> int:
+        """Batches that each rank took of the epoch before this pass, on any ranks and in any batch
+        sizes.
+        """
+
+    @property
     def is_partial(self) -> bool:
         """True if part of the epoch was received before."""
 
@@ -143,6 +149,10 @@ class RowPass:
     @property
     def epoch(self) -> int:
         return self.start.epoch
+
+    @property
+    def taken(self) -> int:
+        return self.start.taken
 
     @property
     def is_partial(self) -> bool:
@@ -344,7 +354,7 @@ class RowPasses:
     def full(self, of: Pass) -> RowPass:
         assert isinstance(of, RowPass)
         # keeps the changes of order that its ranks made
-        return self.at(replace(of.start, position=0, holes=()))
+        return self.at(of.start.whole())
 
     def resume(self, values: Mapping[str, Any]) -> RowPass:
         """Resume from a saved state; if these ranks do not divide its groups, use new lanes from
@@ -356,7 +366,7 @@ class RowPasses:
         """Return the order of a state's epoch; the last one is cached, because building it costs
         O(blocks).
         """
-        key = replace(state, position=0, holes=())
+        key = state.whole()
         if self._order is None or self._order[0] != key:
             self._order = key, order_of_state(self.of_epoch(state.epoch), state)
         return self._order[1]

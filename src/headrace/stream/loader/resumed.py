@@ -48,7 +48,6 @@ class CountedLoader(Generic[Stream]):
     def __init__(self, stream: Stream, trainer: Trainer | None) -> None:
         self.stream = stream
         self._trainer: Any = trainer  # Any: its type lacks the batch counters and overfit_batches
-        self._before = 0
         self._loaded_epoch = -1
         self._first: int | None = None  # the epoch of the first pass; None: the trainer's
         self._loaded_ended = self._begun = False
@@ -58,7 +57,7 @@ class CountedLoader(Generic[Stream]):
         """Return the number of batches of the current epoch, including those before a stop; the
         same on every rank.
         """
-        return self._earlier + len(self.stream)
+        return len(self.stream)
 
     @property
     def batches(self) -> int:
@@ -149,16 +148,13 @@ class CountedLoader(Generic[Stream]):
         """Record that the stream is at the position `saved`; Lightning also counts the batches
         before it.
         """
-        self._loaded_epoch = self.stream.epoch
-        self._before = saved["batches"]
         self._loaded_ended = saved["ended"]
+        self._loaded_epoch = self.stream.epoch
         self._first = self._loaded_epoch + self._loaded_ended
 
     @property
     def _earlier(self) -> int:
-        if self.stream.epoch == self._loaded_epoch:
-            return self._before
-        return 0
+        return self.stream.current.taken
 
 
 Loader = TypeVar("Loader", bound=CountedLoader[Any])

@@ -228,9 +228,22 @@ class StreamLoader:
         return CacheCounts()
 
     def __len__(self) -> int:
-        """Return the number of batches of the whole current pass: a full epoch, or what a loaded
-        state left of one.
+        """Return the number of batches of the current epoch: those taken before a loaded state, and
+        those of the pass.
+
+        Loops compare it with all that they did of the epoch. See `remaining`.
         """
+        return self._present.taken + self._steps()
+
+    @property
+    def remaining(self) -> int:
+        """Batches that the loop has not received yet of the current pass.
+
+        Raises `TypeError` with distribution="dynamic".
+        """
+        return self._steps() - self.delivered_count
+
+    def _steps(self) -> int:
         confirm(self.topology)
         if self._present.steps is None:
             raise TypeError(

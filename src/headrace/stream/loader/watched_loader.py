@@ -63,9 +63,9 @@ class WatchedLoader(DataLoader[Batch]):
         return stats
 
     def __len__(self) -> int:
-        """Return the number of batches of the next pass.
+        """Return the number of batches of the epoch of the next pass; see `StreamLoader.__len__`.
 
-        torch's own method would warn when a later pass, of a whole epoch, is longer.
+        torch's own method would warn when a later epoch is longer.
         """
         return len(self._source)
 
@@ -82,7 +82,7 @@ class WatchedLoader(DataLoader[Batch]):
         if self.num_workers:  # the dataset now knows whether the loop is watched
             begun.append(self._begin())
             batches = self._started(batches, begun)
-        return told_to_accelerate(batches, steps=len(self))
+        return told_to_accelerate(batches, steps=self._source.current.steps)
 
     def _started(
         self, batches: Iterator[Batch], begun: list[GuardedWorkers]

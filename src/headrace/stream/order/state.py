@@ -19,7 +19,7 @@ from headrace.stream.order.epoch import OrderSettings, settings_of
 from headrace.stream.order.remaining import Remainder, Remaining, advance, count_steps
 from headrace.stream.order.shard_partition import ShardPartition
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 COUNTED = "counted stream"
 MOST_CHANGES = 64  # every question to an order is put to each of its parts
 _KIND = "stream"
@@ -57,6 +57,8 @@ class StreamState:
     pass_number, chunk: if an epoch is a chunk of the rows, which chunk of which pass over all of
     them. balance: if rows of like cost share steps, the rows of a global batch, and the number of
     tokens at which a sequence's attention costs as much as everything else, see `balance`.
+    taken: batches that each rank took of the epoch, which the position does not tell once ranks or
+    batch sizes changed.
     """
 
     split: str
@@ -76,6 +78,7 @@ class StreamState:
     pass_number: int | None = None
     chunk: int | None = None
     balance: tuple[int, int] | None = None
+    taken: int = 0
 
     @property
     def order_settings(self) -> OrderSettings:
@@ -87,9 +90,20 @@ class StreamState:
         """The positions that nobody has received yet."""
         return Remaining.of(self.rows, position=self.position, holes=self.holes)
 
-    def at(self, remaining: Remaining) -> StreamState:
-        """Return a state of the same order with these positions remaining."""
-        return replace(self, position=remaining.position, holes=remaining.holes)
+    def at(self, remaining: Remaining, *, batches: int) -> StreamState:
+        """Return a state of the same order with these positions remaining, after so many more
+        batches.
+        """
+        return replace(
+            self,
+            position=remaining.position,
+            holes=remaining.holes,
+            taken=self.taken + batches,
+        )
+
+    def whole(self) -> StreamState:
+        """Return the beginning of this epoch, in the order that its ranks have made."""
+        return replace(self, position=0, holes=(), taken=0)
 
     def steps(self, *, ranks: int, batch_size: int, remainder: Remainder) -> int:
         """Return how many batches every rank gets from the remaining rows."""
@@ -112,13 +126,14 @@ class StreamState:
             go_on = advance
         else:
             go_on = self.shard_partition.advance
-        return self.at(
-            go_on(self.remaining, batches, ranks=ranks, batch_size=batch_size, remainder=remainder)
+        left = go_on(
+            self.remaining, batches, ranks=ranks, batch_size=batch_size, remainder=remainder
         )
+        return self.at(left, batches=batches)
 
     def fresh(self, epoch: int) -> StreamState:
         """Return the start of an epoch, with the lanes and windows that this one began with."""
-        return replace(self, epoch=epoch, position=0, holes=(), changes=())
+        return replace(self, epoch=epoch, position=0, holes=(), changes=(), taken=0)
 
     def to_dict(self, sealed_as: str = _KIND) -> dict[str, Any]:
         """Return a JSON object that `from_dict` restores.
@@ -306,6 +321,7 @@ _BOUNDS = {
     "samples_per_epoch": (1, MOST_POSITIONS),
     "pass_number": (0, MOST_EPOCHS),
     "chunk": (0, MOST_POSITIONS),
+    "taken": (0, MOST_POSITIONS),
     "ranks": (1, MOST_LANES),
 }
 _CHANGE = tuple(field.name for field in fields(Change))
