@@ -114,3 +114,25 @@ def test_a_dangling_link_is_no_file(tmp_path: Path) -> None:
     (tmp_path / "b.csv").symlink_to("gone")
 
     assert ["a.csv"] == list_files([tmp_path]).names
+
+
+def test_files_left_out_are_counted_with_an_example(tmp_path, caplog):
+    for name in ("part-0.csv", "_part-1.csv", ".part-2.csv", "_notes.txt"):
+        (tmp_path / name).write_text("a\n1\n")
+
+    listing = list_files([tmp_path / "*.csv"])
+    again = list_files([tmp_path])
+
+    assert listing.names == again.names == ["part-0.csv"]
+    (record,) = caplog.records
+    assert str(tmp_path / ".part-2.csv") in record.message
+    assert "2 data files" in record.message
+
+
+def test_a_file_given_by_name_leaves_none_out(tmp_path, caplog):
+    for name in ("part-0.csv", "_part-1.csv"):
+        (tmp_path / name).write_text("a\n1\n")
+
+    list_files([tmp_path / "part-0.csv"])
+
+    assert not caplog.records

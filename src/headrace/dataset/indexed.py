@@ -23,6 +23,7 @@ from headrace.dataset.manifest import in_usual_order
 from headrace.dataset.sound import damaged
 from headrace.digest import checksum_bytes
 from headrace.errors import CorruptShard, InputError, SettingsError, setting, setting_name
+from headrace.formats.column_paths import columns_of_paths, select_paths
 from headrace.formats.dialect import TextDialect, dialect_of
 from headrace.formats.names import partition_of
 from headrace.formats.parquet import Stamp, fact_of, stamp_of
@@ -203,6 +204,7 @@ class BlockReader:
         files: FileCache | None = None,
     ) -> None:
         self._root, self._index, self._dialect = root, index, dialect
+        self._known = frozenset(index.schema.names)
         self._remote = place_of(root).reads == "requests"
         if self._remote:
             self._files = files
@@ -219,6 +221,13 @@ class BlockReader:
             self._stored = BlockReader(root, stored, dialect, files)
 
     def __call__(self, number: int, columns: Sequence[str] | None) -> pa.Table:
+        """Read the named columns of a block; a name may be a path to a field of a struct."""
+        if columns is None or self._known.issuperset(columns):
+            return self._read_typed(number, columns)
+        stored = columns_of_paths(self._index.schema, columns)
+        return select_paths(self._read_typed(number, stored), columns)
+
+    def _read_typed(self, number: int, columns: Sequence[str] | None) -> pa.Table:
         shard = int(self._index.shard_of_block[number])
         word = self._index.formats[shard]
         # delimited text is parsed as numbers, and other formats are read as they hold it

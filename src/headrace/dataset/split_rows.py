@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from headrace.dataset.indexed import IndexedDataset
 from headrace.errors import InputError, MissingExtra, SettingsError
+from headrace.formats.column_paths import column_path, with_paths
 from headrace.formats.saved import info_of
 from headrace.formats.types import Target, in_schema, shorten_list
 
@@ -53,7 +54,7 @@ class SplitRows:
             names = schema.names
         else:
             names = list(columns)
-        unknown = [name for name in names if name not in schema.names]
+        unknown = [name for name in names if column_path(schema, name) is None]
         if unknown:
             raise SettingsError(
                 "the split has no such column",
@@ -61,7 +62,7 @@ class SplitRows:
                 column=unknown[0],
                 remedy=f"choose among {shorten_list(schema.names)}",
             )
-        selected_schema = pa.schema([schema.field(name) for name in names])
+        selected_schema = with_paths(schema, names)
         read = self._dataset.block_reader(self.split)
         target = Target.of(selected_schema)
         blocks = range(len(self._dataset.split_index(self.split).rows))

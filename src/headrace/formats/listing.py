@@ -6,13 +6,15 @@ name.
 
 from __future__ import annotations
 
+import fnmatch
 import glob
+import logging
 import os
 import re
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -31,12 +33,15 @@ from headrace.formats.names import (
 )
 from headrace.formats.registry import FORMATS, is_data_name
 from headrace.formats.saved import VIEW, address_of, is_saved, saved_files
+from headrace.printable import printable
 from headrace.storage.object_store import matches
 from headrace.storage.place import Fact, Place
 from headrace.storage.places import path_of, place_of
 
 if TYPE_CHECKING:
     from headrace.arrays import I64
+
+log = logging.getLogger("headrace")
 
 _Stat = tuple[int, int, int]  # size, modification time, time of change
 _FEW_DIRECTORIES = 100  # searched for an error message
@@ -120,7 +125,9 @@ def list_files(
     entries = [path_of(entry) for entry in source]
     remote = [path for path in entries if place_of(path).reads == "requests"]
     if not remote:
-        return _local_listing(entries, splits)
+        listing = _local_listing(entries, splits)
+        _say_left_out(entries, listing)
+        return listing
     if len(remote) < len(source):
         raise InputError(
             "is mixed with local files", path=remote[0], remedy="give places of one kind"
@@ -163,6 +170,42 @@ def _local_listing(entries: Sequence[Path], splits: Literal["refuse", "keep"]) -
     if len(entries) == 1 and split_of_path:
         file_splits = [split for _, _, split in once]
     return _listing(root, [(name, stat) for name, stat, _ in once], file_splits)
+
+
+def _say_left_out(entries: Sequence[Path], listing: Listing) -> None:
+    """Warn of files beside the listed ones whose names are those of data but for a leading "." or
+    "_".
+    """
+    patterns = []
+    for entry in map(str, entries):
+        if os.path.isdir(entry):
+            patterns.append("*")
+        elif not os.path.isfile(entry):
+            patterns.append(os.path.basename(entry))
+    left_out = []
+    for directory in sorted({name.rpartition("/")[0] for name in listing.names}):
+        path = os.path.join(listing.root, directory)
+        for name in os.listdir(path) if patterns else ():
+            if _is_left_out(name) and any(fnmatch.fnmatch(name, pattern) for pattern in patterns):
+                left_out.append(os.path.join(path, name))
+    left_out = [path for path in left_out if os.path.isfile(path)]
+    if left_out:
+        _warn_left_out(len(left_out), min(left_out))
+
+
+def _is_left_out(name: str) -> bool:
+    return name[0] in "._" and name.lower().endswith(FORMATS.endings)
+
+
+@cache  # a run lists its source several times
+def _warn_left_out(count: int, example: str) -> None:
+    log.warning(
+        "%s",
+        printable(
+            f"{example}: is left out, because its name begins with a dot or an underscore;"
+            f" {count:,} data files of the source are so named: rename them to read them"
+        ),
+    )
 
 
 def _resolved(directory: str, listed: Iterable[_File]) -> list[_Found]:
@@ -524,12 +567,17 @@ def _split_objects(entry: Path, prefixes: Iterable[str]) -> dict[Path, _Stat]:
 def _data_objects(prefix: Path, objects: Iterable[Fact]) -> dict[Path, _Stat]:
     """Select the data files below a prefix. Raises `InputError` for an unfinished one."""
     files = {}
+    left_out: list[str] = []
     location = place_of(prefix)
     for fact in objects:
         path = prefix / fact.name
         refuse_unfinished([str(path)])
         if is_data_name(path.name):
             files[path] = _object_stat(location, fact)
+        elif _is_left_out(path.name):
+            left_out.append(str(path))
+    if files and left_out:
+        _warn_left_out(len(left_out), min(left_out))
     return files
 
 

@@ -387,7 +387,7 @@ class DynamicPasses(RowPasses):
         else:
             self.store = group.store
         self.identities = block_identities(index)
-        self.names = options.check_columns(index.schema.names)
+        self.names = options.check_columns(index.schema)
         self.arrow = options.batch_format in IN_ARROW
         stream_key = index.split, index.identity, topology.world_size, topology.rank
         # ranks build their streams in the same order, so equal numbers mean the same stream

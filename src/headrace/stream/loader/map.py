@@ -18,12 +18,12 @@ from collections.abc import Sequence
 from typing import Any, SupportsIndex, cast
 
 import numpy as np
-import pyarrow as pa
 
 from headrace.arrays import I64
 from headrace.checks import check_integer
 from headrace.dataset.index import SplitIndex
 from headrace.errors import MissingExtra
+from headrace.formats.column_paths import with_paths
 from headrace.item_batch import ItemBatch
 from headrace.item_batch import arrays_of as columns_of
 from headrace.stream.loader.options import VALID, StreamOptions
@@ -61,9 +61,7 @@ class MapDataset(TorchDataset[dict[str, Any]]):
     ) -> None:
         check_integer("cache_bytes", cache_bytes, least=0)
         self.index = index
-        self.columns = StreamOptions(batch_size=1, columns=columns).check_columns(
-            index.schema.names
-        )
+        self.columns = StreamOptions(batch_size=1, columns=columns).check_columns(index.schema)
         self.cache_bytes = cache_bytes
         self._read_block = read_block
         self._stops = np.cumsum(index.rows)
@@ -98,7 +96,7 @@ class MapDataset(TorchDataset[dict[str, Any]]):
                 f"row {numbers[bad][0]} of split {self.index.split}, which has {len(self)} rows"
             )
         numbers[numbers < 0] += len(self)
-        nothing = pa.schema([self.index.schema.field(name) for name in self.columns]).empty_table()
+        nothing = with_paths(self.index.schema, self.columns).empty_table()
         if len(numbers):
             parts = []
         else:

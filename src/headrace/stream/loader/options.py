@@ -16,6 +16,7 @@ from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock, Verify
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import SettingsError, setting, setting_name
+from headrace.formats.column_paths import column_path
 from headrace.recipe import recipe_of_option
 from headrace.sealed import MOST_LANES, MOST_POSITIONS
 from headrace.storage.places import place_of
@@ -489,18 +490,21 @@ class StreamOptions:
                 ),
             )
 
-    def check_columns(self, available: list[str]) -> tuple[str, ...]:
-        """Return the columns to read, in order.
+    def check_columns(self, schema: pa.Schema) -> tuple[str, ...]:
+        """Return the columns to read, in order; a name may be a path to a field of a struct.
 
         Raises `SettingsError` for unknown columns and for a name that the batch needs itself.
         """
+        available = schema.names
         if self.form is None:
             read = available
         else:
             read = self.form.default_columns(available)
         columns = tuple(read if self.columns is None else self.columns)
         known = set(available)
-        unknown = [name for name in columns if name not in known]
+        unknown = [
+            name for name in columns if name not in known and column_path(schema, name) is None
+        ]
         if unknown:
             raise SettingsError(
                 "some are not in the dataset",

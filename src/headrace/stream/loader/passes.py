@@ -255,7 +255,7 @@ class RowPasses:
         self.options = options
         self.topology = topology
         self.remainder: Remainder = resolve_remainder(options.remainder, topology.world_size)
-        options.check_columns(index.schema.names)
+        options.check_columns(index.schema)
         if options.batch_format == "torch":
             import_torch()
         self.memory = KeptSplit()

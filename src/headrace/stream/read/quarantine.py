@@ -27,6 +27,7 @@ from headrace.arrays import Bools
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock
 from headrace.errors import CorruptShard, InputError, StoreError, setting
+from headrace.formats.column_paths import with_paths
 from headrace.stream.loader.options import VALID
 from headrace.stream.read.columns import Columns
 
@@ -143,7 +144,7 @@ def filling_rows(schema: pa.Schema, names: Sequence[str], rows: int) -> pa.Table
     """Return `rows` empty rows of these columns: zeros, empty texts and lists, in the columns'
     types.
     """
-    fields = [schema.field(name) for name in names]
+    fields = list(with_paths(schema, names))
     arrays = [pa.repeat(pa.scalar(_nothing(field.type), field.type), rows) for field in fields]
     return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
 

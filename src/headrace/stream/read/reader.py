@@ -88,7 +88,7 @@ def read_share(  # noqa: PLR0913 - all are settings
     index = plan.index
     rank_rows = plan.rank_rows(topology.rank)
     reader = str(topology)
-    columns = options.check_columns(index.schema.names)
+    columns = options.check_columns(index.schema)
     read_block, columns = reading_real(read_block, columns, options, quarantine)
     # unread rows of a mapped block take no memory
     mapped = options.cache == "decoded" or "arrow" in index.formats
