@@ -73,7 +73,8 @@ class Shard:
     columns. Such a shard is read as no rows, and fits any schema.
     partition: columns of the schema that its name holds and the file does not, as text; see
     `formats.partitions`. own: the columns of the file and its name, if rows are read as others, the
-    schema; see `formats.widen`.
+    schema; see `formats.widen`. complete: the same shard with all columns, if its columns are a
+    choice of them.
 
     Raises `InputError` on a column name, at any depth, that holds a zero
     byte.
@@ -90,6 +91,7 @@ class Shard:
     content: Literal["table", "nothing"] = "table"
     partition: Mapping[str, str | None] = field(default_factory=dict)
     own: pa.Schema | None = None
+    complete: Shard | None = None
 
     def __post_init__(self) -> None:
         inside = _names_inside(type_ for type_ in self.schema.types if type_.num_fields)
@@ -130,6 +132,22 @@ class Shard:
         )
         return replace(
             self, schema=schema, null_columns=frozenset(map(column_name, nulls)), content="table"
+        )
+
+    def with_choice(self, columns: Sequence[str]) -> Shard:
+        """Return the shard with those of these columns that it has, in their order; no other is
+        decoded.
+        """
+        if self.content == "nothing":
+            return self
+        known = set(self.schema.names)
+        chosen = [name for name in columns if name in known]
+        return replace(
+            self,
+            schema=pa.schema([self.schema.field(name) for name in chosen]),
+            null_columns=self.null_columns & set(chosen),
+            partition={},
+            complete=self,
         )
 
     @property
@@ -195,6 +213,27 @@ class TableChunk:
         if columns is None:
             return self.data
         return self.data.select(list(columns))
+
+
+@dataclass
+class ChosenChunk:
+    """Consecutive rows of a shard, of which some columns are chosen."""
+
+    chunk: Chunk
+    columns: Sequence[str]
+    first_row: int
+
+    @property
+    def rows(self) -> int:
+        """The number of rows."""
+        return self.chunk.rows
+
+    def sizes(self) -> None:
+        """Return None, because the bytes of rows hold the other columns too."""
+
+    def table(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return the rows as columns."""
+        return self.chunk.table(list(self.columns if columns is None else columns))
 
 
 @dataclass(frozen=True)

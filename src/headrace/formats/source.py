@@ -32,7 +32,7 @@ from headrace.formats.registry import (
     parse_index_word,
     reading,
 )
-from headrace.formats.shard import BlockRead, Chunk, Pages, Shard, Span, unchanged
+from headrace.formats.shard import BlockRead, ChosenChunk, Chunk, Pages, Shard, Span, unchanged
 from headrace.formats.types import Target
 from headrace.formats.widen import WidenedChunk
 from headrace.recipe import recipes
@@ -115,6 +115,11 @@ def read_chunks(
     """
     if shard.own is not None:
         yield from _read_widened(shard, columns, coded)
+        return
+    if shard.complete is not None:
+        chosen = shard.schema.names
+        for chunk in read_chunks(shard.complete, columns or chosen, coded=coded):
+            yield ChosenChunk(chunk, chosen, chunk.first_row)
         return
     if shard.partition:
         if columns is None:

@@ -379,6 +379,8 @@ def _survey(
     types = partition_types((name for _, name in files), declared)
     look = partial(survey, signature=signature, partitions=types, dialect=settings.dialect)
     shards = context.map([partial(look, path, name) for path, name in files])
+    if settings.columns is not None:
+        shards = _choose_columns(settings, settings.columns, shards)
     joined = join_shards(shards, settings.schema_drift)
     context.inform(joined.changes)
     schema = joined.schema
@@ -407,6 +409,34 @@ def _survey(
     return SurveyedSource(
         joined.shards, number_shards([name for _, name in files], settings.shard_numbers), schema
     )
+
+
+def _choose_columns(
+    settings: SplitSettings, columns: Sequence[str], shards: Sequence[Shard]
+) -> list[Shard]:
+    """Leave the other columns of all shards unread.
+
+    Raises `SettingsError` for columns that no shard has, and for one that another setting names and
+    is left out: `verify` reads it from what was written.
+    """
+    known = {name for shard in shards for name in shard.schema.names}
+    unknown = [name for name in columns if name not in known]
+    if unknown:
+        raise SettingsError(
+            "the source has no such columns",
+            setting="columns",
+            value=unknown,
+            remedy=f"choose among {shorten_list(sorted(known))}",
+        )
+    for role, name in settings.named_columns():
+        if name in known and name not in columns:
+            raise SettingsError(
+                f"it leaves out {name!r}, which {setting_name(role)} names",
+                setting="columns",
+                value=list(columns),
+                remedy="add it: what decides a row's split is verified from what is written",
+            )
+    return [shard.with_choice(columns) for shard in shards]
 
 
 def number_shards(names: Sequence[str], how: Literal["keep", "dense"]) -> list[int]:

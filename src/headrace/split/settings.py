@@ -64,6 +64,14 @@ class SplitSettings(RecipeSettings):
         json_schema_extra=_OUTPUT,
         description="Compression of the output. Default: that of the source, and lz4 for Parquet.",
     )
+    columns: Names | None = Field(
+        None,
+        json_schema_extra=_OUTPUT,
+        description=(
+            "Columns to write, in this order; no other is read. They include those that other"
+            " settings name. Default: all."
+        ),
+    )
     label: str | None = Field(
         None,
         json_schema_extra=COLUMNS,
@@ -234,13 +242,23 @@ class SplitSettings(RecipeSettings):
             for name in names:
                 yield role, name
 
+    @field_validator("columns")
+    @classmethod
+    def _each_column_once(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if value is not None and (not value or len(set(value)) < len(value)):
+            raise ValueError(
+                f"{setting_name('columns')} is {list(value)}; name at least one, and each once"
+            )
+        return value
+
     def config(self) -> dict[str, Any]:
-        """Return all settings as JSON; `folds` and `assignment_from` only where they are given, the
-        latter as a run, since its directory will have others.
+        """Return all settings as JSON; `folds`, `columns` and `assignment_from` only where they are
+        given, the last as a run, since its directory will have others.
         """
         config = super().config()
-        if self.folds is None:
-            del config["folds"]
+        for name in ("folds", "columns"):
+            if getattr(self, name) is None:
+                del config[name]
         if self.assignment_from is None:
             del config["assignment_from"]
         else:

@@ -272,7 +272,8 @@ def copies_bytes(output: Output, shard: Shard) -> bool:
     derives = (
         settings.label is not None or settings.targets is not None or settings.lineage == "columns"
     )
-    if derives or shard.partition or shard.file_type.format != file_format:
+    in_full = not shard.partition and shard.complete is None
+    if derives or not in_full or shard.file_type.format != file_format:
         return False
     if file_format.content == "binary":
         return False
