@@ -399,4 +399,5 @@ class _Ways:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    # Not this module, which corpora import under its name: `Refused` is a class of that one.
+    import_module("corpus").main(*sys.argv[1:])

@@ -39,6 +39,8 @@ EXACT = 2**53  # up to this, whole numbers are exact as float64
 KeyPath = tuple[str, ...]
 _PIECE_BYTES = 16 << 20  # parsed at once: a column of text within holds less than 2 GiB
 _MANY = 200  # brackets of a line; with fewer, no line is too deep for Arrow
+_NO_QUOTES = np.empty(0, np.int64)
+_WHITE = b" \t\r"
 _OPEN = ord("{")
 _CLOSE = ord("}")
 _BRACKET = ord("[")
@@ -81,11 +83,29 @@ class Lines:
     data: bytes
     raw: bytes
     location: Location
+    count: int
 
     @classmethod
     def of(cls, raw: bytes, location: Location) -> Lines:
-        """Check lines that may be blank. Raises `InputError`."""
-        return cls(_visible(raw, location), raw, location)
+        """Check lines that may be blank.
+
+        Raises `InputError` unless they are UTF-8 and each begins and ends like an object.
+        """
+        if not raw:
+            return cls(raw, raw, location, 0)
+        if not records.is_utf8(raw):
+            _explain(raw, location)
+        ends = records.record_ends(records.as_bytes(raw), _NO_QUOTES)
+        if _are_objects(raw, ends):
+            return cls(raw, raw, location, len(ends))
+        visible = [line for line in raw.split(b"\n") if line.strip(_WHITE)]
+        for line in visible:
+            text = line.strip(_WHITE)
+            if text[:1] != b"{" or text[-1:] != b"}":
+                _explain(raw, location)
+        if len(visible) == len(ends):
+            return cls(raw, raw, location, len(ends))
+        return cls(b"\n".join([*visible, b""]), raw, location, len(visible))
 
     def refuse(self, schema: pa.Schema | None = None, error: Exception | None = None) -> NoReturn:
         """Raise `InputError` for the first line at fault. Arguments are those of `_explain`."""
@@ -102,48 +122,23 @@ class Lines:
         while start < len(self.data):
             stop = self.data.find(b"\n", start + _PIECE_BYTES) + 1 or len(self.data)
             piece = self.data[start:stop]
+            count = piece.count(b"\n") + (not piece.endswith(b"\n"))
             if has_blank:  # lines are counted in `raw`
-                yield Lines(piece, self.raw, self.location)
+                yield Lines(piece, self.raw, self.location, count)
             else:
-                yield Lines(piece, piece, replace(self.location, first=first))
-            first += piece.count(b"\n")
+                yield Lines(piece, piece, replace(self.location, first=first), count)
+            first += count
             start = stop
 
-    def __len__(self) -> int:
-        """Return the number of lines."""
-        return self.data.count(b"\n") + (self.data[-1:] not in (b"", b"\n"))
 
-
-def _visible(data: bytes, location: Location) -> bytes:
-    """Return the lines without blank ones: `data` itself if there are none.
-
-    Raises `InputError` unless the lines are UTF-8 and each begins and ends like an object.
-    """
-    if not data:
-        return data
-    if not records.is_utf8(data):
-        _explain(data, location)
+def _are_objects(data: bytes, ends: I64) -> bool:
+    """Check for lines that each begin with { and end with }, without white space around."""
     array = records.as_bytes(data)
-    ends = np.flatnonzero(array == records.NEWLINE)
-    starts = np.append(0, ends + 1)
-    if data.endswith(b"\n"):
-        starts = starts[:-1]
-    else:
-        ends = np.append(ends, len(data))
-    last = array[ends - 1]
-    returns = np.flatnonzero(last == records.RETURN)
-    last[returns] = array[ends[returns] - 2]
-    if (array[starts] == _OPEN).all() and (last == _CLOSE).all():
-        return data
-    lines = data.split(b"\n")
-    visible = [line for line in lines if line.strip(b" \t\r")]
-    for line in visible:
-        text = line.strip(b" \t\r")
-        if text[:1] != b"{" or text[-1:] != b"}":
-            _explain(data, location)
-    if len(visible) == len(starts):
-        return data
-    return b"\n".join([*visible, b""])
+    starts = np.append(0, ends[:-1])
+    last = ends - 1
+    last = last - (array[last] == records.NEWLINE)
+    last = last - (array[last] == records.RETURN)
+    return bool((array[starts] == _OPEN).all() and (array[last] == _CLOSE).all())
 
 
 def infer(lines: Lines) -> pa.Schema:
@@ -179,7 +174,7 @@ def parse(lines: Lines, schema: pa.Schema) -> pa.Table:
     for whole numbers as float64, or cannot be held.
     """
     if not len(schema):
-        return pa.table({"": pa.nulls(len(lines))}).select([])
+        return pa.table({"": pa.nulls(lines.count)}).select([])
     readable = pa.schema([(field.name, _with_texts(field.type)) for field in schema])
     tables = [readable.empty_table()]
     for piece in lines.pieces():
@@ -189,7 +184,7 @@ def parse(lines: Lines, schema: pa.Schema) -> pa.Table:
             table = _read(piece.data, readable)
         except pa.ArrowInvalid as error:
             piece.refuse(schema, error)
-        if table.num_rows != len(piece):
+        if table.num_rows != piece.count:
             piece.refuse(schema)
         _check_floats(table, piece)
         tables.append(table)
@@ -198,9 +193,21 @@ def parse(lines: Lines, schema: pa.Schema) -> pa.Table:
         return table
     columns = []
     for column, field in zip(table.columns, schema, strict=True):
-        chunks = [_as_nulls(chunk, field.type) for chunk in column.iterchunks()]
-        columns.append(pa.chunked_array(chunks, field.type))
+        columns.append(converted(column, field.type))
     return pa.Table.from_arrays(columns, schema=schema)
+
+
+def converted(column: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
+    """Return a column that was parsed as another type: nulls have any, `{}` without keys is text,
+    structs are matched by the names of their fields.
+
+    Raises `pa.ArrowInvalid` if a value does not fit. Arrow's own cast makes invalid arrays of lists
+    of nulls.
+    """
+    if column.type == type_:
+        return column
+    chunks = [_converted(chunk, type_) for chunk in column.iterchunks()]
+    return pa.chunked_array(chunks, type_)
 
 
 def _explain(
@@ -358,21 +365,34 @@ def _with_texts(type_: pa.DataType) -> pa.DataType:
     return type_
 
 
-def _as_nulls(values: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Return values of a type of `_with_texts` as the type itself."""
-    if values.type == type_:
+def _converted(  # noqa: PLR0911 - one case each
+    values: pa.Array, type_: pa.DataType
+) -> pa.Array:
+    own = values.type
+    if own == type_:
         return values
-    if pa.types.is_null(type_):
-        return pa.nulls(len(values))
-    validity = values.buffers()[0]
-    if pa.types.is_list(type_):
-        inner = _as_nulls(values.values, type_.value_type)
-        buffers, children = [validity, values.buffers()[1]], [inner]
-    else:
-        fields = zip(range(type_.num_fields), type_, strict=True)
-        children = [_as_nulls(values.field(index), field.type) for index, field in fields]
-        buffers = [validity]
-    return pa.Array.from_buffers(type_, len(values), buffers, children=children)
+    if pa.types.is_null(own) or pa.types.is_null(type_):
+        return pa.nulls(len(values), type_)
+    if pa.types.is_list(own) and pa.types.is_list(type_):
+        inner = _converted(values.values, type_.value_type)
+        return pa.ListArray.from_arrays(values.offsets, inner, type_, mask=values.is_null())
+    if pa.types.is_struct(own) and pa.types.is_struct(type_):
+        return _converted_struct(values, type_)
+    if own == pa.struct([]) and type_ == pa.string():
+        return pc.if_else(values.is_valid(), "{}", pa.scalar(None, pa.string()))
+    return values.cast(type_)
+
+
+def _converted_struct(values: pa.StructArray, type_: pa.StructType) -> pa.Array:
+    children = []
+    for field in type_:
+        index = values.type.get_field_index(field.name)
+        child = pa.nulls(len(values)) if index < 0 else values.field(index)
+        children.append(_converted(child, field.type))
+    if not children:
+        validity = pa.array(values.is_valid()).buffers()[1]
+        return pa.Array.from_buffers(type_, len(values), [validity])
+    return pa.StructArray.from_arrays(children, fields=list(type_), mask=values.is_null())
 
 
 def _check_floats(table: pa.Table, lines: Lines) -> None:

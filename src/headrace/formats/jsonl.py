@@ -27,6 +27,7 @@ from headrace.formats.json_parse import (
     KeyPath,
     Lines,
     Location,
+    converted,
     infer,
     leaf_types,
     leaves_of,
@@ -51,7 +52,7 @@ from headrace.formats.shard import (
     WriteSettings,
     column_name,
 )
-from headrace.formats.types import Target
+from headrace.formats.types import Target, in_schema
 from headrace.formats.write import BLOCK_BYTES, HashingFile, TextSink, block_bytes, cut_blocks
 
 if TYPE_CHECKING:
@@ -224,18 +225,25 @@ def _parse_keys(lines: Lines, schema: pa.Schema) -> pa.Table:
 
 
 def parse_block(lines: Lines, schema: pa.Schema) -> pa.Table:
-    """Parse lines as columns of any types that hold what JSON has in them."""
-    nullable = pa.schema([(field.name, field.type) for field in schema])
+    """Parse lines as columns of any types that hold what JSON has in them.
+
+    Raises `InputError`, and `pa.ArrowInvalid` if a value does not fit its type.
+    """
     if all(_of_json(type_) for type_ in schema.types):
+        nullable = pa.schema(list(zip(schema.names, schema.types, strict=True)))
         try:
-            return _parse_keys(lines, nullable).cast(schema)
+            return in_schema(_parse_keys(lines, nullable), Target.of(schema))
         except InputError:
             found = _fields_of(infer(lines), schema)
             if found.equals(nullable):
                 raise
     else:
         found = _fields_of(infer(lines), schema)
-    return _parse_keys(lines, found).cast(schema)
+    table = _parse_keys(lines, found)
+    columns = []
+    for column, type_ in zip(table.columns, schema.types, strict=True):
+        columns.append(converted(column, type_))
+    return in_schema(pa.table(columns, names=schema.names), Target.of(schema))
 
 
 def _fields_of(found: pa.Schema, schema: pa.Schema) -> pa.Schema:
