@@ -84,6 +84,8 @@ def _value(value: Any, type_: pa.DataType) -> Any:
     if pa.types.is_struct(type_) and isinstance(value, dict):
         assert value.keys() <= {field.name for field in type_}, f"{value} as {type_}"
         return {field.name: _value(value.get(field.name), field.type) for field in type_}
+    if value == {} and type_ == pa.string():
+        return "{}"  # no object of the column has a key
     python = {pa.int64(): int, pa.float64(): float, pa.bool_(): bool, pa.string(): str}[type_]
     if python is float and type(value) is int:
         assert int(float(value)) == value, f"{value} as {type_}"

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from headrace.errors import InputError, setting
 from headrace.formats.shard import Shard
-from headrace.formats.types import hint, merged_names, supertype
+from headrace.formats.types import hint, merged_names, settled, supertype
 from headrace.formats.widen import Layouts, list_changes, narrowed, widened
 
 Drift = Literal["error", "widen"]
@@ -87,7 +87,8 @@ def common_schema(shards: Sequence[Shard], drift: Drift) -> pa.Schema:
     types = _common_types(layouts, names, "widen_values" if is_json and drift == "error" else drift)
     # A file may have hundreds of thousands of columns, and each field costs microseconds.
     if nulls >= types.keys() and pa.null() not in types.values():
-        return pa.schema(types) if len(layouts) > 1 else first.schema
+        is_first = len(layouts) == 1 and list(types.values()) == first.schema.types
+        return first.schema if is_first else pa.schema(types)
     fields = []
     for name, type_ in types.items():
         # A column of nulls only has no type of its own; text can hold it.
@@ -124,7 +125,7 @@ def _common_types(
             typed = [type_ for type_ in by_type if not pa.types.is_null(type_)]
             if wide is None or (drift == "error" and len(typed) > 1):
                 raise _types_differ(name, by_type)
-        types[name] = wide
+        types[name] = wide if pa.types.is_null(wide) else settled(wide)
     return types
 
 

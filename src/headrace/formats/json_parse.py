@@ -34,6 +34,7 @@ from headrace.errors import InputError
 from headrace.formats import records
 from headrace.formats.json_faults import LEVELS, Kinds, first_fault
 from headrace.formats.json_text import depths, string_quotes
+from headrace.formats.widen import cast_chunks
 
 EXACT = 2**53  # up to this, whole numbers are exact as float64
 KeyPath = tuple[str, ...]
@@ -193,21 +194,8 @@ def parse(lines: Lines, schema: pa.Schema) -> pa.Table:
         return table
     columns = []
     for column, field in zip(table.columns, schema, strict=True):
-        columns.append(converted(column, field.type))
+        columns.append(cast_chunks(column, field.type))
     return pa.Table.from_arrays(columns, schema=schema)
-
-
-def converted(column: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
-    """Return a column that was parsed as another type: nulls have any, `{}` without keys is text,
-    structs are matched by the names of their fields.
-
-    Raises `pa.ArrowInvalid` if a value does not fit. Arrow's own cast makes invalid arrays of lists
-    of nulls.
-    """
-    if column.type == type_:
-        return column
-    chunks = [_converted(chunk, type_) for chunk in column.iterchunks()]
-    return pa.chunked_array(chunks, type_)
 
 
 def _explain(
@@ -363,36 +351,6 @@ def _with_texts(type_: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(type_):
         return pa.struct([(field.name, _with_texts(field.type)) for field in type_])
     return type_
-
-
-def _converted(  # noqa: PLR0911 - one case each
-    values: pa.Array, type_: pa.DataType
-) -> pa.Array:
-    own = values.type
-    if own == type_:
-        return values
-    if pa.types.is_null(own) or pa.types.is_null(type_):
-        return pa.nulls(len(values), type_)
-    if pa.types.is_list(own) and pa.types.is_list(type_):
-        inner = _converted(values.values, type_.value_type)
-        return pa.ListArray.from_arrays(values.offsets, inner, type_, mask=values.is_null())
-    if pa.types.is_struct(own) and pa.types.is_struct(type_):
-        return _converted_struct(values, type_)
-    if own == pa.struct([]) and type_ == pa.string():
-        return pc.if_else(values.is_valid(), "{}", pa.scalar(None, pa.string()))
-    return values.cast(type_)
-
-
-def _converted_struct(values: pa.StructArray, type_: pa.StructType) -> pa.Array:
-    children = []
-    for field in type_:
-        index = values.type.get_field_index(field.name)
-        child = pa.nulls(len(values)) if index < 0 else values.field(index)
-        children.append(_converted(child, field.type))
-    if not children:
-        validity = pa.array(values.is_valid()).buffers()[1]
-        return pa.Array.from_buffers(type_, len(values), [validity])
-    return pa.StructArray.from_arrays(children, fields=list(type_), mask=values.is_null())
 
 
 def _check_floats(table: pa.Table, lines: Lines) -> None:

@@ -27,7 +27,6 @@ from headrace.formats.json_parse import (
     KeyPath,
     Lines,
     Location,
-    converted,
     infer,
     leaf_types,
     leaves_of,
@@ -53,6 +52,7 @@ from headrace.formats.shard import (
     column_name,
 )
 from headrace.formats.types import Target, in_schema
+from headrace.formats.widen import cast_chunks
 from headrace.formats.write import BLOCK_BYTES, HashingFile, TextSink, block_bytes, cut_blocks
 
 if TYPE_CHECKING:
@@ -242,7 +242,7 @@ def parse_block(lines: Lines, schema: pa.Schema) -> pa.Table:
     table = _parse_keys(lines, found)
     columns = []
     for column, type_ in zip(table.columns, schema.types, strict=True):
-        columns.append(converted(column, type_))
+        columns.append(cast_chunks(column, type_))
     return in_schema(pa.table(columns, names=schema.names), Target.of(schema))
 
 

@@ -422,8 +422,9 @@ def _content_of(start: bytes, named: Format) -> str:
     # a header may begin with the letters of another format
     if binary is not None and _CONTROL.search(start):
         return binary
-    is_array = text[:1] == b"[" and named.content == "json"
-    if is_array or _JSON_OBJECT.match(text):
+    # its reader names the line of a damaged file
+    is_meant = text[:1] in b"[{" and named.content == "json"
+    if is_meant or _JSON_OBJECT.match(text):
         return "json"
     return "text"
 

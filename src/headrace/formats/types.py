@@ -427,6 +427,21 @@ def in_schema(table: pa.Table, target: Target) -> pa.Table:
     return table.cast(schema)
 
 
+def settled(type_: pa.DataType) -> pa.DataType:
+    """Return the type of a column of all shards: nulls, and structs without fields, are text in the
+    end, at any depth.
+    """
+    if pa.types.is_null(type_) or type_ == pa.struct([]):
+        return pa.string()
+    if pa.types.is_struct(type_):
+        fields = [field.with_type(settled(field.type)) for field in type_]
+        return type_ if fields == list(type_) else pa.struct(fields)
+    if pa.types.is_list(type_):
+        item = type_.value_field.with_type(settled(type_.value_type))
+        return type_ if item == type_.value_field else pa.list_(item)
+    return type_
+
+
 def describe(schema: pa.Schema) -> list[dict[str, object]]:
     """Describe a schema as JSON: name, type word, whether it may hold nulls."""
     return [{"name": f.name, "type": type_word(f.type), "nullable": f.nullable} for f in schema]

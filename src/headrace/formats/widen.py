@@ -107,7 +107,7 @@ def fit(table: pa.Table, schema: pa.Schema, rows: int, source: RowsOf) -> pa.Tab
 
 def _cast(column: pa.ChunkedArray, wide: pa.Field, source: RowsOf) -> pa.ChunkedArray:
     try:
-        return _cast_chunks(column, wide.type)
+        return cast_chunks(column, wide.type)
     except pa.ArrowInvalid:
         row = _first_refused(column, wide.type)
         raise InputError(
@@ -128,20 +128,25 @@ def _cast(column: pa.ChunkedArray, wide: pa.Field, source: RowsOf) -> pa.Chunked
         ) from None
 
 
-def _cast_chunks(column: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
-    return pa.chunked_array([_cast_array(chunk, type_) for chunk in column.chunks], type_)
+def cast_chunks(column: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
+    """Cast every chunk as `cast_array` does."""
+    return pa.chunked_array([cast_array(chunk, type_) for chunk in column.chunks], type_)
 
 
-def _cast_array(array: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Cast values to a wide type, those inside by their own casts.
+def cast_array(array: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Cast values to a wide type, those inside by their own casts; a struct without fields to text,
+    as `{}`.
 
-    Arrow casts some nested arrays to invalid ones: structs of lists that gain a field, in lists.
+    Arrow casts some nested arrays to invalid ones: structs of lists that gain a field, in lists,
+    and lists of nulls.
     """
     own = array.type
     if own == type_:
         return array
-    if pa.types.is_null(own) or not len(array):
+    if pa.types.is_null(own) or pa.types.is_null(type_) or not len(array):
         return pa.nulls(len(array), type_)
+    if own == pa.struct([]) and not pa.types.is_nested(type_):
+        return pc.if_else(array.is_valid(), "{}", pa.scalar(None, pa.string())).cast(type_)
     if pa.types.is_struct(own):
         children = []
         for field_ in type_:
@@ -149,10 +154,13 @@ def _cast_array(array: pa.Array, type_: pa.DataType) -> pa.Array:
             if index < 0:
                 children.append(pa.nulls(len(array), field_.type))
             else:
-                children.append(_cast_array(array.field(index), field_.type))
+                children.append(cast_array(array.field(index), field_.type))
         return pa.StructArray.from_arrays(children, fields=list(type_), mask=array.is_null())
-    if not is_list(own):
-        return array.cast(type_)
+    return _cast_list(array, type_) if is_list(own) else array.cast(type_)
+
+
+def _cast_list(array: pa.Array, type_: pa.DataType) -> pa.Array:
+    own = array.type
     if pa.types.is_fixed_size_list(own):
         size = own.list_size
         values = array.values.slice(array.offset * size, len(array) * size)
@@ -161,7 +169,7 @@ def _cast_array(array: pa.Array, type_: pa.DataType) -> pa.Array:
         first = array.offsets[0].as_py()
         values = array.values.slice(first, array.offsets[-1].as_py() - first)
         offsets = pc.subtract(array.offsets, pa.scalar(first, pa.int32()))
-    inside = _cast_array(values, type_.value_type)
+    inside = cast_array(values, type_.value_type)
     mask = array.is_null()
     if pa.types.is_fixed_size_list(type_):
         return pa.FixedSizeListArray.from_arrays(inside, type=type_, mask=mask)
@@ -175,7 +183,7 @@ def _first_refused(column: pa.ChunkedArray, type_: pa.DataType) -> int:
     while high - low > 1:
         middle = (low + high) // 2
         try:
-            _cast_chunks(column.slice(low, middle - low), type_)
+            cast_chunks(column.slice(low, middle - low), type_)
             low = middle
         except pa.ArrowInvalid:
             high = middle
