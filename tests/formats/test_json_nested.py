@@ -142,3 +142,21 @@ def test_ids_as_keys_take_a_time_in_proportion_to_their_number(tmp_path: Path) -
 
     assert many < 40 * max(few, 0.1)
     assert few < 2.0
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "values"),
+    [
+        ("[]", '[{"x": 1}]', [[], [{"x": 1}]]),
+        ("1", "2.5", [1.0, 2.5]),
+        ("{}", '{"x": [null]}', [{"x": None}, {"x": [None]}]),
+        ("null", "[[]]", [None, [[]]]),
+    ],
+)
+def test_files_fit_whose_values_of_a_key_differ(
+    tmp_path: Path, first: str, second: str, values: list[Any]
+) -> None:
+    written(tmp_path, f'{{"a": {first}}}', name="in/1.jsonl")
+    path = written(tmp_path, f'{{"a": {second}}}', name="in/2.jsonl")
+
+    assert values == [row["a"] for row in read(path.parent)]
