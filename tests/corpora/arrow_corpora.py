@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from corpus import SHARED, Corpus, Refused
 
-_NO_DATA = {".md", ".txt", ".csv", ".bin", ".json"}
+_NO_DATA = {".md", ".txt", ".csv", ".bin", ".json", ".py", ".metadata", ".value"}
 
 
 def _below(name: str) -> Mapping[str, Path]:

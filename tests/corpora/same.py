@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from headrace.formats.types import plain
+from headrace.formats.plain_types import plain, settled
 
 
 def difference(
@@ -28,7 +28,7 @@ def difference(
         return f"{actual.num_rows} rows, not {truth.num_rows}"
     for number, name in enumerate(names):
         expected, column = truth.column(number), actual.column(number)
-        type_ = pa.string() if pa.types.is_null(expected.type) else plain(expected.type)
+        type_ = settled(plain(expected.type))
         if types == "plain" and column.type != type_:
             return f"{name} is {column.type}, not {type_}"
         a, b = _values(expected), _values(column)

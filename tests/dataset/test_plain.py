@@ -59,7 +59,9 @@ def test_shuffled_ranks_see_every_row_once(extension, tmp_path):
 def test_a_plain_directory_and_a_prepared_run_hold_the_same_rows(tmp_path):
     prepared = split(small_source(tmp_path / "raw"), tmp_path / "out", types="text")
     run = headrace.open(tmp_path / "out")
-    plain = headrace.open(prepared.run / "training_data" / "train", types="text", cache_dir=tmp_path / "cache")
+    plain = headrace.open(
+        prepared.run / "training_data" / "train", types="text", cache_dir=tmp_path / "cache"
+    )
 
     ours = [
         tuple(row.values())
@@ -104,7 +106,9 @@ def test_blank_lines_byte_order_mark_and_line_ends_are_no_rows(name, tmp_path):
 def test_blank_lines_in_json_lines_are_no_rows(name, tmp_path):
     write_bytes(tmp_path / name, b'\xef\xbb\xbf\n{"x": 1}\n\n  \n{"x": 2}\n \t\r\n')
 
-    assert [(1,), (2,)] == rows_of(headrace.open(tmp_path / name, types="text", cache_dir=tmp_path / "cache"))
+    assert [(1,), (2,)] == rows_of(
+        headrace.open(tmp_path / name, types="text", cache_dir=tmp_path / "cache")
+    )
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.csv.gz", "a.parquet"])
@@ -199,7 +203,9 @@ def test_a_cache_that_cannot_be_written_is_done_without(tmp_path):
     raw = small_source(tmp_path / "raw", extension=".csv", count=1, rows=10)
     (tmp_path / "file").write_text("")
 
-    assert small_rows(10) == rows_of(headrace.open(raw, types="text", cache_dir=tmp_path / "file" / "cache"))
+    assert small_rows(10) == rows_of(
+        headrace.open(raw, types="text", cache_dir=tmp_path / "file" / "cache")
+    )
 
 
 def test_the_split_must_be_named_where_there_are_several(tmp_path):

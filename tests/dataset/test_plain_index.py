@@ -100,9 +100,7 @@ def test_a_file_that_differs_or_is_damaged_is_named_among_many(odd: int, tmp_pat
     with pytest.raises(InputError, match="column '?n'? is "):
         headrace.open(tmp_path, cache_dir=tmp_path / "cache")
     path.write_bytes(b"PAR1\x00\x15 cut short")
-    with pytest.raises(
-        InputError, match=rf"part-{odd:04d}\.parquet: is not a complete Parquet file"
-    ):
+    with pytest.raises(InputError, match=rf"part-{odd:04d}\.parquet: cannot be read"):
         headrace.open(tmp_path, cache_dir=tmp_path / "cache")
     path.write_bytes(b"n\n1\n")
     with pytest.raises(InputError, match="the name says parquet, the content is text"):
@@ -110,7 +108,9 @@ def test_a_file_that_differs_or_is_damaged_is_named_among_many(odd: int, tmp_pat
 
 
 def test_nulls_in_one_file_of_many_make_the_column_nullable(tmp_path: Path) -> None:
-    write(tmp_path, [[2]] * 200)
+    required = pa.schema([pa.field("n", pa.int64(), nullable=False)])
+    for number in range(200):
+        pq.write_table(pa.table({"n": [2]}, required), tmp_path / f"part-{number:04d}.parquet")
     assert not headrace.open(tmp_path, cache_dir=tmp_path / "cache").schema.field("n").nullable
     pq.write_table(pa.table({"n": pa.array([1, None])}), tmp_path / "part-0150.parquet")
 

@@ -74,7 +74,9 @@ def shards_of(directory: Path, parts: list[list[str]]) -> Path:
 def found(directory: Path, parts: list[list[str]], **options: Any) -> str:
     """The type in the index; files without rows have none, and a source of them alone is text."""
     source = shards_of(directory, parts)
-    dataset = open_plain(source, dialect=TextDialect(null_values=NULLS), cache_dir=directory / "cache", **options)
+    dataset = open_plain(
+        source, dialect=TextDialect(null_values=NULLS), cache_dir=directory / "cache", **options
+    )
     type_ = dataset.schema.field("value").type
     return {each: word for word, each in TYPES.items()}[type_]
 

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import headrace
 from headrace.errors import CorruptShard, HeadraceError, InputError
 from headrace.formats import parquet
 from headrace.formats.registry import FileType
@@ -194,18 +195,24 @@ def test_columns_are_read_by_name_in_any_order_also_with_dots(tmp_path: Path) ->
         ).to_pylist()[0]
 
 
-def test_columns_that_hold_no_null_are_known_from_the_footer(tmp_path: Path) -> None:
+def test_columns_that_hold_no_null_are_known_from_the_schema(tmp_path: Path) -> None:
     path = tmp_path / "part-0.parquet"
-    pq.write_table(pa.table({"full": [1, 2], "gaps": [1, None], "list": [[1], [2]]}), path)
+    schema = pa.schema([pa.field("full", pa.int64(), nullable=False), ("gaps", pa.int64())])
+    pq.write_table(pa.table({"full": [1, 2], "gaps": [1, 2]}, schema), path)
 
-    assert {"gaps", "list"} == survey(path, path.name).null_columns
+    assert {"gaps"} == survey(path, path.name).null_columns
 
 
-def test_columns_without_statistics_may_hold_nulls(tmp_path: Path) -> None:
+def test_nulls_are_read_whatever_statistics_claim(tmp_path: Path) -> None:
+    values = [None if number % 2 else number for number in range(944)]
     path = tmp_path / "part-0.parquet"
-    pq.write_table(pa.table({"a": [1, 2]}), path, write_statistics=False)
+    pq.write_table(pa.table({"a": pa.array(values)}), path, compression="none")
+    nulls, none = b"\x16\xb0\x07", b"\x16\x80\x00"  # 472 and 0 of the statistics, in two bytes
+    path.write_bytes(path.read_bytes().replace(nulls, none))
+    group = pq.ParquetFile(path).metadata.row_group(0)
 
-    assert {"a"} == survey(path, path.name).null_columns
+    assert 0 == group.column(0).statistics.null_count
+    assert values == headrace.open(path, cache_dir=tmp_path)["all"].to_arrow()["a"].to_pylist()
 
 
 def test_dictionary_columns_are_read_as_their_values(tmp_path: Path) -> None:

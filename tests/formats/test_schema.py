@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import SettingsError
-from headrace.formats.types import TYPES, describe, plain, supertype, type_named
+from headrace.formats.plain_types import plain
+from headrace.formats.types import TYPES, describe, supertype, type_named
 from laws import examples
 
 KINDS = [

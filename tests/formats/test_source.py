@@ -226,10 +226,12 @@ def test_a_column_of_nulls_takes_the_type_of_other_shards(tmp_path: Path) -> Non
 
 
 def test_a_column_is_without_nulls_only_if_it_is_in_all_shards(tmp_path: Path) -> None:
-    shards = surveyed(
-        parquet(tmp_path / "a.parquet", x=pa.array([1]), y=pa.array([1]), z=pa.array([1])),
-        parquet(tmp_path / "b.parquet", x=pa.array([1]), y=pa.array([None], I64)),
-    )
+    required = [pa.field(name, I64, nullable=False) for name in "xyz"]
+    paths = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
+    pq.write_table(pa.table({"x": [1], "y": [1], "z": [1]}, pa.schema(required)), paths[0])
+    second = pa.schema([required[0], pa.field("y", I64)])
+    pq.write_table(pa.table({"x": [1], "y": [None]}, second), paths[1])
+    shards = surveyed(*paths)
 
     assert {"x": False, "y": True, "z": True} == {
         field.name: field.nullable for field in common_schema(shards, "widen")

@@ -275,6 +275,7 @@ class BlockReader:
                 content=content,
                 # of a plain shard that was changed, more is known after it was read
                 rows=int(index.rows[number]) if index.stamps is None else None,
+                of_run=index.stamps is None,
             )
         except CorruptShard:
             if copy is None or copy.exists():

@@ -19,7 +19,7 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
@@ -191,7 +191,8 @@ def _write(table: object, directory: Path, digest: Any) -> list[Path]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from headrace.formats.types import Target, plain
+    from headrace.formats.plain_types import plain_schema, settled
+    from headrace.formats.types import Target
     from headrace.storage.local import created, storing
 
     schema, batches = _stream(table)
@@ -199,10 +200,8 @@ def _write(table: object, directory: Path, digest: Any) -> list[Path]:
         raise InputError(
             f"a {type(table).__name__} has no columns", remedy="give a table with some"
         )
-    types = []
-    for field in schema:
-        is_extension = isinstance(field.type, pa.ExtensionType)
-        types.append(plain(field.type.storage_type if is_extension else field.type))
+    read_as = plain_schema(schema.names, schema.types, f"a {type(table).__name__}")
+    types = [settled(type_) for type_ in read_as.types]
     target = Target.of(pa.schema(list(zip(schema.names, types, strict=True))))
     if len(set(schema.names)) < len(schema):
         raise InputError(
@@ -212,7 +211,7 @@ def _write(table: object, directory: Path, digest: Any) -> list[Path]:
     for name, type_ in zip(schema.names, types, strict=True):
         digest.update(f"{name}\0{type_}\0".encode())
     files: list[Path] = []
-    groups = _groups(batches, schema.names)
+    groups = _groups(batches)
     group = next(groups, target.schema.empty_table())
     while group is not None:
         path = directory / f"part-{len(files):05d}.parquet"
@@ -315,27 +314,23 @@ def _stream(table: Any) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
     return reader.schema, reader
 
 
-def _groups(batches: Iterable[pa.RecordBatch], names: Sequence[str]) -> Iterator[pa.Table]:
-    """Regroup batches into row groups, with the storage of extension types."""
+def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Regroup batches into row groups."""
     import pyarrow as pa
 
     pending: list[pa.RecordBatch] = []
     rows = 0
     for batch in batches:
-        arrays = []
-        for column in batch.columns:
-            arrays.append(column.storage if isinstance(column, pa.ExtensionArray) else column)
-        plain_batch = pa.RecordBatch.from_arrays(arrays, names=names)
         begin = 0
-        while rows + len(plain_batch) - begin >= _GROUP_ROWS:
+        while rows + len(batch) - begin >= _GROUP_ROWS:
             end = begin + _GROUP_ROWS - rows
-            yield pa.Table.from_batches([*pending, plain_batch.slice(begin, end - begin)])
+            yield pa.Table.from_batches([*pending, batch.slice(begin, end - begin)])
             pending = []
             rows = 0
             begin = end
-        if begin < len(plain_batch):
-            pending.append(plain_batch.slice(begin))
-            rows += len(plain_batch) - begin
+        if begin < len(batch):
+            pending.append(batch.slice(begin))
+            rows += len(batch) - begin
     if rows:
         yield pa.Table.from_batches(pending)
 

@@ -9,12 +9,11 @@ lengths, offsets, indices, UTF-8 – is checked by `headrace.gate`. Do not write
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
 
-from headrace.errors import CorruptShard, InputError
+from headrace.errors import InputError
 from headrace.formats.dialect import PLAIN, TextDialect
 from headrace.formats.registry import FileType, open_bytes, read_whole
 from headrace.formats.shard import BlockRead, FormatCode, Shard, Span, TableChunk, column_name
@@ -31,9 +30,8 @@ def batch_spans(shard: Shard) -> list[tuple[int, int, int]]:
     footer locates batches, offset is 0 and length is an estimate. Raises `InputError` on a damaged
     file, and on a stream with dictionaries, whose batches cannot be read alone.
     """
-    with _as_input(shard.path):
-        file = _open(shard.path, shard.file_type)
-        messages = list(file.messages())
+    file = _open(shard.path, shard.file_type)
+    messages = list(file.messages())
     if file.is_file:
         total = max(1, sum(message.rows for message in messages))
         return [(message.rows, 0, shard.size * message.rows // total) for message in messages]
@@ -49,6 +47,8 @@ def batch_spans(shard: Shard) -> list[tuple[int, int, int]]:
 class ArrowCode(FormatCode):
     """Reads record batches of files and streams."""
 
+    block_word = "record batch"
+
     def survey(
         self,
         path: Path,
@@ -59,8 +59,7 @@ class ArrowCode(FormatCode):
     ) -> Shard:
         """Read columns and types from the footer of a file or the head of a stream."""
         shard = Shard.unread(path, name, file_type)
-        with _as_input(path):
-            schema = _open(path, file_type).schema
+        schema = _open(path, file_type).schema
         if len(schema):
             return shard.with_columns(schema, [field.name for field in schema if field.nullable])
         return shard
@@ -81,8 +80,7 @@ class ArrowCode(FormatCode):
         target = Target.of(schema)
         first_row = 0
         for batch, (rows, offset, length) in enumerate(batch_spans(shard)):
-            with _as_input(shard.path):
-                table = _read(shard.path, shard.file_type, batch, offset, length, target)
+            table = _read(shard.path, shard.file_type, batch, offset, length, target)
             yield TableChunk(table, first_row)
             first_row += rows
 
@@ -91,26 +89,8 @@ class ArrowCode(FormatCode):
         return [Span(batch, *span) for batch, span in enumerate(batch_spans(shard))]
 
     def read_block(self, block: BlockRead, target: Target) -> pa.Table:
-        """Read one record batch; views of the mapped file if the types are the file's own.
-
-        Raises `CorruptShard` on damaged bytes, `InputError` on types that pyarrow cannot convert to
-        the given ones.
-        """
-        try:
-            return _read(
-                block.path, block.file_type, block.block, block.offset, block.length, target
-            )
-        except FileNotFoundError:
-            raise
-        except CorruptShard as error:
-            raise error.at(row=f"record batch {block.block}") from error.__cause__
-        except (OSError, KeyError, IndexError, pa.ArrowException) as error:
-            raise CorruptShard(
-                f"{error}",
-                path=block.path,
-                row=f"record batch {block.block}",
-                remedy="restore the file or prepare the run again",
-            ) from error
+        """Read one record batch; views of the mapped file if the types are the file's own."""
+        return _read(block.path, block.file_type, block.block, block.offset, block.length, target)
 
 
 CODE = ArrowCode()
@@ -123,21 +103,11 @@ def _read(
     index_of_name = {column_name(name): index for index, name in enumerate(file.schema.names)}
     names = target.schema.names
     chosen = [index_of_name[name] for name in names]
-    try:
-        if file.is_file:
-            record = file.batch(batch, chosen)
-        else:
-            record = file.batch_at(offset, length, chosen)
-        return in_schema(pa.Table.from_batches([record]).rename_columns(names), target)
-    except (CorruptShard, pa.ArrowNotImplementedError) as error:
-        cause = error.__cause__ if isinstance(error, CorruptShard) else error
-        if not isinstance(cause, pa.ArrowNotImplementedError):
-            raise
-        raise InputError(
-            f"has a column of a type that this pyarrow cannot read ({cause})",
-            path=path,
-            remedy="write it as another type",
-        ) from cause
+    if file.is_file:
+        record = file.batch(batch, chosen)
+    else:
+        record = file.batch_at(offset, length, chosen)
+    return in_schema(pa.Table.from_batches([record]).rename_columns(names), target)
 
 
 def _open(path: Path, file_type: FileType) -> ArrowFile:
@@ -150,21 +120,3 @@ def _open(path: Path, file_type: FileType) -> ArrowFile:
         return ArrowFile(file.arrow_stream(), path)
     mapped = map_bytes(path)
     return ArrowFile(mapped.buffer, path, mapped.identity)
-
-
-@contextmanager
-def _as_input(path: Path) -> Iterator[None]:
-    """Convert errors of Arrow and the system about a source to `InputError`, if it is there and may
-    be read.
-    """
-    try:
-        yield
-    except (FileNotFoundError, PermissionError):
-        raise
-    except (CorruptShard, OSError, pa.ArrowException) as error:
-        reason = error.args[0] if isinstance(error, CorruptShard) else error
-        raise InputError(
-            f"is not a complete Arrow file: it {reason}; the file is cut or damaged",
-            path=path,
-            remedy="fetch it again",
-        ) from error

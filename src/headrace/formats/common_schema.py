@@ -8,8 +8,9 @@ from typing import Literal, NamedTuple
 import pyarrow as pa
 
 from headrace.errors import InputError, setting
+from headrace.formats.plain_types import settled
 from headrace.formats.shard import Shard
-from headrace.formats.types import hint, merged_names, settled, supertype
+from headrace.formats.types import hint, merged_names, supertype
 from headrace.formats.widen import Layouts, list_changes, narrowed, widened
 
 Drift = Literal["error", "widen"]
@@ -91,9 +92,7 @@ def common_schema(shards: Sequence[Shard], drift: Drift) -> pa.Schema:
         return first.schema if is_first else pa.schema(types)
     fields = []
     for name, type_ in types.items():
-        # A column of nulls only has no type of its own; text can hold it.
-        common_type = pa.string() if pa.types.is_null(type_) else type_
-        fields.append(pa.field(name, common_type, nullable=name in nulls))
+        fields.append(pa.field(name, settled(type_), nullable=name in nulls))
     return pa.schema(fields)
 
 

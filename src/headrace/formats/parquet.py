@@ -18,20 +18,21 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from headrace.errors import CorruptShard, InputError
+from headrace.errors import InputError
 from headrace.formats.dialect import PLAIN, TextDialect
-from headrace.formats.registry import FileType, open_bytes
+from headrace.formats.registry import DECRYPT, FileType, open_bytes, reading
 from headrace.formats.shard import (
     BlockRead,
     Encoding,
@@ -46,6 +47,7 @@ from headrace.formats.shard import (
 )
 from headrace.formats.types import Target, in_schema, is_text
 from headrace.formats.write import HashingFile
+from headrace.gate.encryption import encryption_of
 from headrace.storage.place import Fact
 from headrace.storage.places import place_of
 
@@ -54,6 +56,7 @@ Stamp = tuple[int, int, int, int, int]
 _TAIL = 64 << 10
 _MOST_FOOTER_BYTES = 64 << 20
 _FOOTER_GROWTH = 4  # a parsed footer takes a few times its bytes
+_TRAILER = 8  # the length of the footer, and the magic behind it
 _SLACK = 100  # bytes that some old writers left out of a column's length
 
 
@@ -151,17 +154,33 @@ def open_file(
     verified otherwise. footer: of a local file, if known. coded: text columns to be read as
     dictionaries, by the file's names.
     """
-    with _parquet_errors(path):
-        if file_type.compression != "none":
-            with open_bytes(path, file_type.compression) as stream:
-                return _file(pa.BufferReader(stream.read()), None, pages, coded)
-        if place_of(path).reads == "calls":
-            return _file(str(path), footer, pages, coded)
+    with reading(path):
+        return _open(path, file_type, pages, footer=footer, coded=coded)
+
+
+def _open(
+    path: Path,
+    file_type: FileType,
+    pages: Pages,
+    *,
+    footer: pq.FileMetaData | None = None,
+    coded: Sequence[str] = (),
+    wide: bool = False,
+) -> pq.ParquetFile:
+    """Open a file as `open_file` does. wide: see `_file`.
+
+    Raises what Arrow raises for a damaged file.
+    """
+    if file_type.compression != "none":
+        with open_bytes(path, file_type.compression) as stream:
+            return _file(pa.BufferReader(stream.read()), None, pages, coded, wide=wide)
+    if place_of(path).reads == "calls":
+        return _file(str(path), footer, pages, coded, wide=wide)
     fetched = _fetched_footer(path)
     assert isinstance(fetched.version, Fact)
     source = pa.PythonFile(place_of(path).open(fetched.version), mode="r")
     # fetches a row group's columns together
-    return _file(source, fetched.metadata, pages, coded, pre_buffer=True)
+    return _file(source, fetched.metadata, pages, coded, pre_buffer=True, wide=wide)
 
 
 def read_group(block: BlockRead, columns: Sequence[str]) -> pa.Table:
@@ -170,13 +189,17 @@ def read_group(block: BlockRead, columns: Sequence[str]) -> pa.Table:
     block.content: the bytes of the file, if they are in memory. block.rows: what the group must
     have, if that is known.
 
-    Raises what Arrow raises for a damaged file, and `InputError` if it is not a Parquet file.
+    Raises what Arrow raises for a damaged file, and `InputError` for an encrypted one.
     """
     path, group, rows = block.path, block.block, block.rows
     if block.file_type.compression != "none":
-        with open_file(path, block.file_type, block.pages) as file:
+
+        def open_whole(*, wide: bool) -> pq.ParquetFile:
+            return _open(path, block.file_type, block.pages, wide=wide)
+
+        with open_whole(wide=False) as file:
             raw = _raw_names(file.schema_arrow)
-            return _group(file, group, [raw[name] for name in columns], columns)
+        return _group(open_whole, group, [raw[name] for name in columns], columns)
     footer = _footer(path)
     fact = footer.version
     try:
@@ -196,28 +219,11 @@ def read_group(block: BlockRead, columns: Sequence[str]) -> pa.Table:
                 _column_ranges(footer.metadata, fact.size, group, file_names), fact
             )
             source = pa.PythonFile(place_of(path).open(fact, chunks), mode="r")
-        with _file(source, footer.metadata, block.pages) as file:
-            return _group(file, group, file_names, columns)
+        opened = partial(_file, source, footer.metadata, block.pages)
+        return _group(opened, group, file_names, columns)
     except BaseException:
         _kept.drop(str(path))  # read the footer again after any error
         raise
-
-
-@contextmanager
-def _parquet_errors(path: Path) -> Iterator[None]:
-    """Convert errors of Arrow and the system about this file to `InputError`, except
-    `FileNotFoundError`.
-    """
-    try:
-        yield
-    except FileNotFoundError:
-        raise
-    except (OSError, pa.ArrowInvalid) as error:
-        raise InputError(
-            f"is not a complete Parquet file ({error}); the file is cut or damaged",
-            path=path,
-            remedy="fetch it again",
-        ) from error
 
 
 def _file(
@@ -227,16 +233,50 @@ def _file(
     coded: Sequence[str] = (),
     *,
     pre_buffer: bool = False,
+    wide: bool = False,
 ) -> pq.ParquetFile:
-    return pq.ParquetFile(
+    """Open a file whose footer is known, or is read here; no column metadata are touched before it
+    is seen that none is encrypted.
+
+    wide: read texts and lists as types with offsets of 64 bits. Arrow has no others for more than
+    2 GiB of nested text in a row group.
+    """
+    file = pq.ParquetFile(
         source,
         metadata=footer,
         page_checksum_verification=pages == "check",
         pre_buffer=pre_buffer,
         read_dictionary=list(coded),
+        binary_type=pa.large_binary() if wide else None,
+        list_type=pa.LargeListType if wide else None,
         # Spark writes times as INT96. Arrow would convert them to nanoseconds, which wrap around:
         # 9999-12-31 becomes 1816-03-29.
         coerce_int96_timestamp_unit="us",
+    )
+    if footer is not None:
+        return file
+    if isinstance(source, str):
+        with open(source, "rb", buffering=0) as opened:
+            _refuse_encryption(file.metadata, opened)
+    else:
+        _refuse_encryption(file.metadata, source)
+    return file
+
+
+def _refuse_encryption(metadata: pq.FileMetaData, source: BinaryIO) -> None:
+    """Raise `InputError` if columns of a file are encrypted. source: the file."""
+    size = source.seek(0, os.SEEK_END)
+    source.seek(size - _TRAILER)
+    length = int.from_bytes(source.read(4), "little")
+    source.seek(size - _TRAILER - length)
+    encryption = encryption_of(source.read(length), metadata.serialized_size)
+    if encryption is None:
+        return
+    names = encryption.columns
+    raise InputError(
+        "it is encrypted" if names else "its columns are encrypted",
+        column=names[0] if names else None,
+        remedy=DECRYPT,
     )
 
 
@@ -245,9 +285,18 @@ def _raw_names(schema: pa.Schema) -> dict[str, str]:
 
 
 def _group(
-    file: pq.ParquetFile, group: int, file_names: list[str], columns: Sequence[str]
+    opened: Callable[..., pq.ParquetFile],
+    group: int,
+    file_names: list[str],
+    columns: Sequence[str],
 ) -> pa.Table:
-    table = file.read_row_group(group, columns=file_names, use_threads=False)
+    """Read a row group. opened: opens the file, with `wide` or not."""
+    table = None
+    with opened(wide=False) as file, suppress(pa.ArrowNotImplementedError):
+        table = file.read_row_group(group, columns=file_names, use_threads=False)
+    if table is None:
+        with opened(wide=True) as file:
+            table = file.read_row_group(group, columns=file_names, use_threads=False)
     if table.column_names != file_names:  # the file's order
         table = table.select(file_names)
     if file_names == list(columns):
@@ -262,7 +311,7 @@ def _footer(path: Path) -> Footer:
     stamp = stamp_of(path)
     if known is not None and known.version == stamp:
         return known
-    with open_file(path, FileType.named("parquet")) as file:
+    with _open(path, FileType.named("parquet"), "check") as file:
         footer = Footer(stamp, file.metadata, _raw_names(file.schema_arrow))
     _kept.keep(str(path), footer)
     return footer
@@ -270,11 +319,10 @@ def _footer(path: Path) -> Footer:
 
 def _fetched_footer(path: Path) -> Footer:
     fact, tail = place_of(path).tail(_TAIL)
-    with _parquet_errors(path):
-        # the rest on demand
-        metadata = pq.read_metadata(
-            pa.PythonFile(place_of(path).open(fact, [(fact.size - len(tail), tail)]), mode="r")
-        )
+    # the rest on demand
+    source = place_of(path).open(fact, [(fact.size - len(tail), tail)])
+    metadata = pq.read_metadata(pa.PythonFile(source, mode="r"))
+    _refuse_encryption(metadata, source)
     footer = Footer(fact, metadata, _raw_names(metadata.schema.to_arrow_schema()))
     _kept.keep(str(path), footer)
     return footer
@@ -313,8 +361,11 @@ def row_groups(shard: Shard, file: pq.ParquetFile) -> list[Span]:
     unchanged(shard)
     result = []
     for number, group in enumerate(groups):
+        if group.num_rows < 0:
+            raise pa.ArrowInvalid(f"row group {number} has {group.num_rows} rows")
         if group.num_rows:
-            result.append(Span(number, group.num_rows, 0, group.total_byte_size))
+            # the size is a claim that Arrow does not use
+            result.append(Span(number, group.num_rows, 0, max(0, group.total_byte_size)))
     return result
 
 
@@ -326,7 +377,9 @@ def surveyed(
     file_schema = file.schema_arrow
     if not len(file_schema) and not file.metadata.num_rows:
         return shard
-    shard = shard.with_columns(file_schema, _columns_with_nulls(file_schema, file.metadata))
+    # The schema alone: statistics of old writers claim no nulls where there are some.
+    nulls = [field.name for field in file_schema if field.nullable]
+    shard = shard.with_columns(file_schema, nulls)
     if known is not None and shard.schema.equals(known):
         return replace(shard, schema=known)
     return shard
@@ -349,38 +402,17 @@ def _chunks(
         selected = shard.schema.names
     else:
         selected = list(columns)
-    first_row = 0
-    file = open_file(shard.path, shard.file_type)
+    file = _open(shard.path, shard.file_type, "check")
     metadata = file.metadata
     codes = []
     if texts:
         codes = _stored_as_codes(metadata, texts)
-    if codes:
-        with file:
-            file = open_file(shard.path, shard.file_type, footer=metadata, coded=codes)
+    raw = _raw_names(file.schema_arrow)
+    file_names = [raw[name] for name in selected]
+    opened = partial(_open, shard.path, shard.file_type, "check", footer=metadata, coded=codes)
+    first_row = 0
     with file:
-        raw = {column_name(raw_name): raw_name for raw_name in file.schema_arrow.names}
-        file_names = [raw[name] for name in selected]
-        batches = _batches(file, file_names, "whole" if coded else "cut", most_rows)
-        while True:
-            try:
-                table = next(batches, None)
-            except (OSError, pa.ArrowInvalid) as error:
-                raise InputError(
-                    f"{error}; the file is damaged",
-                    path=shard.path,
-                    row=f"row {first_row + 1} and on",
-                    remedy="fetch it again",
-                ) from error
-            if table is None:
-                if selected and first_row != metadata.num_rows:
-                    raise InputError(
-                        f"has {first_row} rows, its footer says {metadata.num_rows}; the file is"
-                        " damaged",
-                        path=shard.path,
-                        remedy="fetch it again",
-                    )
-                return
+        for table in _batches(opened, file_names, "whole" if coded else "cut", most_rows):
             table = table.rename_columns(selected)
             fields = [
                 (
@@ -390,16 +422,37 @@ def _chunks(
                 )
                 for name in selected
             ]
-            yield TableChunk(table.cast(pa.schema(fields)), first_row)
+            yield TableChunk(in_schema(table, Target.of(pa.schema(fields))), first_row)
             first_row += table.num_rows
+    if selected and first_row != metadata.num_rows:
+        raise pa.ArrowInvalid(f"it has {first_row} rows, its footer says {metadata.num_rows}")
 
 
 def _batches(
-    file: pq.ParquetFile, columns: list[str], groups: Literal["whole", "cut"], most_rows: int
+    opened: Callable[..., pq.ParquetFile],
+    columns: list[str],
+    groups: Literal["whole", "cut"],
+    most_rows: int,
 ) -> Iterator[pa.Table]:
     """Yield tables with the columns in this order; groups="whole" keeps row groups of up to 4 ×
-    most_rows whole.
+    most_rows whole. opened: opens the file, with `wide` or not.
     """
+    rows = 0
+    with opened(wide=False) as file, suppress(pa.ArrowNotImplementedError):
+        for table in _batches_of(file, columns, groups, most_rows):
+            yield table
+            rows += table.num_rows
+        return
+    with opened(wide=True) as file:
+        for table in _batches_of(file, columns, groups, most_rows):
+            if not rows:
+                yield table
+            rows = max(0, rows - table.num_rows)
+
+
+def _batches_of(
+    file: pq.ParquetFile, columns: list[str], groups: Literal["whole", "cut"], most_rows: int
+) -> Iterator[pa.Table]:
     sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
     if groups == "whole":
         rows = 4 * most_rows
@@ -433,6 +486,8 @@ def _stored_as_codes(metadata: pq.FileMetaData, texts: list[str]) -> list[str]:
 class ParquetCode(FormatCode):
     """Reads footers and row groups, and writes row groups."""
 
+    block_word = "row group"
+
     def survey(
         self,
         path: Path,
@@ -442,7 +497,7 @@ class ParquetCode(FormatCode):
         dialect: TextDialect = PLAIN,
     ) -> Shard:
         """Read columns, types and which columns hold nulls from the footer alone."""
-        with open_file(path, file_type) as file:
+        with _open(path, file_type, "check") as file:
             return surveyed(file, path, name, file_type)
 
     def read(
@@ -458,22 +513,12 @@ class ParquetCode(FormatCode):
 
     def blocks(self, shard: Shard) -> list[Span]:
         """List the row groups, from the footer."""
-        with open_file(shard.path, shard.file_type) as file:
+        with _open(shard.path, shard.file_type, "check") as file:
             return row_groups(shard, file)
 
     def read_block(self, block: BlockRead, target: Target) -> pa.Table:
         """Read one row group. block.content: the bytes of the file, if they are in memory."""
-        try:
-            return in_schema(read_group(block, target.schema.names), target)
-        except FileNotFoundError:
-            raise
-        except (OSError, ValueError, pa.ArrowException, KeyError, InputError) as error:
-            raise CorruptShard(
-                f"{error.args[0] if isinstance(error, InputError) else error}",
-                path=block.path,
-                row=f"row group {block.block}",
-                remedy="restore the file or prepare the run again",
-            ) from error
+        return in_schema(read_group(block, target.schema.names), target)
 
     def open_sink(self, file: HashingFile, settings: WriteSettings) -> ParquetSink:
         """Begin a file whose options follow from the schema and the first row group."""
@@ -532,27 +577,6 @@ class ParquetSink:
             ),
             write_page_checksum=True,
         )
-
-
-def _columns_with_nulls(schema: pa.Schema, metadata: pq.FileMetaData) -> set[str]:
-    """Select the columns that may hold nulls: declared nullable, unless every row group's
-    statistics count none.
-    """
-    nulls: set[str] = set()
-    leaves = {metadata.schema.column(index).path: index for index in range(metadata.num_columns)}
-    for field in schema:
-        leaf = leaves.get(field.name)
-        if not field.nullable:
-            continue
-        if leaf is None:  # nested columns have statistics of leaves, not rows
-            nulls.add(field.name)
-            continue
-        for group in range(metadata.num_row_groups):
-            statistics = metadata.row_group(group).column(leaf).statistics
-            if statistics is None or not statistics.has_null_count or statistics.null_count:
-                nulls.add(field.name)
-                break
-    return nulls
 
 
 def _columns_worth_a_dictionary(sample: pa.Table, encoding: Encoding) -> list[str]:

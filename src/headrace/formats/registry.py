@@ -11,6 +11,7 @@ disagree, there is no way to know which is right, so the error states both (`det
 from __future__ import annotations
 
 import re
+import sys
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from headrace.errors import InputError
+from headrace.errors import CorruptShard, HeadraceError, InputError, first_line
 from headrace.formats.dialect import PLAIN, UTF8, TextDialect
 from headrace.storage.places import place_of
 
@@ -232,6 +233,7 @@ _COMPRESSED: tuple[tuple[bytes, Compression], ...] = (
     (b"\x1f\x8b", "gz"),
     (b"\x28\xb5\x2f\xfd", "zst"),
 )
+_ENCRYPTED = b"PARE"
 _OTHERS: tuple[tuple[bytes, str], ...] = (  # formats that headrace does not read
     (b"PK\x03\x04", "a zip archive"),
     (b"BZh", "bzip2"),
@@ -239,6 +241,7 @@ _OTHERS: tuple[tuple[bytes, str], ...] = (  # formats that headrace does not rea
     (b"ORC", "ORC"),
     (b"Obj\x01", "Avro"),
     (b"FEA1", "Feather version 1"),
+    (_ENCRYPTED, "Parquet with an encrypted footer"),
     (b"\xd0\xcf\x11\xe0", "an old Excel workbook"),
     (b"SQLite format 3\x00", "an SQLite database"),
     (b"\x89HDF", "HDF5"),
@@ -279,6 +282,10 @@ _JSON_OBJECT = re.compile(rb'(\[\s*)?\{\s*["}]')
 LARGEST_RECORD = 128 << 20  # bytes of one row of text
 LARGEST_WHOLE = 64 << 20
 _LONGEST_BLANK = 4096
+DECRYPT = (
+    "headrace has no keys: read it with pyarrow.parquet.read_table(decryption_properties=…) and"
+    " write it again without encryption_properties"
+)
 _BOM = b"\xef\xbb\xbf"
 _BOMB_RATIO = 200  # above the compression ratio of text rows
 # A gzip file may hold several members and a zstd file several frames; every reader joins them. Each
@@ -310,21 +317,43 @@ def open_text(
     return DecodedStream(stream, path, dialect)
 
 
+_MEND = "fetch it again if it was cut or damaged on its way, else write it again"
+
+
 @contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Convert an `OSError` of the enclosed reads to an `InputError` that names the file and a
-    remedy.
+def reading(path: Path, row: str | None = None) -> Iterator[None]:
+    """Convert what is raised while a source file is read to an `InputError` that names the file and
+    a remedy: the one place where exceptions of the system, of Arrow and of the gate, which knows
+    files of runs, become errors about a source.
+
+    row: the part of the file that is read, in words.
     """
     try:
         yield
+    except CorruptShard as error:
+        raise InputError(
+            *error.args, path=path, row=error.row or row, column=error.column, remedy=_MEND
+        ) from error
+    except HeadraceError as error:
+        raise error.at(path=path) from error.__cause__
     except FileNotFoundError as error:
         raise InputError("is gone; it was there a moment ago", path=path) from error
     except PermissionError as error:
         raise InputError("permission denied", path=path, remedy="make the file readable") from error
-    except OSError as error:
+    except raw_errors() as error:
+        remedy = _MEND
+        if isinstance(error, NotImplementedError):
+            remedy = "write it with other types, encodings or compression"
         raise InputError(
-            f"{error}; the file is cut or damaged", path=path, remedy="fetch it again"
+            f"cannot be read ({first_line(error)})", path=path, row=row, remedy=remedy
         ) from error
+
+
+def raw_errors() -> tuple[type[Exception], ...]:
+    """Return the types of exceptions that reading damaged or strange bytes raises."""
+    arrow = sys.modules.get("pyarrow")
+    own = (OSError, ValueError, LookupError, EOFError, NotImplementedError, zlib.error)
+    return own if arrow is None else (*own, arrow.ArrowException)
 
 
 def read_whole(path: Path, stream: pa.NativeFile, compression: Compression) -> bytes:
@@ -398,6 +427,8 @@ def detect(path: Path) -> FileType:
     if content not in (expected, "nothing"):
         known = {"text", "json", *(entry.name for entry in FORMATS)}
         remedy = "rename it to what it is, and convert or unpack it"
+        if start.startswith(_ENCRYPTED):
+            remedy = DECRYPT
         if content in known:
             remedy = "rename it to what it is"
         raise InputError(

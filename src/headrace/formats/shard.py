@@ -17,8 +17,9 @@ import pyarrow as pa
 
 from headrace.errors import InputError
 from headrace.formats.dialect import PLAIN, TextDialect
+from headrace.formats.plain_types import plain_schema
 from headrace.formats.registry import FileType, index_word
-from headrace.formats.types import Target, hint, in_schema, plain
+from headrace.formats.types import Target, hint, in_schema
 
 if TYPE_CHECKING:
     from headrace.formats.evidence import Evidence
@@ -123,13 +124,11 @@ class Shard:
 
         nulls: the file's names of those that may hold nulls.
 
-        Raises `InputError` if a name is repeated.
+        Raises `InputError` if a name is repeated, and for a type that is not read.
         """
         names = [column_name(raw) for raw in file_schema.names]
         refuse_repeated_names(self.path, names)
-        schema = pa.schema(
-            [(name, plain(type_)) for name, type_ in zip(names, file_schema.types, strict=True)]
-        )
+        schema = plain_schema(names, file_schema.types, self.path)
         return replace(
             self, schema=schema, null_columns=frozenset(map(column_name, nulls)), content="table"
         )
@@ -304,10 +303,12 @@ class FormatCode(ABC):
     A subclass need not split files into blocks, nor write them. One that writes has files of
     several blocks, so it lists and reads blocks too: a class without those methods is refused.
 
-    joined_by_bytes: whether a header and the blocks of several files are a file.
+    joined_by_bytes: whether a header and the blocks of several files are a file. block_word: what
+    the format calls a block; "" if a block is a range of bytes.
     """
 
     joined_by_bytes: ClassVar[bool] = False
+    block_word: ClassVar[str] = ""
 
     def __init_subclass__(cls) -> None:
         """Raise `TypeError` for a class whose files have blocks that it would not read."""

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.arrays import I32
-from headrace.errors import CorruptShard, InputError, SettingsError
+from headrace.errors import CorruptShard, HeadraceError, InputError, SettingsError
 from headrace.formats import parquet, records
 from headrace.formats.dialect import PLAIN, TextDialect
 from headrace.formats.evidence import Evidence
@@ -30,11 +30,22 @@ from headrace.formats.registry import (
     holds_nothing,
     open_text,
     parse_index_word,
+    raw_errors,
     reading,
 )
-from headrace.formats.shard import BlockRead, ChosenChunk, Chunk, Pages, Shard, Span, unchanged
+from headrace.formats.shard import (
+    BlockRead,
+    ChosenChunk,
+    Chunk,
+    FormatCode,
+    Pages,
+    Shard,
+    Span,
+    unchanged,
+)
 from headrace.formats.types import Target
 from headrace.formats.widen import WidenedChunk
+from headrace.gate import RESTORE
 from headrace.recipe import recipes
 
 COPY_BYTES = 16 << 20  # bytes copied at once
@@ -133,7 +144,8 @@ def read_chunks(
             yield PartitionChunk(chunk, shard, chunk.first_row)
         return
     if shard.content != "nothing":
-        yield from shard.file_type.format.load().read(shard, columns, coded=coded)
+        with reading(shard.path):
+            yield from shard.file_type.format.load().read(shard, columns, coded=coded)
     unchanged(shard)
 
 
@@ -162,10 +174,11 @@ def scan(shard: Shard, evidence: Evidence | None = None) -> list[Span]:
     if shard.content == "nothing":
         return []
     code = shard.file_type.format.load()
-    if evidence is None:
-        spans = code.blocks(shard)
-    else:
-        spans = code.blocks_seen_by(evidence, shard)
+    with reading(shard.path):
+        if evidence is None:
+            spans = code.blocks(shard)
+        else:
+            spans = code.blocks_seen_by(evidence, shard)
     unchanged(shard)
     return [span for span in spans if span.rows]
 
@@ -198,7 +211,7 @@ def _look_at_parquet(
     """Survey and scan a Parquet file; None for one without content. Raises `InputError`."""
     file_type = FileType.named("parquet")
     try:
-        with open_file(path, file_type) as file:
+        with open_file(path, file_type) as file, reading(path):
             shard = parquet.surveyed(file, path, name, file_type, known)
             return shard, parquet.row_groups(shard, file)
     except (InputError, OSError):
@@ -235,6 +248,7 @@ def read_block(  # noqa: PLR0913 - all are settings
     pages: Pages = "check",
     content: pa.Buffer | None = None,
     rows: int | None = None,
+    of_run: bool = True,
 ) -> pa.Table:
     """Read one block as the target's columns.
 
@@ -243,11 +257,12 @@ def read_block(  # noqa: PLR0913 - all are settings
     header of its file, which is not a row. names: of all columns of the file, which delimited text
     needs, with its dialect. pages: "trust" skips the page checksums of Parquet, if the bytes of the
     file were verified before. content: these bytes, if they are in memory. rows: of the block, as
-    it was planned; a Parquet file with others is refused before it is decoded. Thread-safe; the
-    work releases the interpreter lock.
+    it was planned; a Parquet file with others is refused before it is decoded. of_run: whether
+    headrace wrote the file. Thread-safe; the work releases the interpreter lock.
 
-    Raises `CorruptShard` naming file and block if the bytes cannot be read as they were written,
-    and `InputError` if a text is not of its declared type.
+    Raises `CorruptShard` naming file and block if the bytes of a run cannot be read as they were
+    written, and `InputError` if those of a source cannot be read, or a text is not of its declared
+    type.
     """
     file_type = file_type_of_word(word)
     block_read = BlockRead(
@@ -263,19 +278,44 @@ def read_block(  # noqa: PLR0913 - all are settings
         content=content,
         rows=rows,
     )
+    code = file_type.format.load()
+    where = block_read.words
+    if code.block_word:
+        where = f"{code.block_word} {block}"
+    if not of_run:
+        return _read_source_block(code, block_read, target, where)
     try:
-        return file_type.format.load().read_block(block_read, target)
+        return code.read_block(block_read, target)
     except FileNotFoundError as error:
+        raise CorruptShard("is missing", path=path, remedy=RESTORE) from error
+    except CorruptShard as error:
+        raise error.at(path=path, row=where) from error.__cause__
+    except raw_errors() as error:  # such as null values that the schema excludes
         raise CorruptShard(
-            "is missing", path=path, remedy="restore it or prepare the run again"
+            f"cannot be read as the index says ({error})", path=path, row=where, remedy=RESTORE
         ) from error
-    except (ValueError, pa.ArrowException) as error:  # such as null values that the schema excludes
-        raise CorruptShard(
-            f"cannot be read as the index says ({error})",
-            path=path,
-            row=block_read.words,
-            remedy="restore it or prepare the run again",
-        ) from error
+
+
+def _read_source_block(code: FormatCode, block: BlockRead, target: Target, where: str) -> pa.Table:
+    """Read a block of a source; an error names the column of a binary format that is at fault."""
+    try:
+        with reading(block.path, where):
+            return code.read_block(block, target)
+    except InputError as error:
+        if error.column is None and code.block_word:
+            error.column = _column_at_fault(code, block, target.schema)
+        raise
+
+
+def _column_at_fault(code: FormatCode, block: BlockRead, schema: pa.Schema) -> str | None:
+    """Return the first column that cannot be read alone."""
+    for field in schema:
+        try:
+            with reading(block.path):
+                code.read_block(block, Target.of(pa.schema([field])))
+        except HeadraceError:
+            return str(field.name)
+    return None
 
 
 def copied_records(

@@ -12,6 +12,7 @@ from itertools import pairwise
 import pyarrow as pa
 
 from headrace.errors import SettingsError
+from headrace.formats.plain_types import converted, plain
 from headrace.formats.type_words import ALL_COLUMNS
 
 TYPES: Mapping[str, pa.DataType] = {
@@ -107,51 +108,6 @@ def is_list(type_: pa.DataType) -> bool:
 def type_word(type_: pa.DataType) -> str:
     """Return the word for a type, and Arrow's own for one that settings cannot name."""
     return _WORDS.get(type_, str(type_))
-
-
-def plain(type_: pa.DataType) -> pa.DataType:
-    """Normalize a type to what headrace writes, at any depth: one form of text, binary and lists;
-    no dictionaries.
-
-    Extension types that a library registers become their storage type, because pyarrow knows them
-    only if the process imports that library. Of those that pyarrow itself defines, JSON becomes
-    text.
-    """
-    registered = isinstance(type_, pa.ExtensionType)
-    if registered or (
-        isinstance(type_, pa.BaseExtensionType) and type_.extension_name == "arrow.json"
-    ):
-        return plain(type_.storage_type)
-    if pa.types.is_dictionary(type_):
-        return plain(type_.value_type)
-    if is_text(type_):
-        return pa.string()
-    if pa.types.is_large_binary(type_) or pa.types.is_binary_view(type_):
-        return pa.binary()
-    return _plain_nested(type_)
-
-
-def _plain_nested(type_: pa.DataType) -> pa.DataType:
-    """Normalize what lists and structs hold. Types in which nothing changes are returned as they
-    are.
-    """
-    if (
-        pa.types.is_large_list(type_)
-        or pa.types.is_list_view(type_)
-        or pa.types.is_large_list_view(type_)
-    ):
-        return pa.list_(plain(type_.value_type))
-    if pa.types.is_struct(type_):
-        inner = [field.with_type(plain(field.type)) for field in type_]
-        return type_ if inner == list(type_) else pa.struct(inner)
-    if pa.types.is_list(type_) or pa.types.is_fixed_size_list(type_):
-        item = type_.value_field.with_type(plain(type_.value_type))
-        if item == type_.value_field:
-            return type_
-        if pa.types.is_fixed_size_list(type_):
-            return pa.list_(item, type_.list_size)
-        return pa.list_(item)
-    return type_
 
 
 def supertype(*types: pa.DataType, numbers_as_text: bool = False) -> pa.DataType | None:
@@ -411,35 +367,13 @@ def in_schema(table: pa.Table, target: Target) -> pa.Table:
     same = table.schema.equals(target.nullable) or table.schema.types == schema.types
     if same and not any(columns[index].null_count for index in target.required):
         return pa.Table.from_arrays(columns, schema=schema)  # `cast` would cost a tenth of decoding
-    for index, field in enumerate(table.schema):
-        type_ = field.type
-        # Dictionaries of text views, as polars writes categories; Arrow's `take` has no kernel for
-        # them.
-        if pa.types.is_dictionary(type_) and pa.types.is_string_view(type_.value_type):
-            chunks = [
-                pa.DictionaryArray.from_arrays(chunk.indices, chunk.dictionary.cast(pa.string()))
-                for chunk in columns[index].iterchunks()
-            ]
-            decoded = pa.chunked_array(chunks, pa.dictionary(type_.index_type, pa.string())).cast(
-                pa.string()
-            )
-            table = table.set_column(index, field.name, decoded)
-    return table.cast(schema)
-
-
-def settled(type_: pa.DataType) -> pa.DataType:
-    """Return the type of a column of all shards: nulls, and structs without fields, are text in the
-    end, at any depth.
-    """
-    if pa.types.is_null(type_) or type_ == pa.struct([]):
-        return pa.string()
-    if pa.types.is_struct(type_):
-        fields = [field.with_type(settled(field.type)) for field in type_]
-        return type_ if fields == list(type_) else pa.struct(fields)
-    if pa.types.is_list(type_):
-        item = type_.value_field.with_type(settled(type_.value_type))
-        return type_ if item == type_.value_field else pa.list_(item)
-    return type_
+    columns = [
+        converted(column, type_) for column, type_ in zip(columns, schema.types, strict=True)
+    ]
+    for index in target.required:
+        if columns[index].null_count:
+            raise ValueError(f"column {schema.names[index]!r} has nulls, which its schema excludes")
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def describe(schema: pa.Schema) -> list[dict[str, object]]:

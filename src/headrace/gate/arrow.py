@@ -247,6 +247,10 @@ class ArrowFile:
             raise pa.ArrowInvalid(f"a record batch cannot have {message.rows} rows")
         if (message.buffers["offset"] < 0).any() or (message.buffers["length"] < 0).any():
             raise pa.ArrowInvalid("a buffer begins or ends outside the file")
+        body_bytes = message.length - message.body
+        starts, lengths = message.buffers["offset"], message.buffers["length"]
+        if (lengths[(starts > body_bytes) | (lengths > body_bytes - starts)] > 0).any():
+            raise pa.ArrowInvalid("a buffer ends outside its message")
         if not message.compressed:
             # in parts, as int64 would wrap around
             self._refuse_growth(sum(message.buffers["length"].tolist()), message.length)

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 _MOST_DEPTH = 8
+_MOST_NESTING = 64
 _LONGEST_HEADER = 1 << 17  # statistics may repeat values
 _FIRST_READ = 256
 # types of the compact protocol
@@ -25,8 +26,8 @@ class PageError(ValueError):
     """The bytes are not a page header, or a page exceeds its column chunk."""
 
 
-class _Cut(Exception):
-    """The struct does not end within the given bytes."""
+class CutError(Exception):
+    """A struct does not end within the given bytes."""
 
 
 class PageHeader(NamedTuple):
@@ -82,7 +83,7 @@ def _header(fd: int, at: int, stop: int) -> tuple[dict[int, Any], int]:
         data = os.pread(fd, min(size, stop - at), at)
         try:
             return read_struct(data, 0, _MOST_DEPTH)
-        except _Cut:
+        except CutError:
             if size >= min(_LONGEST_HEADER, stop - at):
                 raise PageError("a page header does not end") from None
             size *= 8
@@ -92,7 +93,7 @@ def count_structs(data: bytes, most: int) -> int:
     """Count the structs in one, such as a footer; stop soon after `most`."""
     counter = [0, most]
     # Arrow says what is wrong, unless there are too many already
-    with suppress(_Cut, PageError):
+    with suppress(CutError, PageError):
         _skip_struct(data, 0, 64, counter)
     return counter[0]
 
@@ -113,10 +114,75 @@ def read_struct(data: bytes, at: int, depth: int) -> tuple[dict[int, Any], int]:
             at = _skip(data, at, field_type, depth, [0, _LONGEST_HEADER])
 
 
+def fields_of(data: bytes) -> Iterator[tuple[int, Any]]:
+    """Yield the fields of a struct with all that they hold: numbers, bytes, lists, and structs as
+    mappings of theirs. Others are None.
+
+    Raises `PageError`, and `CutError` if it does not end within the bytes.
+    """
+    at = number = 0
+    while True:
+        number, field_type, at = _field(data, at, number)
+        if field_type == 0:
+            return
+        value, at = _value(data, at, field_type, _MOST_NESTING)
+        yield number, value
+
+
+def _value(data: bytes, at: int, field_type: int, depth: int) -> tuple[Any, int]:
+    """Return a value and its end."""
+    if not depth:
+        raise PageError("a header is nested too deeply")
+    if field_type in _INTEGERS:
+        return _integer(data, at)
+    if field_type == _BINARY:
+        length, start = _varint(data, at)
+        if start + length > len(data):
+            raise CutError
+        return data[start : start + length], start + length
+    if field_type == _STRUCT:
+        fields: dict[int, Any] = {}
+        number = 0
+        while True:
+            number, inner_type, at = _field(data, at, number)
+            if inner_type == 0:
+                return fields, at
+            fields[number], at = _value(data, at, inner_type, depth - 1)
+    if field_type == _LIST:
+        return _items(data, at, depth)
+    return None, _skip(data, at, field_type, depth, [0, _LONGEST_HEADER])
+
+
+def _items(data: bytes, at: int, depth: int) -> tuple[list[Any] | None, int]:
+    """Return the items of a list, None of truths, and its end."""
+    count, item_type, at = _list_head(data, at)
+    if item_type in (_TRUE, _FALSE):  # a byte each, inside a list
+        return None, at + count
+    items = []
+    for _ in range(count):
+        item, at = _value(data, at, item_type, depth - 1)
+        items.append(item)
+    return items, at
+
+
+def _list_head(data: bytes, at: int) -> tuple[int, int, int]:
+    """Return the number and the type of the items of a list, and where they begin."""
+    if at >= len(data):
+        raise CutError
+    count = data[at] >> 4
+    item_type = data[at] & 15
+    at += 1
+    if count == 15:
+        count, at = _varint(data, at)
+    if count > len(data) - at:  # each takes a byte or more
+        raise CutError
+    return count, item_type, at
+
+
 def _field(data: bytes, at: int, before: int) -> tuple[int, int, int]:
     """Return a field's number, its type, 0 at the end of the struct, and where its value begins."""
     if at >= len(data):
-        raise _Cut
+        raise CutError
     head = data[at]
     field_type = head & 15
     if field_type == 0:
@@ -131,7 +197,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     number = 0
     for shift in range(0, 70, 7):
         if at >= len(data):
-            raise _Cut
+            raise CutError
         byte = data[at]
         at += 1
         number |= (byte & 127) << shift
@@ -154,7 +220,7 @@ def _skip(data: bytes, at: int, field_type: int, depth: int, counter: list[int])
     if field_type == _BINARY:
         length, at = _varint(data, at)
         if at + length > len(data):
-            raise _Cut
+            raise CutError
         return at + length
     if not depth:
         raise PageError("a header is nested too deeply")
@@ -178,15 +244,7 @@ def _skip_struct(data: bytes, at: int, depth: int, counter: list[int]) -> int:
 
 
 def _skip_list(data: bytes, at: int, depth: int, counter: list[int]) -> int:
-    if at >= len(data):
-        raise _Cut
-    count = data[at] >> 4
-    field_type = data[at] & 15
-    at += 1
-    if count == 15:
-        count, at = _varint(data, at)
-    if count > len(data) - at:  # each takes a byte or more
-        raise _Cut
+    count, field_type, at = _list_head(data, at)
     for _ in range(count):
         if field_type in (_TRUE, _FALSE):  # a byte each, inside a list
             at += 1

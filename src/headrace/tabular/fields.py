@@ -33,9 +33,10 @@ from headrace.dataset.open import is_prepared
 from headrace.errors import InputError, SettingsError, setting, setting_name
 from headrace.formats.dialect import PLAIN, TextDialect
 from headrace.formats.listing import NoMatch, list_files
+from headrace.formats.plain_types import plain
 from headrace.formats.registry import file_type_of_name
 from headrace.formats.text_columns import nulled, plain_numerals, typed
-from headrace.formats.types import is_text, plain
+from headrace.formats.types import is_text
 from headrace.storage.places import path_of
 from headrace.stream.loader.dataset import open_dataset
 
