@@ -298,8 +298,8 @@ class BlockReader:
         partition = set(index.partitioned)
         names = [name for name in (layout or index.schema).names if name not in partition]
         known = set(names)
-        wanted = [name for name in target.schema.names if name in known]
-        return _InFile(names, self._target(wanted, layout_number))
+        required = [name for name in target.schema.names if name in known]
+        return _InFile(names, self._target(required, layout_number))
 
     def _fitted(self, table: pa.Table, rows: int, number: int, schema: pa.Schema) -> pa.Table:
         """Convert the columns that a file has to a schema, which has those of its name too.

@@ -559,7 +559,7 @@ def build(  # noqa: PLR0913, PLR0914 - all that an index is made of
     evidence = Evidence(dialect)
     for looked in results:
         numbers = [distinct.add(shard) for shard in looked.shards]
-        kinds_of_files += [numbers[kind] for kind in looked.kinds]
+        kinds_of_files += [numbers[number] for number in looked.kinds]
         evidence.join(looked.evidence.words)
     text = set(partitions)
     for shard in distinct.shards:
@@ -627,10 +627,10 @@ def _layouts_of(shards: Sequence[Shard], schema: pa.Schema) -> _LayoutsOf:
     layouts.number(schema)
     numbers = []
     for shard in shards:
-        own = schema
+        file_schema = schema
         if shard.content != "nothing":
-            own = own_schema(shard.schema, schema)
-        numbers.append(0 if same_columns(own, schema) else layouts.number(own))
+            file_schema = own_schema(shard.schema, schema)
+        numbers.append(0 if same_columns(file_schema, schema) else layouts.number(file_schema))
     schemas = tuple(layouts.schemas) if any(numbers) else ()
     return _LayoutsOf(schemas, np.array(numbers, np.int64))
 

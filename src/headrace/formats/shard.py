@@ -73,12 +73,11 @@ class Shard:
     content: "nothing" if the file has neither columns nor rows: 0 bytes, blank lines, a table of no
     columns. Such a shard is read as no rows, and fits any schema.
     partition: columns of the schema that its name holds and the file does not, as text; see
-    `formats.partitions`. own: the columns of the file and its name, if rows are read as others, the
-    schema; see `formats.widen`. complete: the same shard with all columns, if its columns are a
-    choice of them.
+    `formats.partitions`. file_schema: the columns of the file and its name, if rows are read as
+    others, the schema; see `formats.widen`. complete: the same shard with all columns, if its
+    columns are a choice of them.
 
-    Raises `InputError` on a column name, at any depth, that holds a zero
-    byte.
+    Raises `InputError` on a column name, at any depth, that holds a zero byte.
     """
 
     path: Path
@@ -91,7 +90,7 @@ class Shard:
     dialect: Dialect | None = None
     content: Literal["table", "nothing"] = "table"
     partition: Mapping[str, str | None] = field(default_factory=dict)
-    own: pa.Schema | None = None
+    file_schema: pa.Schema | None = None
     complete: Shard | None = None
 
     def __post_init__(self) -> None:

@@ -124,7 +124,7 @@ def read_chunks(
     columns: the columns that Parquet chunks decode. coded: text columns that may come as
     dictionaries if that is cheaper.
     """
-    if shard.own is not None:
+    if shard.file_schema is not None:
         yield from _read_widened(shard, columns, coded)
         return
     if shard.complete is not None:
@@ -153,14 +153,14 @@ def _read_widened(
     shard: Shard, columns: Sequence[str] | None, coded: Sequence[str]
 ) -> Iterator[Chunk]:
     """Iterate over the rows of a shard as the columns of all shards."""
-    in_file = replace(shard, schema=shard.own, own=None)
-    own = set(in_file.schema.names)
-    names = [name for name in shard.schema.names if name in own]
+    in_file = replace(shard, schema=shard.file_schema, file_schema=None)
+    file_schema = set(in_file.schema.names)
+    names = [name for name in shard.schema.names if name in file_schema]
     if columns is not None:
-        names = [name for name in columns if name in own]
+        names = [name for name in columns if name in file_schema]
     if not names:  # the rows must still be counted
         names = in_file.schema.names[:1]
-    coded = [name for name in coded if name in own]
+    coded = [name for name in coded if name in file_schema]
     for chunk in read_chunks(in_file, names, coded=coded):
         yield WidenedChunk(chunk, shard, chunk.first_row)
 

@@ -167,18 +167,18 @@ def _decimals(types: Sequence[pa.DataType]) -> pa.DataType | None:
     """Join decimals, and whole numbers beside them, to the digits before and after the point of
     all.
     """
-    whole = fraction = narrowest = 0
+    before_point = after_point = narrowest = 0
     for type_ in types:
         if pa.types.is_integer(type_):
-            whole = max(whole, _DIGITS[type_.bit_width])
+            before_point = max(before_point, _DIGITS[type_.bit_width])
         else:
-            whole = max(whole, type_.precision - type_.scale)
-            fraction = max(fraction, type_.scale)
+            before_point = max(before_point, type_.precision - type_.scale)
+            after_point = max(after_point, type_.scale)
             narrowest = max(narrowest, type_.bit_width)
     for most_digits, bits in _DECIMALS:
-        if whole + fraction <= most_digits and bits >= narrowest:
+        if before_point + after_point <= most_digits and bits >= narrowest:
             make = {32: pa.decimal32, 64: pa.decimal64, 128: pa.decimal128, 256: pa.decimal256}
-            return make[bits](whole + fraction, fraction)
+            return make[bits](before_point + after_point, after_point)
     return None
 
 

@@ -56,10 +56,10 @@ def own_schema(shard_schema: pa.Schema, schema: pa.Schema) -> pa.Schema:
     """
     if pa.null() not in shard_schema.types:
         return shard_schema
-    own = []
+    file_schema = []
     for name, type_ in zip(shard_schema.names, shard_schema.types, strict=True):
-        own.append((name, schema.field(name).type if pa.types.is_null(type_) else type_))
-    return pa.schema(own)
+        file_schema.append((name, schema.field(name).type if pa.types.is_null(type_) else type_))
+    return pa.schema(file_schema)
 
 
 def same_columns(a: pa.Schema, b: pa.Schema) -> bool:
@@ -71,14 +71,16 @@ def widened(shard: Shard, schema: pa.Schema) -> Shard:
     """Return a shard whose rows are read as the columns of a schema: absent ones are null."""
     if shard.content == "nothing" or same_columns(shard.schema, schema):
         return shard
-    return replace(shard, schema=schema, own=own_schema(shard.own or shard.schema, schema))
+    return replace(
+        shard, schema=schema, file_schema=own_schema(shard.file_schema or shard.schema, schema)
+    )
 
 
 def narrowed(shard: Shard, columns: Sequence[str]) -> Shard:
     """Return a shard of which only these columns are read, in this order, as far as it has them."""
     known = set(shard.schema.names)
     fields = [shard.schema.field(name) for name in columns if name in known]
-    return replace(shard, schema=pa.schema(fields), own=shard.own or shard.schema)
+    return replace(shard, schema=pa.schema(fields), file_schema=shard.file_schema or shard.schema)
 
 
 def fit(table: pa.Table, schema: pa.Schema, rows: int, source: RowsOf) -> pa.Table:
@@ -140,29 +142,29 @@ def cast_array(array: pa.Array, type_: pa.DataType) -> pa.Array:
     Arrow casts some nested arrays to invalid ones: structs of lists that gain a field, in lists,
     and lists of nulls.
     """
-    own = array.type
-    if own == type_:
+    before = array.type
+    if before == type_:
         return array
-    if pa.types.is_null(own) or pa.types.is_null(type_) or not len(array):
+    if pa.types.is_null(before) or pa.types.is_null(type_) or not len(array):
         return pa.nulls(len(array), type_)
-    if own == pa.struct([]) and not pa.types.is_nested(type_):
+    if before == pa.struct([]) and not pa.types.is_nested(type_):
         return pc.if_else(array.is_valid(), "{}", pa.scalar(None, pa.string())).cast(type_)
-    if pa.types.is_struct(own):
+    if pa.types.is_struct(before):
         children = []
         for field_ in type_:
-            index = own.get_field_index(field_.name)
+            index = before.get_field_index(field_.name)
             if index < 0:
                 children.append(pa.nulls(len(array), field_.type))
             else:
                 children.append(cast_array(array.field(index), field_.type))
         return pa.StructArray.from_arrays(children, fields=list(type_), mask=array.is_null())
-    return _cast_list(array, type_) if is_list(own) else array.cast(type_)
+    return _cast_list(array, type_) if is_list(before) else array.cast(type_)
 
 
 def _cast_list(array: pa.Array, type_: pa.DataType) -> pa.Array:
-    own = array.type
-    if pa.types.is_fixed_size_list(own):
-        size = own.list_size
+    before = array.type
+    if pa.types.is_fixed_size_list(before):
+        size = before.list_size
         values = array.values.slice(array.offset * size, len(array) * size)
         offsets = pa.array(np.arange(len(array) + 1) * size, pa.int32())
     else:
@@ -211,7 +213,7 @@ class WidenedChunk:
         return self.chunk.rows
 
     def sizes(self) -> npt.NDArray[np.int32] | None:
-        """Return each row's bytes in the file, which has the columns `shard.own`."""
+        """Return each row's bytes in the file, which has the columns `shard.file_schema`."""
         return self.chunk.sizes()
 
     def table(self, columns: Sequence[str] | None = None) -> pa.Table:
@@ -219,8 +221,8 @@ class WidenedChunk:
         schema = self.shard.schema
         if columns is not None:
             schema = pa.schema([schema.field(name) for name in columns])
-        assert self.shard.own is not None
-        in_file = set(self.shard.own.names)
+        assert self.shard.file_schema is not None
+        in_file = set(self.shard.file_schema.names)
         table = self.chunk.table([name for name in schema.names if name in in_file])
         return fit(table, schema, self.rows, RowsOf(self.shard.path, self.first_row))
 
@@ -241,10 +243,12 @@ def list_changes(
     for schema, count in zip(schemas, counts, strict=True):
         if not count:
             continue
-        own = dict(zip(schema.names, schema.types, strict=True))
-        reordered += count * (schema.names != [name for name in wide.names if name in own])
+        types_in_file = dict(zip(schema.names, schema.types, strict=True))
+        reordered += count * (
+            schema.names != [name for name in wide.names if name in types_in_file]
+        )
         for name, type_ in zip(wide.names, wide.types, strict=True):
-            _compare(name, own.get(name), type_, count, differences)
+            _compare(name, types_in_file.get(name), type_, count, differences)
     changes = []
     if reordered:
         verb = "has its" if reordered == 1 else "have their"
@@ -272,29 +276,37 @@ class _Difference:
 
 def _compare(
     name: str,
-    own: pa.DataType | None,
+    type_in_file: pa.DataType | None,
     wide: pa.DataType,
     count: int,
     differences: dict[str, _Difference],
 ) -> None:
-    """Count a column or field of `count` shards. own: its type there, None if they lack it."""
-    if own is not None and pa.types.is_null(own):
+    """Count a column or field of `count` shards.
+
+    type_in_file: its type there, None if they lack it.
+    """
+    if type_in_file is not None and pa.types.is_null(type_in_file):
         return
-    if own is not None and pa.types.is_struct(own) and pa.types.is_struct(wide):
-        own_types = {inner.name: inner.type for inner in own}
+    if type_in_file is not None and pa.types.is_struct(type_in_file) and pa.types.is_struct(wide):
+        inner_types = {inner.name: inner.type for inner in type_in_file}
         for inner in wide:
             _compare(
-                f"{name}.{inner.name}", own_types.get(inner.name), inner.type, count, differences
+                f"{name}.{inner.name}", inner_types.get(inner.name), inner.type, count, differences
             )
         return
-    if own is not None and is_list(own) and is_list(wide) and pa.types.is_nested(wide.value_type):
-        _compare(f"{name}[]", own.value_type, wide.value_type, count, differences)
+    if (
+        type_in_file is not None
+        and is_list(type_in_file)
+        and is_list(wide)
+        and pa.types.is_nested(wide.value_type)
+    ):
+        _compare(f"{name}[]", type_in_file.value_type, wide.value_type, count, differences)
         return
     difference = differences.setdefault(name, _Difference(wide))
-    if own is None:
+    if type_in_file is None:
         difference.lacking += count
     else:
-        word = type_word(own)
+        word = type_word(type_in_file)
         difference.types[word] = difference.types.get(word, 0) + count
 
 

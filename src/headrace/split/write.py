@@ -277,14 +277,16 @@ def copies_bytes(output: Output, shard: Shard) -> bool:
         return False
     if file_format.content == "binary":
         return False
-    own = shard.own or shard.schema
+    file_schema = shard.file_schema or shard.schema
     if file_format.separator is None:
         # an absent key is null to every reader, but digits would be lost without a word
-        return not any(rounds(field.type, output.source.field(field.name).type) for field in own)
+        return not any(
+            rounds(field.type, output.source.field(field.name).type) for field in file_schema
+        )
     dialect = shard.dialect
     assert dialect is not None
     written = replace(dialect, text=dialect.text.written)
-    return own.names == output.source.names and written == output_dialect(output, shard)
+    return file_schema.names == output.source.names and written == output_dialect(output, shard)
 
 
 def derive(
