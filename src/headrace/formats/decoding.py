@@ -35,11 +35,11 @@ class DecodedStream:
     def read(self, size: int) -> bytes:
         """Read up to `size` bytes; fewer only at the end."""
         parts = [self._left]
-        held = len(self._left)
-        while held < size and not self._ended:
+        buffered = len(self._left)
+        while buffered < size and not self._ended:
             part = self._next()
             parts.append(part)
-            held += len(part)
+            buffered += len(part)
         data = b"".join(parts)
         self._left = data[size:]
         return data[:size]

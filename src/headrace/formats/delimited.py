@@ -227,7 +227,7 @@ class DelimitedCode(FormatCode):
         with block_bytes(block) as data:
             if dialect.encoding != UTF8:
                 data = decoded(data, block.path, _encoding_of(block, data))
-            whole = len(data)
+            full_size = len(data)
             if block.offset == 0:
                 data = without_header(data, dialect)
             table = None
@@ -251,7 +251,7 @@ class DelimitedCode(FormatCode):
                 )
                 offset = None
                 if block.offset == 0 or dialect.encoding == UTF8:
-                    offset = block.offset + whole - len(data)
+                    offset = block.offset + full_size - len(data)
                 table = parse_block(data, shard, schema.names, offset)
         types = {}
         for field in schema:

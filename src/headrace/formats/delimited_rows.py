@@ -86,8 +86,8 @@ class DelimitedChunk:
             self._check_text()
             self._checked = True
         index_of_name = {name: index for index, name in enumerate(names)}
-        few = len(missing) <= FEW_COLUMNS < len(names)
-        if missing and (few or self._text.escape is not None):
+        needs_few = len(missing) <= FEW_COLUMNS < len(names)
+        if missing and (needs_few or self._text.escape is not None):
             self._parsed |= self._cut([index_of_name[name] for name in missing])
             missing = [name for name in missing if name not in self._parsed]
         if missing:
@@ -533,8 +533,8 @@ def unescaped(  # noqa: PLR0914 - one computation
     shape = records.as_bytes(shapes.buffers()[2] or b"")[bounds[0] : bounds[-1]]
     bounds = bounds - bounds[0]
     at = np.flatnonzero(data == records.BACKSLASH)
-    begins = np.diff(at, prepend=-2) != 1
-    run_start = np.maximum.accumulate(np.where(begins, at, 0))
+    starts_run = np.diff(at, prepend=-2) != 1
+    run_start = np.maximum.accumulate(np.where(starts_run, at, 0))
     escapers = at[(at - run_start) & 1 == 0]
     escapers = escapers[escapers + 1 < len(data)]
     dropped = np.zeros(len(data), np.bool_)
@@ -544,14 +544,14 @@ def unescaped(  # noqa: PLR0914 - one computation
         inside = is_quoted[np.searchsorted(bounds, quotes, side="right") - 1]
         dropped[quotes[inside][1::2]] = True  # the second of each two
     if not dropped.any():
-        kept, new_bounds = data, bounds
+        unescaped, new_bounds = data, bounds
     else:
         data = data.copy()
         data[escapers + 1] = _MEANT[data[escapers + 1]]
-        kept = data[~dropped]
+        unescaped = data[~dropped]
         new_bounds = bounds - np.append(0, np.cumsum(dropped))[bounds]
     texts = pa.LargeBinaryArray.from_buffers(
-        pa.large_binary(), len(starts), [None, pa.py_buffer(new_bounds), pa.py_buffer(kept)]
+        pa.large_binary(), len(starts), [None, pa.py_buffer(new_bounds), pa.py_buffer(unescaped)]
     ).cast(pa.large_string())
     if missing.any():
         return pc.if_else(pa.array(missing), pa.scalar(None, pa.large_string()), texts)

@@ -80,9 +80,9 @@ class TextDialect(Settings):
     @classmethod
     def _known_encoding(cls, value: str) -> str:
         try:
-            found = codecs.lookup(value)
+            codec = codecs.lookup(value)
             "a".encode(value)  # a LookupError for encodings of no text, such as hex
-            name = found.name.replace("_", "-")
+            name = codec.name.replace("_", "-")
         except (LookupError, ValueError, TypeError):
             raise ValueError(
                 f"{setting_name('encoding')} is {value!r}, which is not known; give one such as"
@@ -220,13 +220,13 @@ def dialect_of(value: object) -> TextDialect:
     Raises `SettingsError`.
     """
     try:
-        found = _parsed(value)
+        dialect = _parsed(value)
     except ValueError as error:
         raise SettingsError(str(error)) from None
-    if not isinstance(found, TextDialect):
+    if not isinstance(dialect, TextDialect):
         raise SettingsError(
             setting="dialect",
             value=value,
             remedy='give a TextDialect, or a mapping such as {"encoding": "latin-1"}',
         )
-    return found
+    return dialect

@@ -134,10 +134,10 @@ def _object(line: str, text: str, start: int) -> _Pairs:
         raise _too_deep() from None
     except json.JSONDecodeError as error:
         raise _broken(error, line, text, start) from None
-    rest = line[end:].lstrip(_WHITE)
-    if rest:
+    remainder = line[end:].lstrip(_WHITE)
+    if remainder:
         raise _Wrong(
-            f"something follows the value, at character {len(line) - len(rest) + 1}",
+            f"something follows the value, at character {len(line) - len(remainder) + 1}",
             "write one object per line",
         )
     if not isinstance(value, _Pairs):
@@ -150,38 +150,38 @@ def _object(line: str, text: str, start: int) -> _Pairs:
 
 def _broken(error: json.JSONDecodeError, line: str, text: str, start: int) -> _Wrong:
     """Explain a line that is not JSON: a part of something, or at fault itself."""
-    begins = start + len(line) - len(line.lstrip(_WHITE))
+    value_start = start + len(line) - len(line.lstrip(_WHITE))
     try:
-        value, end = _DECODER.raw_decode(text, begins)
+        value, end = _DECODER.raw_decode(text, value_start)
     except (json.JSONDecodeError, RecursionError):
-        value, end = None, begins
-    lines = text.count("\n", begins, end) + 1
+        value, end = None, value_start
+    lines = text.count("\n", value_start, end) + 1
     if isinstance(value, list) and lines > 1:
         what = "an object" if isinstance(value, _Pairs) else "a list"
         return _Wrong(
             f"{what} that goes on for {lines:,} lines begins here",
             "write one object per line, for example with jq -c",
         )
-    shown = line.strip(_WHITE)[:_SHOWN]
-    if _begins_object(text, begins):
+    excerpt = line.strip(_WHITE)[:_SHOWN]
+    if _begins_object(text, value_start):
         return _Wrong(
             f"not valid JSON, or a part of an object of several lines"
             f" ({error.msg} at character {error.pos + 1})",
             "write one object per line, for example with jq -c",
-            value=shown,
+            value=excerpt,
         )
     return _Wrong(
         f"not valid JSON ({error.msg} at character {error.pos + 1})",
         "correct the file",
-        value=shown,
+        value=excerpt,
     )
 
 
-def _begins_object(text: str, begins: int) -> bool:
+def _begins_object(text: str, value_start: int) -> bool:
     """Check for a line that is only the beginning of an object: `{` or `{"key":`."""
-    line, _, rest = text[begins:].partition("\n")
+    line, _, later_lines = text[value_start:].partition("\n")
     line = line.rstrip(_WHITE)
-    return line[:1] in "{[" and line[-1:] in "{[,:" and bool(rest.strip(_WHITE))
+    return line[:1] in "{[" and line[-1:] in "{[,:" and bool(later_lines.strip(_WHITE))
 
 
 def _too_deep(path: Path | None = None) -> _Wrong:
@@ -196,10 +196,10 @@ def _word(value: object) -> str:
         return "null"
     if isinstance(value, _Huge | _NoNumber):
         return "a number"
-    return _WORDS[_kind(value)]
+    return _WORDS[_json_type(value)]
 
 
-def _kind(value: object) -> str:
+def _json_type(value: object) -> str:
     if isinstance(value, bool):
         return "bool"
     if isinstance(value, int):
@@ -260,15 +260,15 @@ class _Values:
     def _compare(self, path: Path, value: object) -> None:
         if not path:  # the line itself
             return
-        kind = _kind(value)
-        before = self._known.setdefault(path, kind)
+        json_type = _json_type(value)
+        before = self._known.setdefault(path, json_type)
         if isinstance(value, int) and abs(value) > _EXACT:
             self._large.setdefault(path, (value, self.line))
-        if {before, kind} <= {"whole", "fraction"}:
-            self._compare_numbers(path, {before, kind})
-        elif before != kind:
+        if {before, json_type} <= {"whole", "fraction"}:
+            self._compare_numbers(path, {before, json_type})
+        elif before != json_type:
             raise _Wrong(
-                f"{_WORDS[kind]}, and in another row {_WORDS[before]}",
+                f"{_WORDS[json_type]}, and in another row {_WORDS[before]}",
                 "write one type throughout",
                 path,
                 NO_VALUE if isinstance(value, list) else value,

@@ -38,7 +38,7 @@ from headrace.formats.widen import cast_chunks
 
 EXACT = 2**53  # up to this, whole numbers are exact as float64
 KeyPath = tuple[str, ...]
-_PIECE_BYTES = 16 << 20  # parsed at once: a column of text within holds less than 2 GiB
+_CHUNK_BYTES = 16 << 20  # parsed at once: a column of text within holds less than 2 GiB
 _MANY = 200  # brackets of a line; with fewer, no line is too deep for Arrow
 _NO_QUOTES = np.empty(0, np.int64)
 _WHITE = b" \t\r"
@@ -112,22 +112,22 @@ class Lines:
         """Raise `InputError` for the first line at fault. Arguments are those of `_explain`."""
         _explain(self.raw, self.location, schema, error)
 
-    def pieces(self) -> Iterator[Lines]:
-        """Cut the lines into pieces that Arrow reads at once."""
-        if len(self.data) <= 2 * _PIECE_BYTES:
+    def chunks(self) -> Iterator[Lines]:
+        """Cut the lines into chunks that Arrow reads at once."""
+        if len(self.data) <= 2 * _CHUNK_BYTES:
             yield self
             return
         has_blank = self.raw is not self.data
         start = 0
         first = self.location.first
         while start < len(self.data):
-            stop = self.data.find(b"\n", start + _PIECE_BYTES) + 1 or len(self.data)
-            piece = self.data[start:stop]
-            count = piece.count(b"\n") + (not piece.endswith(b"\n"))
+            stop = self.data.find(b"\n", start + _CHUNK_BYTES) + 1 or len(self.data)
+            chunk = self.data[start:stop]
+            count = chunk.count(b"\n") + (not chunk.endswith(b"\n"))
             if has_blank:  # lines are counted in `raw`
-                yield Lines(piece, self.raw, self.location, count)
+                yield Lines(chunk, self.raw, self.location, count)
             else:
-                yield Lines(piece, piece, replace(self.location, first=first), count)
+                yield Lines(chunk, chunk, replace(self.location, first=first), count)
             first += count
             start = stop
 
@@ -149,21 +149,21 @@ def infer(lines: Lines) -> pa.Schema:
     values are. Raises `InputError` if one key has two types.
     """
     merged: pa.Schema = pa.schema([])
-    for piece in lines.pieces():
-        if not piece.data:
+    for chunk in lines.chunks():
+        if not chunk.data:
             continue
-        if _deeper_than(piece.data, LEVELS):
-            piece.refuse()
+        if _deeper_than(chunk.data, LEVELS):
+            chunk.refuse()
         try:
-            schema = _read(piece.data, None).schema
+            schema = _read(chunk.data, None).schema
         except pa.ArrowInvalid as error:
-            piece.refuse(error=error)
+            chunk.refuse(error=error)
         if any(_levels(type_) >= LEVELS for type_ in schema.types):
-            piece.refuse()
+            chunk.refuse()
         schema = pa.schema([(field.name, _json_type(field.type)) for field in schema])
         both = merged_schema(merged, schema)
         if both is None:
-            piece.refuse(merged)
+            chunk.refuse(merged)
         merged = both
     return merged
 
@@ -178,16 +178,16 @@ def parse(lines: Lines, schema: pa.Schema) -> pa.Table:
         return pa.table({"": pa.nulls(lines.count)}).select([])
     readable = pa.schema([(field.name, _with_texts(field.type)) for field in schema])
     tables = [readable.empty_table()]
-    for piece in lines.pieces():
-        if not piece.data:
+    for chunk in lines.chunks():
+        if not chunk.data:
             continue
         try:
-            table = _read(piece.data, readable)
+            table = _read(chunk.data, readable)
         except pa.ArrowInvalid as error:
-            piece.refuse(schema, error)
-        if table.num_rows != piece.count:
-            piece.refuse(schema)
-        _check_floats(table, piece)
+            chunk.refuse(schema, error)
+        if table.num_rows != chunk.count:
+            chunk.refuse(schema)
+        _check_floats(table, chunk)
         tables.append(table)
     table = pa.concat_tables(tables)
     if readable.equals(schema):

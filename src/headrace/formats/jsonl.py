@@ -71,7 +71,7 @@ def survey(path: Path, name: str, file_type: FileType) -> Shard:
     A file of 0 bytes is an empty shard.
     """
     shard = Shard.unread(path, name, file_type)
-    seen = _Seen()
+    seen = _SeenLines()
     for lines in _lines(path, file_type, CHUNK_BYTES):
         seen.add(lines)
     if seen.turned_fractions():
@@ -98,7 +98,7 @@ def survey(path: Path, name: str, file_type: FileType) -> Shard:
     )
 
 
-class _Seen:
+class _SeenLines:
     """What the lines of a shard hold so far.
 
     nulls: keys that are null or absent somewhere.
@@ -112,18 +112,18 @@ class _Seen:
 
     def add(self, lines: Lines) -> None:
         """Add lines. Raises `InputError`."""
-        found = infer(lines)
-        schema = merged_schema(self.schema, found)
+        inferred = infer(lines)
+        schema = merged_schema(self.schema, inferred)
         if schema is None:
             lines.refuse(self.schema)
         types = dict(zip(schema.names, schema.types, strict=True))
-        table = parse(lines, pa.schema([(name, types[name]) for name in found.names]))
+        table = parse(lines, pa.schema([(name, types[name]) for name in inferred.names]))
         for path, values in leaves_of(table):
             if pa.types.is_integer(values.type) and _beyond(values):
                 self._large.add(path)
         if self.rows:
-            self.nulls.update(set(found.names).symmetric_difference(self.schema.names))
-        nulls = (name for name in found.names if table[name].null_count)
+            self.nulls.update(set(inferred.names).symmetric_difference(self.schema.names))
+        nulls = (name for name in inferred.names if table[name].null_count)
         self.nulls.update(nulls)
         self.schema = schema
         self.rows += table.num_rows
@@ -234,21 +234,21 @@ def parse_block(lines: Lines, schema: pa.Schema) -> pa.Table:
         try:
             return in_schema(_parse_keys(lines, nullable), Target.of(schema))
         except InputError:
-            found = _fields_of(infer(lines), schema)
-            if found.equals(nullable):
+            inferred = _fields_of(infer(lines), schema)
+            if inferred.equals(nullable):
                 raise
     else:
-        found = _fields_of(infer(lines), schema)
-    table = _parse_keys(lines, found)
+        inferred = _fields_of(infer(lines), schema)
+    table = _parse_keys(lines, inferred)
     columns = []
     for column, type_ in zip(table.columns, schema.types, strict=True):
         columns.append(cast_chunks(column, type_))
     return in_schema(pa.table(columns, names=schema.names), Target.of(schema))
 
 
-def _fields_of(found: pa.Schema, schema: pa.Schema) -> pa.Schema:
+def _fields_of(inferred: pa.Schema, schema: pa.Schema) -> pa.Schema:
     """Return the columns of a schema with the types that were found for their keys."""
-    types = {column_name(field.name): field.type for field in found}
+    types = {column_name(field.name): field.type for field in inferred}
     return pa.schema([(name, types.get(name, pa.null())) for name in schema.names])
 
 

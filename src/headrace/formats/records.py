@@ -68,8 +68,8 @@ def without_escaped(data: U8) -> U8:
     at = np.flatnonzero(data == BACKSLASH)
     if not len(at):
         return data
-    begins = np.diff(at, prepend=-2) != 1
-    run_start = np.maximum.accumulate(np.where(begins, at, 0))
+    starts_run = np.diff(at, prepend=-2) != 1
+    run_start = np.maximum.accumulate(np.where(starts_run, at, 0))
     escaped = at[(at - run_start) & 1 == 0] + 1
     masked = data.copy()
     masked[escaped[escaped < len(data)]] = _LETTER

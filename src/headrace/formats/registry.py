@@ -352,8 +352,8 @@ def reading(path: Path, row: str | None = None) -> Iterator[None]:
 def raw_errors() -> tuple[type[Exception], ...]:
     """Return the types of exceptions that reading damaged or strange bytes raises."""
     arrow = sys.modules.get("pyarrow")
-    own = (OSError, ValueError, LookupError, EOFError, NotImplementedError, zlib.error)
-    return own if arrow is None else (*own, arrow.ArrowException)
+    python_errors = (OSError, ValueError, LookupError, EOFError, NotImplementedError, zlib.error)
+    return python_errors if arrow is None else (*python_errors, arrow.ArrowException)
 
 
 def read_whole(path: Path, stream: pa.NativeFile, compression: Compression) -> bytes:

@@ -153,22 +153,22 @@ def plain_numerals(column: pa.ChunkedArray, dialect: TextDialect) -> pa.ChunkedA
 
 def number_remedy(value: str, dialect: TextDialect) -> str:
     """Advise on a text that is no number: the part of the dialect that would read it."""
-    found: dict[str, str | None] = {}
+    options: dict[str, str | None] = {}
     if dialect.plain_numbers:
         if _GERMAN.fullmatch(value):
-            found = {"decimal": ","}
+            options = {"decimal": ","}
             if "." in value:
-                found["thousands"] = "."
+                options["thousands"] = "."
         elif _ENGLISH.fullmatch(value):
-            found = {"thousands": ","}
+            options = {"thousands": ","}
         elif _SWISS.fullmatch(value):
-            found = {"thousands": "'"}
+            options = {"thousands": "'"}
         elif _FRENCH.fullmatch(value):
-            found = {"thousands": " "}
+            options = {"thousands": " "}
             if "," in value:
-                found["decimal"] = ","
-    if found:
-        return f"give {setting('dialect', found)}"
+                options["decimal"] = ","
+    if options:
+        return f"give {setting('dialect', options)}"
     return _correct(value)
 
 

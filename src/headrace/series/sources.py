@@ -453,10 +453,10 @@ def tables(
         yield from _raw_tables(settings, path, name, columns, partitions)
         return
     day, clock = settings.time
-    wanted = None
+    needed = None
     if columns is not None:
-        wanted = list(dict.fromkeys([*columns, clock]))
-    for table in _raw_tables(settings, path, name, wanted, partitions):
+        needed = list(dict.fromkeys([*columns, clock]))
+    for table in _raw_tables(settings, path, name, needed, partitions):
         _present(settings, path, [day, clock], table.column_names)
         joined = with_one_time(settings, table)
         yield joined.drop_columns([clock]) if columns is None else joined.select(list(columns))

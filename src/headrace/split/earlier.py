@@ -192,7 +192,7 @@ class EarlierRun:
 
         number: of the shard in the new run.
         """
-        kept = set()
+        reused = set()
         for record in self.parts[name].kept_files:
             target = targets.get(Path(record.path).parent.name)
             for path in (groups_file(number), content_file(number)):
@@ -203,15 +203,15 @@ class EarlierRun:
                     target = path
             if target is None:
                 continue
-            kept.add(target)
+            reused.add(target)
             temporary = files.temporary(target)
             with place_of(self.run.root / record.path).local_copy() as existing:
                 local.alias(existing, temporary)
             written = Written(0, record.bytes, record.digest, (), record.checksum)
             files.finished(temporary, target, written)
-        if groups_file(number) not in kept and self.keeps_groups:
+        if groups_file(number) not in reused and self.keeps_groups:
             keep_table(files, groups_file(number), self.groups[name].table())
-        if content_file(number) not in kept and self.run.manifest.metadata.get("duplicates"):
+        if content_file(number) not in reused and self.run.manifest.metadata.get("duplicates"):
             keep_table(files, content_file(number), pa.table({"content": self.content[name]}))
 
     @property

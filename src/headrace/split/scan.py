@@ -282,7 +282,7 @@ class _ShardScan:
         name = settings.time_name
         nulls = ("", *settings.dialect.null_values)
         column = joined_time(
-            [nulled(column_of(table, each), nulls) for each in settings.time_columns]
+            [nulled(column_of(table, time_column), nulls) for time_column in settings.time_columns]
         )
         times = parse_dates(column, settings.time_format)
         self.forms |= times.forms

@@ -190,8 +190,8 @@ class PackingPass:
         return self.rows.epoch
 
     @property
-    def taken(self) -> int:
-        return self.rows.taken + self.delivered
+    def batches_done(self) -> int:
+        return self.rows.batches_done + self.delivered
 
     @property
     def is_partial(self) -> bool:

@@ -140,8 +140,8 @@ def _sharer_of_accelerate(dataset: Any) -> str | None:
 def _leads_to(wrapper: Any, dataset: Any) -> bool:
     """Tell whether a dataset is somewhere in a wrapper: in its values, or named by its code."""
     seen = {id(wrapper)}
-    found = [wrapper]
-    for value in found:
+    reachable = [wrapper]
+    for value in reachable:
         if value is dataset:
             return True
         if isinstance(value, FunctionType):
@@ -152,8 +152,8 @@ def _leads_to(wrapper: Any, dataset: Any) -> bool:
         for other in inside:
             if id(other) not in seen and not isinstance(other, ModuleType | type):
                 seen.add(id(other))
-                found.append(other)
-        if len(found) > _MOST_SEARCHED:
+                reachable.append(other)
+        if len(reachable) > _MOST_SEARCHED:
             return False
     return False
 

@@ -82,7 +82,7 @@ class Pass(Protocol):
         """Batches that each rank receives, the same for all; None if not known yet."""
 
     @property
-    def taken(self) -> int:
+    def batches_done(self) -> int:
         """Batches that each rank took of the epoch before this pass, on any ranks and in any batch
         sizes.
         """
@@ -151,8 +151,8 @@ class RowPass:
         return self.start.epoch
 
     @property
-    def taken(self) -> int:
-        return self.start.taken
+    def batches_done(self) -> int:
+        return self.start.batches_done
 
     @property
     def is_partial(self) -> bool:
@@ -354,7 +354,7 @@ class RowPasses:
     def full(self, of: Pass) -> RowPass:
         assert isinstance(of, RowPass)
         # keeps the changes of order that its ranks made
-        return self.at(of.start.whole())
+        return self.at(of.start.epoch_start())
 
     def resume(self, values: Mapping[str, Any]) -> RowPass:
         """Resume from a saved state; if these ranks do not divide its groups, use new lanes from
@@ -366,7 +366,7 @@ class RowPasses:
         """Return the order of a state's epoch; the last one is cached, because building it costs
         O(blocks).
         """
-        key = state.whole()
+        key = state.epoch_start()
         if self._order is None or self._order[0] != key:
             self._order = key, order_of_state(self.of_epoch(state.epoch), state)
         return self._order[1]

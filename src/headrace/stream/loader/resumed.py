@@ -154,7 +154,7 @@ class CountedLoader(Generic[Stream]):
 
     @property
     def _earlier(self) -> int:
-        return self.stream.current.taken
+        return self.stream.current.batches_done
 
 
 Loader = TypeVar("Loader", bound=CountedLoader[Any])

@@ -233,7 +233,7 @@ class StreamLoader:
 
         Loops compare it with all that they did of the epoch. See `remaining`.
         """
-        return self._present.taken + self._steps()
+        return self._present.batches_done + self._steps()
 
     @property
     def remaining(self) -> int:

@@ -57,8 +57,8 @@ class StreamState:
     pass_number, chunk: if an epoch is a chunk of the rows, which chunk of which pass over all of
     them. balance: if rows of like cost share steps, the rows of a global batch, and the number of
     tokens at which a sequence's attention costs as much as everything else, see `balance`.
-    taken: batches that each rank took of the epoch, which the position does not tell once ranks or
-    batch sizes changed.
+    batches_done: batches that each rank took of the epoch, which the position does not tell once
+    ranks or batch sizes changed.
     """
 
     split: str
@@ -78,7 +78,7 @@ class StreamState:
     pass_number: int | None = None
     chunk: int | None = None
     balance: tuple[int, int] | None = None
-    taken: int = 0
+    batches_done: int = 0
 
     @property
     def order_settings(self) -> OrderSettings:
@@ -98,12 +98,12 @@ class StreamState:
             self,
             position=remaining.position,
             holes=remaining.holes,
-            taken=self.taken + batches,
+            batches_done=self.batches_done + batches,
         )
 
-    def whole(self) -> StreamState:
+    def epoch_start(self) -> StreamState:
         """Return the beginning of this epoch, in the order that its ranks have made."""
-        return replace(self, position=0, holes=(), taken=0)
+        return replace(self, position=0, holes=(), batches_done=0)
 
     def steps(self, *, ranks: int, batch_size: int, remainder: Remainder) -> int:
         """Return how many batches every rank gets from the remaining rows."""
@@ -133,7 +133,7 @@ class StreamState:
 
     def fresh(self, epoch: int) -> StreamState:
         """Return the start of an epoch, with the lanes and windows that this one began with."""
-        return replace(self, epoch=epoch, position=0, holes=(), changes=(), taken=0)
+        return replace(self, epoch=epoch, position=0, holes=(), changes=(), batches_done=0)
 
     def to_dict(self, sealed_as: str = _KIND) -> dict[str, Any]:
         """Return a JSON object that `from_dict` restores.
@@ -321,7 +321,7 @@ _BOUNDS = {
     "samples_per_epoch": (1, MOST_POSITIONS),
     "pass_number": (0, MOST_EPOCHS),
     "chunk": (0, MOST_POSITIONS),
-    "taken": (0, MOST_POSITIONS),
+    "batches_done": (0, MOST_POSITIONS),
     "ranks": (1, MOST_LANES),
 }
 _CHANGE = tuple(field.name for field in fields(Change))
