@@ -144,7 +144,7 @@ def test_a_damaged_block_is_a_corrupt_shard(tmp_path: Path) -> None:
     data[data.find((500).to_bytes(8, "little") + (501).to_bytes(8, "little"))] ^= 1
     path.write_bytes(bytes(data))
 
-    with raised(CorruptShard, row="row group 0", remedy="restore the file"):
+    with raised(CorruptShard, row="row group 0", remedy="restore it"):
         read_block(
             path,
             "parquet",

@@ -140,5 +140,5 @@ def test_a_file_of_another_kind_or_without_bytes_is_an_error(tmp_path: Path) -> 
     os.mkfifo(tmp_path / "pipe")
 
     for name in ("empty", "pipe", "missing", ""):
-        with raised(CorruptShard, path=tmp_path / name, remedy="restore the file"):
+        with raised(CorruptShard, path=tmp_path / name, remedy="restore it"):
             open_arrow(tmp_path / name)

@@ -281,7 +281,7 @@ def test_a_changed_byte_is_never_delivered(tmp_path, name):
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
 
-    with raised(CorruptShard, remedy="restore the file or prepare the run again"):
+    with raised(CorruptShard, remedy="restore it or prepare the run again"):
         open_windows(tmp_path, "train", input_length=5, output_length=2)
 
 
@@ -289,5 +289,5 @@ def test_a_lost_shard_is_said(tmp_path):
     write_run(tmp_path)
     (tmp_path / "runs" / RUN_ID / "store" / "part-00000.arrow").unlink()
 
-    with raised(CorruptShard, remedy="restore the file or prepare the run again"):
+    with raised(CorruptShard, remedy="restore it or prepare the run again"):
         open_windows(tmp_path, "train", input_length=5, output_length=2)

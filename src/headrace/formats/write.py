@@ -26,6 +26,7 @@ from headrace.errors import CorruptShard, HeadraceError, InputError
 from headrace.formats import records
 from headrace.formats.registry import Compression, FileType, compress_block, decompress_block
 from headrace.formats.shard import BlockRead, Dialect, Encoding, Sink, Span, WriteSettings
+from headrace.gate import RESTORE
 from headrace.storage.local import storing
 from headrace.storage.places import place_of
 
@@ -275,7 +276,7 @@ def block_bytes(block: BlockRead) -> Iterator[bytes]:
         if isinstance(error, InputError) and block.rows is None:  # a plain shard, as it was given
             raise
         problem = str(error)
-        remedy = "restore the file or prepare the run again"
+        remedy = RESTORE
         if isinstance(error, HeadraceError):  # has a remedy of its own
             problem = error.marked.removeprefix(f"{block.path}: ")
             remedy = f"or, if it changed, {remedy}"

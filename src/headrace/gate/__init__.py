@@ -12,6 +12,6 @@ package maps a file, or opens one of these formats; a test holds that.
 """
 
 # what to do about a file of a run that is damaged
-RESTORE = "restore the file or prepare the run again"
+RESTORE = "restore it or prepare the run again"
 # What honest writers reach: a file, or a part of one, grows at most so many times when it is read.
 MOST_GROWTH = 200

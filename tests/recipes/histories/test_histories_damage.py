@@ -84,7 +84,7 @@ def swapped_peers(rows: Rows) -> Rows:
         (strange_code, r"row 3: measurement 1 has code 63493"),
         (late_time, r"row 2: has times that do not ascend"),
         (shifted, r"row 1: holds .* says"),
-        (swapped_peers, "the source had|restore the file"),
+        (swapped_peers, "the source had|restore it"),
         (lambda rows: rows[:-1], r"rows, rows\.parquet has"),
         (lambda rows: [*rows, rows[-1]], r"is not in rows\.parquet"),
         (lambda rows: [rows[1], rows[0], *rows[2:]], r"row 1: holds"),

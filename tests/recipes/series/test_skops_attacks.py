@@ -17,7 +17,7 @@ def test_skops_files_with_strange_types_are_refused() -> None:
 
     with raised(CorruptShard, remedy="do not trust this file"):
         from_skops(data, "x.skops")
-    with raised(CorruptShard, remedy="restore the file or prepare the run again"):
+    with raised(CorruptShard, remedy="restore it or prepare the run again"):
         from_skops(data[:50], "x.skops")
 
 
@@ -38,5 +38,5 @@ def test_a_trusted_name_in_a_skops_file_is_no_way_to_another_object(func: str) -
     with zipfile.ZipFile(forged, "w") as archive:
         archive.writestr("schema.json", json.dumps(schema))
 
-    with raised(CorruptShard, remedy="restore the file or prepare the run again"):
+    with raised(CorruptShard, remedy="restore it or prepare the run again"):
         from_skops(forged.getvalue(), "x.skops")
