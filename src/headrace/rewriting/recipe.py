@@ -118,7 +118,7 @@ def open_source(settings: Rewrite) -> IndexedDataset:
                 value=settings.schema_drift,
                 remedy="leave it out",
             )
-        return FinishedRun(*find_run(path))
+        return FinishedRun(*find_run(path), texts="typed")
     return open_plain(
         settings.source,
         types=settings.types,
@@ -424,7 +424,7 @@ def _columns_without_role(source: IndexedDataset, names: Sequence[str]) -> tuple
 def known_repeats(
     source: IndexedDataset, splits: Sequence[str], compared: Sequence[str]
 ) -> Repeated | None:
-    """Return the repeats that a prepared source counted by the same columns; None if it did not.
+    """Return the repeats that a prepared source counted by the same values; None if it did not.
 
     splits: of the source, in their usual order. `verify` counts again in what was written.
     """
@@ -433,6 +433,8 @@ def known_repeats(
     recorded = source.manifest.metadata.get("duplicates")
     if not isinstance(recorded, dict) or list(compared) != recorded.get("content"):
         return None
+    if not source.index.texts.keys().isdisjoint(compared):
+        return None  # texts such as 1.5 and 1.50 differ, and are the same number here
     earlier = recorded["in_earlier_split"]
     repeated = recorded["repeated"]
     if (set(earlier), set(repeated)) != (set(splits[1:]), set(splits)):

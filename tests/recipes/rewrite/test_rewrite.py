@@ -69,6 +69,11 @@ def rows_of(path: Path, name: str | None = None) -> pa.Table:
     return pa.concat_tables(list(loader)).drop_columns("valid")
 
 
+def texts_of(table: pa.Table) -> list[tuple[str, ...]]:
+    """The rows as a source of text writes them."""
+    return [tuple(str(value) for value in row.values()) for row in table.to_pylist()]
+
+
 def files_of(run: Path) -> dict[str, str]:
     return {
         path.relative_to(run).as_posix(): sha256(path.read_bytes()).hexdigest()
@@ -124,7 +129,7 @@ def test_plain_shards_keep_names_rows_and_order(extension: str, tmp_path: Path) 
 
     assert ("all",) == dataset.splits
     assert [f"data/part-{n:05d}.parquet" for n in range(3)] == list(dataset.split_index().shards)
-    assert small_rows(60) == [tuple(row.values()) for row in rows_of(tmp_path / "out").to_pylist()]
+    assert small_rows(60) == texts_of(rows_of(tmp_path / "out"))
     assert not headrace.verify(tmp_path / "out").problems
 
 
@@ -198,7 +203,7 @@ def test_shards_of_a_size(size: int | None, expected: list[int], tmp_path: Path)
     assert expected == [
         pq.read_metadata(path).num_rows for path in sorted((run / "data").iterdir())
     ]
-    assert small_rows(100) == [tuple(row.values()) for row in rows_of(tmp_path / "out").to_pylist()]
+    assert small_rows(100) == texts_of(rows_of(tmp_path / "out"))
 
 
 def test_one_and_two_workers_write_the_same_bytes(tmp_path: Path) -> None:
@@ -279,7 +284,7 @@ def test_a_damaged_source_shard_is_not_rewritten(tmp_path: Path) -> None:
     data[len(data) // 3] ^= 4
     shard.write_bytes(data)
 
-    with raised(CorruptShard, path=shard, remedy="restore it"):
+    with raised(CorruptShard, path=shard, remedy="restore the file"):
         headrace.rewrite(tmp_path / "prepared", tmp_path / "out")
 
 

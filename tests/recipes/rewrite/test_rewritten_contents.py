@@ -153,6 +153,21 @@ def test_counts_of_a_prepared_source_are_taken_over(tmp_path: Path) -> None:
     )
 
 
+def test_texts_of_one_number_are_one_content_once_they_are_numbers(tmp_path: Path) -> None:
+    rows = [(f"e{n}", "2024-05-05", f"{n}.5{'0' * copy}") for n in range(40) for copy in range(2)]
+    write_rows(tmp_path / "in" / "part-0.csv", ("id", "date", "x"), rows)
+    made = split(tmp_path / "in", tmp_path / "split", content="x", format="parquet")
+    source = tmp_path / "split"
+    rewritten = headrace.rewrite(source, tmp_path / "out")
+    before, after = (
+        each.manifest.metadata["duplicates"]["repeated"] for each in (made, rewritten)
+    )
+
+    assert [0, 40] == [sum(before.values()), sum(after.values())]
+    assert headrace.open(source).schema.types == headrace.open(tmp_path / "out").schema.types
+    assert [] == headrace.verify(tmp_path / "out").problems
+
+
 @pytest.mark.slow
 def test_any_number_of_workers_makes_the_same_files(tmp_path: Path) -> None:
     source = prepared(tmp_path)

@@ -130,7 +130,7 @@ def test_files_that_are_not_read_are_named(tmp_path: Path) -> None:
 
 def test_static_features_that_are_made_up_are_counted(tmp_path: Path) -> None:
     source = write_source(tmp_path / "raw", ["a", "b", "c"])
-    (tmp_path / "static.csv").write_text("id,area,slope\na,NaN,1\nb,2,2\nc,4,NA\n")
+    (tmp_path / "static.csv").write_text("id,area,slope\na,NaN,1\nb,2,2\nc,4,\n")
     static = {
         "static": tmp_path / "static.csv",
         "static_entity": "id",

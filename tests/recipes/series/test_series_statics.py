@@ -36,7 +36,7 @@ def test_tables_of_several_kinds_are_one(tmp_path: Path) -> None:
 
 
 def test_what_no_table_says_is_lacking(tmp_path: Path) -> None:
-    (tmp_path / "one.csv").write_text("gauge,area,height\na,1.5,NA\nb,,\n")
+    (tmp_path / "one.csv").write_text("gauge,area,height\na,1.5,NaN\nb,,\n")
     found = read(tmp_path, "one.csv")
 
     assert {"a": "has no static height", "b": "has no static area, height", "007": "has no static area, height"} == found.lacking()  # fmt: skip

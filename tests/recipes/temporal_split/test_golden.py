@@ -18,7 +18,7 @@ SHARDS = {
     "val": "2177fb83b77285ff",
     "test": "e2de5b1a1c8c0937",
 }
-RUN_ID = "7a55a52a-d1b2-5823-8b2c-3eda542e5582"
+RUN_ID = "7bff711f-1429-5874-82fa-e726ecb05938"
 
 
 def split(tmp_path: Path) -> headrace.types.Prepared:
