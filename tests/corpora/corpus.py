@@ -1,11 +1,11 @@
-"""Read every file of a corpus in all ways, each file in a process of its own.
+"""Read every file of a corpus in all ways, in processes that may die.
 
 The law: each way delivers what the reference reader reads – values, and types as headrace
 normalises them – or raises a `HeadraceError` that names the file. A raw exception, a process that
 dies and a difference are failures.
 
 A corpus is an object of a module of this directory, so that a server process, which has imported
-all libraries, can find it and fork a child for each file:
+all libraries, can find it and fork a child that reads the files:
 
     python corpus.py json_corpus:JSON ids.json results.jsonl
 """
@@ -30,7 +30,7 @@ from typing import Any
 import pyarrow as pa
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "corpora"
-_PATIENCE_S = 120.0  # for one file
+_PATIENCE_S = 120.0  # for one way to read a file
 _USED = (
     "pandas",
     "torch",
@@ -150,19 +150,21 @@ def figures(outcomes: Sequence[Outcome]) -> str:
 
 
 def main(address: str, asked: str, told: str) -> None:
-    """Fork a child for each file, and write a line for each into `told`."""
+    """Read files in a child, and write a line for each into `told`.
+
+    Where a child dies, another reads the files that are left.
+    """
     module, _, name = address.partition(":")
     corpus: Corpus = getattr(import_module(module), name)
     _import_all()
-    files = corpus.files()
     scratch = Path(told).with_suffix(".scratch")
+    left = list(json.loads(Path(asked).read_text()))
     with open(told, "w") as results:
-        for id_ in json.loads(Path(asked).read_text()):
-            scratch.mkdir()
-            outcome = _in_a_child(corpus, id_, files[id_], scratch)
-            results.write(json.dumps(outcome.__dict__) + "\n")
-            results.flush()
-            shutil.rmtree(scratch, ignore_errors=True)
+        while left:
+            outcomes = _in_a_child(corpus, left, scratch)
+            for outcome in outcomes:
+                results.write(json.dumps(outcome.__dict__) + "\n")
+            left = left[len(outcomes) :]
 
 
 def _import_all() -> None:
@@ -171,28 +173,36 @@ def _import_all() -> None:
         import_module(module)
 
 
-def _in_a_child(corpus: Corpus, id_: str, path: Path, scratch: Path) -> Outcome:
+def _in_a_child(corpus: Corpus, ids: Sequence[str], scratch: Path) -> list[Outcome]:
+    """Read files in a child, up to the first that ends it; at least one."""
+    scratch.mkdir()
     report = scratch / "report.jsonl"
     report.touch()
     child = os.fork()
     if not child:
         code = 1
         try:
-            _read_all_ways(corpus, path, scratch, report)
+            _read_files(corpus, ids, scratch, report)
             code = 0
         except BaseException:  # noqa: BLE001 - the parent tells of it
             traceback.print_exc()
         finally:
             os._exit(code)
-    ending = _wait(child)
-    ways: dict[str, str] = {}
-    reference = "not asked"
+    ending = _wait(child, report)
+    told: dict[str, dict[str, str]] = {ids[0]: {}}
     for line in report.read_text().splitlines():
-        way, result = json.loads(line)
-        if way == "reference":
-            reference = result
-        else:
-            ways[way] = result
+        id_, way, result = json.loads(line)
+        told.setdefault(id_, {})[way] = result
+    shutil.rmtree(scratch, ignore_errors=True)
+    return [
+        _outcome(id_, ways, ending if id_ == list(told)[-1] else None) for id_, ways in told.items()
+    ]
+
+
+def _outcome(id_: str, told: Mapping[str, str], ending: str | None) -> Outcome:
+    """Return what became of a file. ending: how the child died while it read this one."""
+    ways = dict(told)
+    reference = ways.pop("reference", "not asked")
     if ending is not None:
         if reference == "begun":
             reference = f"crashed ({ending})"
@@ -209,9 +219,9 @@ def _in_a_child(corpus: Corpus, id_: str, path: Path, scratch: Path) -> Outcome:
     return Outcome(id_, ways, reference)
 
 
-def _wait(child: int) -> str | None:
+def _wait(child: int, report: Path) -> str | None:
     """Wait for a child; return how it died, None if it ended well."""
-    end = time.monotonic() + _PATIENCE_S
+    size, end = 0, time.monotonic() + _PATIENCE_S
     while time.monotonic() < end:
         pid, status = os.waitpid(child, os.WNOHANG)
         if pid:
@@ -219,65 +229,78 @@ def _wait(child: int) -> str | None:
                 return f"killed by {signal.Signals(os.WTERMSIG(status)).name}"
             code = os.waitstatus_to_exitcode(status)
             return None if code == 0 else f"ended with {code}"
-        time.sleep(0.01)
+        if report.stat().st_size != size:
+            size, end = report.stat().st_size, time.monotonic() + _PATIENCE_S
+        time.sleep(0.05)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     return f"did not end within {_PATIENCE_S:.0f} s"
 
 
-def _read_all_ways(corpus: Corpus, path: Path, scratch: Path, report: Path) -> None:
-    """Read a file in all ways, and write the result of each into the report as soon as it is
-    known.
-    """
+def _read_files(corpus: Corpus, ids: Sequence[str], scratch: Path, report: Path) -> None:
+    """Read files, one after the other."""
     import logging
 
+    logging.disable(logging.CRITICAL)
+    os.fsync = lambda descriptor: None  # nothing here has to outlive the machine
+    files = corpus.files()
+    with report.open("a") as lines:
+        for number, id_ in enumerate(ids):
+
+            def tell(way: str, result: str, id_: str = id_) -> None:
+                lines.write(json.dumps([id_, way, result]) + "\n")
+                lines.flush()
+
+            directory = scratch / str(number)
+            directory.mkdir()
+            os.environ.update(HOME=str(directory), XDG_CACHE_HOME=str(directory / "cache"))
+            _read_all_ways(corpus, files[id_], directory, tell)
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def _read_all_ways(
+    corpus: Corpus, path: Path, scratch: Path, tell: Callable[[str, str], None]
+) -> None:
+    """Read a file in all ways, and tell the result of each as soon as it is known."""
     import headrace
 
-    logging.disable(logging.CRITICAL)
-    os.environ.update(HOME=str(scratch), XDG_CACHE_HOME=str(scratch / "cache"))
-    with report.open("a") as lines:
-
-        def tell(way: str, result: str) -> None:
-            lines.write(json.dumps([way, result]) + "\n")
-            lines.flush()
-
-        name = f"file{corpus.extension(path)}"
-        file = scratch / name
-        corpus.wrap(path, file)
-        for day in ("2024-01-01", "2024-06-01"):
-            (scratch / "days" / f"day={day}").mkdir(parents=True)
-            os.link(file, scratch / "days" / f"day={day}" / name)
-        ways = _Ways(file, scratch, corpus.options)
-        tables: dict[str, pa.Table] = {}
-        for way, read in ways.all():
-            tell(way, "begun")
-            try:
-                tables[way] = read()
-            except headrace.HeadraceError as error:
-                # a type that torch lacks is of a column, not of a file
-                names = name in str(error) or (way == "torch" and error.column is not None)
-                tell(way, f"{'refused' if names else 'failed: does not name the file'}: {error}")
-            except Exception as error:  # noqa: BLE001 - each is a failure of this file
-                at = traceback.extract_tb(error.__traceback__)[-1]
-                tell(way, f"failed: {type(error).__name__}: {error} ({at.filename}:{at.lineno})")
-        tell("reference", "begun")
-        schema = next(iter(tables.values())).schema if tables else pa.schema([])
+    name = f"file{corpus.extension(path)}"
+    file = scratch / name
+    corpus.wrap(path, file)
+    for day in ("2024-01-01", "2024-06-01"):
+        (scratch / "days" / f"day={day}").mkdir(parents=True)
+        os.link(file, scratch / "days" / f"day={day}" / name)
+    ways = _Ways(file, scratch, corpus.options)
+    tables: dict[str, pa.Table] = {}
+    for way, read in ways.all():
+        tell(way, "begun")
         try:
-            truth = corpus.truth(file, schema)
-        except Refused as error:
-            tell("reference", f"refuses: {error}")
-            for way in tables:
-                if way != "open":  # it reads no rows
-                    tell(way, f"failed: the reference refuses: {error}")
-            return
-        tell("reference", "any" if truth is None else "read")
-        for way, table in tables.items():
-            if truth is None:
-                tell(way, "equal")
-                continue
-            tell(way, "begun")
-            problem = ways.compare(way, truth, table)
-            tell(way, "equal" if problem is None else f"failed: {problem}")
+            tables[way] = read()
+        except headrace.HeadraceError as error:
+            # a type that torch lacks is of a column, not of a file
+            names = name in str(error) or (way == "torch" and error.column is not None)
+            tell(way, f"{'refused' if names else 'failed: does not name the file'}: {error}")
+        except Exception as error:  # noqa: BLE001 - each is a failure of this file
+            at = traceback.extract_tb(error.__traceback__)[-1]
+            tell(way, f"failed: {type(error).__name__}: {error} ({at.filename}:{at.lineno})")
+    tell("reference", "begun")
+    schema = next(iter(tables.values())).schema if tables else pa.schema([])
+    try:
+        truth = corpus.truth(file, schema)
+    except Refused as error:
+        tell("reference", f"refuses: {error}")
+        for way in tables:
+            if way != "open":  # it reads no rows
+                tell(way, f"failed: the reference refuses: {error}")
+        return
+    tell("reference", "any" if truth is None else "read")
+    for way, table in tables.items():
+        if truth is None:
+            tell(way, "equal")
+            continue
+        tell(way, "begun")
+        problem = ways.compare(way, truth, table)
+        tell(way, "equal" if problem is None else f"failed: {problem}")
 
 
 class _Ways:

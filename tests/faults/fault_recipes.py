@@ -31,7 +31,7 @@ from headrace.recipe import JobSettings
 from headrace.run.events import OnEvent, silent
 from headrace.run.prepare import Prepared, prepare
 from places import new_place
-from tables import small_source
+from tables import HEADER, small_rows, small_source, write_rows
 
 WORKERS = 4
 Settings = dict[str, Any]
@@ -91,6 +91,21 @@ def _split(directory: Path) -> Settings:
 
 def _single(directory: Path) -> Settings:
     return {**_split(directory), "layout": "single", "format": "parquet", "compression": None}
+
+
+def _random(directory: Path) -> Settings:
+    source = small_source(directory, count=6, rows=600, entities=300)
+    return {"source": str(source), "by": "id", "compression": "gz", "layout": "single"}
+
+
+def _later(directory: Path) -> Settings:
+    """Settings of a run that keeps the assignment of another, and takes over some of its shards."""
+    settings = _split(directory / "days")
+    earlier = prepare(headrace.TemporalSplit(**settings), directory / "earlier")
+    (directory / "days" / "part-00001.csv").unlink()
+    rows = small_rows(600, entities=300, first=6 * 600)
+    write_rows(directory / "days" / "part-00006.csv", HEADER, rows)
+    return {**settings, "assignment_from": str(earlier.run)}
 
 
 def _rewrite(directory: Path) -> Settings:
@@ -227,6 +242,7 @@ def _events(directory: Path) -> Settings:
 RECIPES = {
     "split csv.gz": FaultRecipe(headrace.TemporalSplit, _split, read_batches),
     "split single parquet": FaultRecipe(headrace.TemporalSplit, _single, read_batches),
+    "random split": FaultRecipe(headrace.RandomSplit, _random, read_batches),
     "rewrite": FaultRecipe(headrace.Rewrite, _rewrite, read_batches),
     "packed": FaultRecipe(headrace.PackedSequences, _packed, read_batches),
     "histories": FaultRecipe(headrace.Histories, _histories, read_contexts),
@@ -247,6 +263,7 @@ LARGE = {
 # Runs with further kinds of files.
 OTHERS = {
     "preferences": FaultRecipe(headrace.Preferences, _preferences, read_batches),
+    "split after another": FaultRecipe(headrace.TemporalSplit, _later, read_batches),
     "histories of texts": FaultRecipe(headrace.Histories, _events, read_contexts),
     "packed series": FaultRecipe(headrace.Series, _packed_series, read_batches),
 }

@@ -132,6 +132,15 @@ def test_what_no_plain_type_holds_is_refused_by_name(
             headrace.open(given, cache_dir=tmp_path / "cache")
 
 
+def test_values_of_one_size_too_large_to_write_are_refused_by_name() -> None:
+    widest = pa.binary((1 << 28) - 1)
+    assert widest == plain(widest)
+
+    table = pa.table({"row": pa.array([], pa.int8()), "x": pa.array([], pa.binary(1 << 28))})
+    with raised(InputError, path="a Table", column="x", remedy="leave it out of the file"):
+        headrace.open(table)
+
+
 # word of the page → a type, what it is read as, and how the page says so
 SAME = "the same"
 PAGE = {

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import InputError
-from headrace.stream.read.batch import python_rows
+from headrace.stream.read.batch import make_batches, python_rows
 from raised import raised
 
 MOMENTS = st.datetimes(
@@ -87,3 +87,13 @@ def test_what_python_has_no_value_for_is_an_error_that_names_the_column(value, k
 
     with raised(InputError, column="when", remedy="leave the column out"):
         python_rows(pa.table({"when": column}))
+
+
+@pytest.mark.parametrize("batch_format", ["torch", "numpy"])
+@pytest.mark.parametrize(("value", "kind"), [(1 << 50, "s"), (1001, "ns")])
+def test_tensors_come_with_no_other_moments_inside_structs(batch_format, value, kind):
+    times = pa.array([None, value], pa.timestamp(kind))
+    columns = {"when": pa.StructArray.from_arrays([times], ["t"])}
+
+    with raised(InputError, column="when", remedy='batch_format="arrow"'):
+        list(make_batches(columns, 2, batch_format))

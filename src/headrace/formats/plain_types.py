@@ -23,6 +23,7 @@ from headrace.arrays import offsets_from_lengths
 from headrace.errors import InputError
 
 _MOST_BYTES = (1 << 31) - 1  # of text, or items, in an array with offsets of 32 bits
+_WIDEST = (1 << 28) - 1  # bytes of a value, all of one size, that Arrow can write
 _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 _UUID_DIGITS = [*range(8), *range(9, 13), *range(14, 18), *range(19, 23), *range(24, 36)]
 _UUID_DASHES = [8, 13, 18, 23]
@@ -52,9 +53,11 @@ _REPLACED = {
 def plain(type_: pa.DataType) -> pa.DataType:
     """Return the type that values of a type are read as, at any depth; a plain type as it is.
 
-    Raises `InputError` for a type that no plain one stands for: unions and calendar intervals.
+    Raises `InputError` for a type that no plain one stands for: unions, calendar intervals and
+    values of one size too large for Arrow.
     """
     if type_.id in _KEPT and not isinstance(type_, pa.BaseExtensionType):
+        _check_width(type_)
         return type_
     if isinstance(type_, pa.BaseExtensionType):
         return _plain_extension(type_)
@@ -77,6 +80,15 @@ def plain(type_: pa.DataType) -> pa.DataType:
             "write it as whole numbers or as text, such as months and days in columns of their own",
         )
     return _plain_nested(type_)
+
+
+def _check_width(type_: pa.DataType) -> None:
+    if pa.types.is_fixed_size_binary(type_) and type_.byte_width > _WIDEST:
+        raise _refused(
+            type_,
+            f"has values of more than {_WIDEST:,} bytes, which Arrow cannot write",
+            "write it as bytes of any size",
+        )
 
 
 def _plain_extension(type_: pa.BaseExtensionType) -> pa.DataType:

@@ -245,12 +245,6 @@ class ArrowFile:
         """Refuse a batch of more rows or bytes than its part of the file can plausibly hold."""
         if message.rows < 0 or message.rows > max(_BATCH_ROWS, MOST_GROWTH * message.length):
             raise pa.ArrowInvalid(f"a record batch cannot have {message.rows} rows")
-        if (message.buffers["offset"] < 0).any() or (message.buffers["length"] < 0).any():
-            raise pa.ArrowInvalid("a buffer begins or ends outside the file")
-        body_bytes = message.length - message.body
-        starts, lengths = message.buffers["offset"], message.buffers["length"]
-        if (lengths[(starts > body_bytes) | (lengths > body_bytes - starts)] > 0).any():
-            raise pa.ArrowInvalid("a buffer ends outside its message")
         if not message.compressed:
             # in parts, as int64 would wrap around
             self._refuse_growth(sum(message.buffers["length"].tolist()), message.length)
@@ -258,8 +252,6 @@ class ArrowFile:
         body = self._bytes(message.offset, message.length)[message.body :]
         total = 0
         for offset, length in message.buffers.tolist():
-            if offset + length > len(body):
-                raise pa.ArrowInvalid("a buffer ends outside the file")
             if length >= 8:
                 (size,) = struct.unpack_from("<q", body, offset)
                 total += length if size == -1 else size  # -1: it is not compressed
@@ -309,6 +301,8 @@ class ArrowFile:
             )
         if message_type == _DICTIONARY:
             header = header.table(1)
+        buffers = header.structs(2, _BUFFERS)
+        _check_ranges(buffers, body_bytes)
         return Message(
             offset,
             end,
@@ -316,7 +310,7 @@ class ArrowFile:
             message_type,
             rows=header.number(0, "<q"),
             compressed=header.has(3),
-            buffers=header.structs(2, _BUFFERS),
+            buffers=buffers,
         )
 
     def _bytes(self, offset: int, length: int) -> pa.Buffer:
@@ -341,6 +335,15 @@ class ArrowFile:
                 row=None if batch is None else f"record batch {batch}",
                 remedy=self._remedy,
             ) from error
+
+
+def _check_ranges(buffers: npt.NDArray[np.void], body_bytes: int) -> None:
+    """Refuse buffers outside the body of their message, also where it has no rows to read."""
+    starts, lengths = buffers["offset"], buffers["length"]
+    if (starts < 0).any() or (lengths < 0).any():
+        raise pa.ArrowInvalid("a buffer begins or ends outside the file")
+    if (lengths[(starts > body_bytes) | (lengths > body_bytes - starts)] > 0).any():
+        raise pa.ArrowInvalid("a buffer ends outside its message")
 
 
 def _read_names(field: pa.Field) -> None:

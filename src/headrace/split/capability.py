@@ -27,6 +27,7 @@ class _SplitRecipe(Recipe):
     stages: ClassVar = {
         "scan": ("find entities and dates", "shards"),
         **STAGES,
+        "assignment": ("keep the groups of an earlier run", "tables"),
         "near_rows": ("join near rows", "shards"),
         "split": ("write splits", "shards"),
         "join": ("join files", "splits"),

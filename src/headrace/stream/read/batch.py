@@ -149,7 +149,7 @@ def _parts(name: str, column: Column, batch_size: int, torch: Any | None) -> Ite
         if torch is None:
             return map(list, parts)
         return ([None if row is None else torch.from_numpy(row) for row in part] for part in parts)
-    objects = map(_objects, parts)
+    objects = (_objects(name, part) for part in parts)
     if torch is None:
         return objects
     return (array.tolist() for array in objects)
@@ -161,14 +161,14 @@ def _slices(column: Any, batch_size: int) -> Iterator[Any]:
     )
 
 
-def _objects(column: pa.Array) -> npt.NDArray[np.object_]:
-    """Return the values as Python objects, None for nulls."""
+def _objects(name: str, column: pa.Array) -> npt.NDArray[np.object_]:
+    """Return the values as Python objects, None for nulls. Raises `InputError` as `python_rows`."""
     dtype = column.type
     # many times faster than to_pylist
     if pa.types.is_string(dtype) or pa.types.is_large_string(dtype):
         texts: npt.NDArray[np.object_] = column.to_numpy(zero_copy_only=False)
         return texts
-    return np.fromiter(column.to_pylist(), object, len(column))
+    return np.fromiter(_python_values(name, column), object, len(column))
 
 
 def python_rows(table: pa.Table) -> list[dict[str, Any]]:
@@ -187,19 +187,27 @@ def python_rows(table: pa.Table) -> list[dict[str, Any]]:
         if text or (number and not column.null_count):  # many times faster than to_pylist
             columns.append(column.to_numpy().tolist())
             continue
-        try:
-            columns.append(column.cast(_in_microseconds(dtype)).to_pylist())
-        except (pa.ArrowInvalid, OverflowError, ValueError) as error:
-            raise InputError(
-                f"a value of type {dtype} cannot be a Python value ({error}), as Python counts"
-                " moments in microseconds of the years 1 to 9999",
-                column=name,
-                remedy=(
-                    f"leave the column out with {setting('columns')}, or use"
-                    f" {setting('batch_format', 'arrow', 'numpy')}"
-                ),
-            ) from error
+        columns.append(_python_values(name, column))
     return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+
+
+def _python_values(name: str, column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """Return the values as Python objects. Raises `InputError` for one that cannot be."""
+    dtype = column.type
+    try:
+        values: list[Any] = column.cast(_in_microseconds(dtype)).to_pylist()
+    except (pa.ArrowInvalid, OverflowError, ValueError) as error:
+        formats = ("arrow",) if pa.types.is_nested(dtype) else ("arrow", "numpy")
+        raise InputError(
+            f"a value of type {dtype} cannot be a Python value ({error}), as Python counts"
+            " moments in microseconds of the years 1 to 9999",
+            column=name,
+            remedy=(
+                f"leave the column out with {setting('columns')}, or use"
+                f" {setting('batch_format', *formats)}"
+            ),
+        ) from error
+    return values
 
 
 def _in_microseconds(dtype: pa.DataType) -> pa.DataType:
