@@ -76,7 +76,7 @@ def test_prefixes_named_after_columns_are_columns(s3: str, tmp_path: Path) -> No
         path.parent.mkdir(parents=True)
         path.write_text(f"id\n{number}\n")
     upload(tmp_path / "lake", f"{s3}/lake")
-    expected = [{"id": "0", "year": 2024, "month": 1}, {"id": "1", "year": 2025, "month": 12}]
+    expected = [{"id": 0, "year": 2024, "month": "01"}, {"id": 1, "year": 2025, "month": "12"}]
     local = list_files([tmp_path / "lake"]).names
 
     for entry in ("lake", "lake/*/*/*.csv", "lake/**/*.csv"):

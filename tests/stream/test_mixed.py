@@ -172,7 +172,7 @@ def read_all(loaders, limit=None):
     """Rows of all ranks in the order of steps, taking turns item by item."""
     rows = []
     passes = [iter(loader) for loader in loaders]
-    steps = len(loaders[0]) if limit is None else limit
+    steps = loaders[0].remaining if limit is None else limit
     for _ in range(steps):
         batches = [next(each) for each in passes]
         for item in range(max(len(batch["row"]) for batch in batches)):

@@ -119,4 +119,4 @@ def test_settings_that_do_not_fit_say_so(settings, said):
 def test_names_in_the_way_of_lengths_are_refused():
     options = StreamOptions(batch_size=1, lists="padded", pad_values={"other": 1})
     with raised(SettingsError, setting="lists", remedy="leave them out with columns="):
-        options.check_columns(["ids", "ids_lengths"])
+        options.check_columns(pa.schema({"ids": pa.list_(pa.int64()), "ids_lengths": pa.int64()}))

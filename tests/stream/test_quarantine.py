@@ -239,4 +239,4 @@ def test_settings_are_checked():
     with raised(SettingsError, setting="quarantine_limit", value=True):
         options(quarantine_limit=True)
     with raised(SettingsError, column="valid", remedy="rename it when preparing"):
-        options().check_columns(["a", "valid"])
+        options().check_columns(pa.schema({"a": pa.int64(), "valid": pa.bool_()}))

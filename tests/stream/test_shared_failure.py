@@ -15,7 +15,7 @@ from stream_cases import Numbers, index_of
 from torch_cases import let_go
 
 import headrace
-from headrace.errors import CorruptShard, StreamError
+from headrace.errors import CorruptShard, InputError, StreamError
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.ranks import watch
@@ -31,10 +31,14 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("how", "failing"),
-    [("flipped", 0), ("truncated", 1), pytest.param("missing", 1, marks=pytest.mark.faults)],
+    ("how", "failing", "error"),
+    [
+        ("flipped", 0, "InputError"),
+        ("truncated", 1, "CorruptShard"),  # as its size is not that of the index
+        pytest.param("missing", 1, "CorruptShard", marks=pytest.mark.faults),
+    ],
 )
-def test_a_damaged_row_group_on_one_rank_ends_all_ranks(tmp_path, how, failing):
+def test_a_damaged_row_group_on_one_rank_ends_all_ranks(tmp_path, how, failing, error):
     world_size = 2
     write(tmp_path / "shards", world_size)
     run_ranks(fail_on_rank, world_size, world_size, str(tmp_path), how, failing)
@@ -45,7 +49,7 @@ def test_a_damaged_row_group_on_one_rank_ends_all_ranks(tmp_path, how, failing):
         own, others = ranks[failing][name], ranks[other][name]
         told = next(line for line in others["log"] if "stopped the stream" in line)
         block = f"block {BAD_GROUP}" if how == "flipped" else "block "
-        assert own["kind"] == "CorruptShard"
+        assert own["kind"] == error
         assert f"rank {failing} of {world_size}: " in own["message"]
         assert f"{file} {block}" in own["message"]
         assert (
@@ -69,7 +73,7 @@ def test_an_error_of_what_workers_ask_for_names_rank_file_and_row_group(tmp_path
     dataset = opened.torch_dataset(
         batch_size=100, num_workers=1, topology=Topology(rank=4, world_size=5), lanes=1
     )
-    with caplog.at_level(logging.ERROR, "headrace"), pytest.raises(CorruptShard) as caught:
+    with caplog.at_level(logging.ERROR, "headrace"), pytest.raises(InputError) as caught:
         list(dataset.data_loader(method=method))
     let_go(caught.tb)
 

@@ -39,15 +39,15 @@ def write_shards(root, kind):
                 "x": pa.array([n / 8 for n in numbers], pa.float32()),
             }
             pq.write_table(
-                pa.table({**columns, "text": pa.array(map(str, numbers), pa.string())}),
+                pa.table({**columns, "text": pa.array([f"n{n}" for n in numbers], pa.string())}),
                 path,
                 row_group_size=17,
             )
         elif kind == "csv":
-            path.write_text("row,x,text\n" + "".join(f"{n},{n / 8},{n}\n" for n in numbers))
+            path.write_text("row,x,text\n" + "".join(f"{n},{n / 8},n{n}\n" for n in numbers))
         elif rows:  # a JSON lines file without lines has no columns
             path.write_text(
-                "".join(json.dumps({"row": n, "x": n / 8, "text": str(n)}) + "\n" for n in numbers)
+                "".join(json.dumps({"row": n, "x": n / 8, "text": f"n{n}"}) + "\n" for n in numbers)
             )
         row += rows
 
@@ -82,7 +82,7 @@ def real_rows(batch):
     whole = rows.tolist()
     values = batch["x"][: len(whole)], batch["text"][: len(whole)]
     assert values[0].tolist() == [row / 8 for row in whole]
-    assert values[1].tolist() == [str(row) for row in whole]
+    assert values[1].tolist() == [f"n{row}" for row in whole]
     return whole
 
 

@@ -392,8 +392,9 @@ def test_rows_resume_where_the_loop_stopped(shards, workers):
     rest = dataset_of(shards, shuffle_shards=True)
     rest.load_state_dict(state)
 
+    assert TOTAL - 28 == len(rest) == rest.remaining
     assert list(range(TOTAL)) == sorted(real_ids(before) + ids(rest))
-    assert TOTAL - 28 == len(rest)
+    assert (TOTAL - 28, 0) == (len(rest), rest.remaining)
     rest.set_epoch(3)
     assert list(range(TOTAL)) == sorted(ids(rest))
     with raised(StreamError, remedy="call state_after"):

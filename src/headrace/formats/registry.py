@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Literal
 
 from headrace.errors import CorruptShard, HeadraceError, InputError, first_line
 from headrace.formats.dialect import PLAIN, UTF8, TextDialect
+from headrace.gate import RESTORE
 from headrace.storage.places import place_of
 
 if TYPE_CHECKING:
@@ -331,6 +332,8 @@ def reading(path: Path, row: str | None = None) -> Iterator[None]:
     try:
         yield
     except CorruptShard as error:
+        if error.remedy != RESTORE:  # of storage: the file is sound, but no longer the one opened
+            raise error.at(path=path, row=row) from error.__cause__
         raise InputError(
             *error.args, path=path, row=error.row or row, column=error.column, remedy=_MEND
         ) from error

@@ -309,6 +309,11 @@ class PipelineIterableDataset(StreamingDataset):
         """
         if self.batch_size is not None:
             return super().__len__()
+        return self._steps()
+
+    def _steps(self) -> int:
+        if self.batch_size is not None:
+            return super()._steps()
         return self.plan().steps_per_rank
 
     def __iter__(self) -> Iterator[Any]:
