@@ -350,7 +350,7 @@ def test_a_damaged_shard_is_not_written_again(tmp_path):
     data[-3] ^= 1
     (run / name).write_bytes(data)
 
-    with raised(headrace.errors.CorruptShard, path=run / name, remedy="restore the file"):
+    with raised(headrace.errors.CorruptShard, path=run / name, remedy="restore it"):
         headrace.forget(tmp_path / "out", NAMES)
     assert run == find_run(tmp_path / "out")[0]
 

@@ -301,7 +301,7 @@ def test_a_damaged_manifest_is_an_error_that_names_it(tmp_path: Path, source: Pa
     damage_cut(run / "manifest.json")
     (run / "manifest.json").write_text("{")
 
-    with raised(CorruptShard, path=run / "manifest.json", remedy="restore the file"):
+    with raised(CorruptShard, path=run / "manifest.json", remedy="restore it"):
         split(source, tmp_path / "out")
 
 

@@ -304,6 +304,7 @@ class _Without:
             directories=manifest.metadata["directories"],
             metadata=self._metadata(context, erasure, touched, written),
             dialect=run.dialect,
+            texts=run.index.texts,
             retained=retained,
         )
         local.write_new(context.run / FORGOTTEN, self._receipt(context.run.name, work, written))
