@@ -159,9 +159,7 @@ def test_texts_of_one_number_are_one_content_once_they_are_numbers(tmp_path: Pat
     made = split(tmp_path / "in", tmp_path / "split", content="x", format="parquet")
     source = tmp_path / "split"
     rewritten = headrace.rewrite(source, tmp_path / "out")
-    before, after = (
-        each.manifest.metadata["duplicates"]["repeated"] for each in (made, rewritten)
-    )
+    before, after = (each.manifest.metadata["duplicates"]["repeated"] for each in (made, rewritten))
 
     assert [0, 40] == [sum(before.values()), sum(after.values())]
     assert headrace.open(source).schema.types == headrace.open(tmp_path / "out").schema.types
