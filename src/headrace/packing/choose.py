@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from headrace.arrays import I64, U8, U64, Bools, least_of_component, number_rows
+from headrace.arrays import I64, U8, U64, Bools, distinct, least_of_component, number_rows
 from headrace.digest import derive_key
 from headrace.errors import InputError
 from headrace.keyed_hash import hash_words
@@ -255,7 +255,7 @@ def _split_each(
         if unit is not None:
             mine = unit[begin : begin + len(selected)][selected]
             known = placed[mine]
-            if len(np.unique(mine)) != len(mine):
+            if len(distinct(mine)) != len(mine):
                 what += ", those that repeat each other counted once"
         rows.side[selected], split_counts = split_units(
             high[selected], low[selected], ratios, what, known

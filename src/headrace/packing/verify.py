@@ -30,7 +30,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headrace.arrays import I64, U64
+from headrace.arrays import I64, U64, distinct
 from headrace.bins.rows import PackedRows, first_fault, shift_left
 from headrace.dataset.manifest import MANIFEST, in_usual_order
 from headrace.dataset.open import FinishedRun
@@ -282,7 +282,7 @@ def _content_check(
     duplicates: whether they must be apart.
     """
     unique_prints = {
-        split: np.unique(np.concatenate([np.empty(0, np.uint64), *arrays]))
+        split: distinct(np.concatenate([np.empty(0, np.uint64), *arrays]))
         for split, arrays in prints.items()
     }
     again = {

@@ -40,7 +40,7 @@ class TaskFiles:
 
     run: Path
     durable: bool
-    _made: list[tuple[Path, Path, Written]] = field(default_factory=list)
+    _made: list[tuple[Path, Path, Written, local.Sync]] = field(default_factory=list)
     _begun: set[Path] = field(default_factory=set)
     _directories: set[Path] = field(default_factory=set)
 
@@ -98,24 +98,23 @@ class TaskFiles:
         size = temporary.stat().st_size
         self.finished(temporary, target, Written(rows, size, "", (), checksum_file(temporary)))
 
-    def finished(self, temporary: Path, target: str, written: Written) -> None:
-        """Record that the file at `temporary` is complete."""
-        self._made.append((temporary, self.run / target, written))
+    def finished(
+        self, temporary: Path, target: str, written: Written, *, on_disk: bool = False
+    ) -> None:
+        """Record that the file at `temporary` is complete. on_disk: and that it needs no sync."""
+        sync: local.Sync = "file" if self.durable and not on_disk else "none"
+        self._made.append((temporary, self.run / target, written, sync))
 
     def publish(self, on_event: OnEvent) -> tuple[FileRecord, ...]:
         """Give every finished file its final name."""
         published = []
-        for temporary, target, written in self._made:
+        for temporary, target, written, sync in self._made:
             name = target.relative_to(self.run).as_posix()
             on_event(Step("shard.written", name))
 
             def announce(step: str, name: str = name) -> None:
                 on_event(Step("shard.synced" if step == "synced" else "shard.linked", name))
 
-            if self.durable:
-                sync: local.Sync = "file"
-            else:
-                sync = "none"
             local.publish(temporary, target, sync=sync, announce=announce)
             published.append(FileRecord(name, written.bytes, written.digest, written.checksum))
             self._begun.remove(temporary)

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.arrays import U8, U64
+from headrace.arrays import U8, U64, distinct
 from headrace.dataset.contents import map_blocks
 from headrace.dataset.open import FinishedRun, find_run
 from headrace.dataset.receipts import NO_RECEIPT, RECEIPTS, parse_receipt
@@ -149,7 +149,7 @@ class EarlierRun:
         """The contents of the shards that are taken over, ascending, without their splits."""
         parts = [part for name, part in self.content.items() if name in self.linked]
         words = np.concatenate([np.empty(0, np.uint64), *parts])
-        return np.unique(words & ~np.uint64(3))
+        return distinct(words & ~np.uint64(3))
 
     def bins(self, bins: DateBins) -> DateBins:
         """Return bins that hold all rows, and whose borders are borders of the earlier ones."""
@@ -208,7 +208,7 @@ class EarlierRun:
             with place_of(self.run.root / record.path).local_copy() as existing:
                 local.alias(existing, temporary)
             written = Written(0, record.bytes, record.digest, (), record.checksum)
-            files.finished(temporary, target, written)
+            files.finished(temporary, target, written, on_disk=True)
         if groups_file(number) not in reused and self.keeps_groups:
             keep_table(files, groups_file(number), self.groups[name].table())
         if content_file(number) not in reused and self.run.manifest.metadata.get("duplicates"):

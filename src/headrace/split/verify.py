@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.arrays import I64, Bools
+from headrace.arrays import I64, Bools, distinct
 from headrace.dataset.certificate import LABELS_END
 from headrace.dataset.contents import (
     KeptDigests,
@@ -554,7 +554,7 @@ def _fold_content(output: _SplitOutput, recorded: Mapping[str, Any]) -> Check:
     parts = [np.empty(0, np.uint64)]
     for digests in content.values():
         with_content = digests[digests != NOTHING]
-        parts.append(with_content if once else np.unique(with_content))
+        parts.append(with_content if once else distinct(with_content))
     ordered = np.sort(np.concatenate(parts))
     problem = None
     if (ordered[1:] == ordered[:-1]).any():

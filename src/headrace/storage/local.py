@@ -200,6 +200,7 @@ def replace(temporary: Path, target: Path) -> None:
 
 def alias(existing: Path, target: Path) -> None:
     """Give a published file a second name: a hard link, or a copy where links are not possible.
+    Its bytes are on the disk afterwards, as those of a published file are.
 
     Another file of that name is replaced in one step: it is what an earlier attempt called so.
     """

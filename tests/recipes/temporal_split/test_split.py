@@ -457,7 +457,9 @@ def test_parquet_keeps_types_and_required_columns(tmp_path: Path) -> None:
             "d": pa.array(["a", "b", "a", "b"]).dictionary_encode(),
         }
     )
-    pq.write_table(table, tmp_path / "in" / "part-0.parquet")
+    place = table.schema.get_field_index("d")
+    required = table.schema.set(place, table.schema.field(place).with_nullable(False))
+    pq.write_table(table.cast(required), tmp_path / "in" / "part-0.parquet")
     run = split(tmp_path / "in", tmp_path / "out").run
     schema = pq.read_schema(shards(run, "train")[0])
 

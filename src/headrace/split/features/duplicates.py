@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.arrays import I64, U64, Bools, least_of_component
+from headrace.arrays import I64, U64, Bools, distinct, least_of_component
 from headrace.dataset.contents import names_told, repeats_told
 from headrace.errors import SettingsError, setting
 from headrace.formats.common_schema import with_content
@@ -254,13 +254,13 @@ def _seen_before(context: RunContext, plan: SplitPlan, shards: Sequence[int]) ->
     def earlier(scanned: Scanned, codes: Codes, rows: I64) -> U64:
         return _content(scanned, rows[codes[rows] != TEST_CODE])
 
-    before = np.unique(_gather(context, plan, shards, earlier))
+    before = distinct(_gather(context, plan, shards, earlier))
 
     def in_both(scanned: Scanned, codes: Codes, rows: I64) -> U64:
         digests = _content(scanned, rows[codes[rows] == TEST_CODE])
-        return np.unique(digests[among(digests, before)])
+        return distinct(digests[among(digests, before)])
 
-    return Repeats(np.unique(_gather(context, plan, shards, in_both)))
+    return Repeats(distinct(_gather(context, plan, shards, in_both)))
 
 
 def _later_copies(context: RunContext, plan: SplitPlan, shards: Sequence[int]) -> Repeats:
@@ -309,7 +309,7 @@ def _content(scanned: Scanned, rows: I64) -> U64:
 def _repeated_digests(digests: U64) -> U64:
     """Find the digests that occur more than once, ascending; sorts `digests` in place."""
     digests.sort()
-    return np.unique(digests[1:][digests[1:] == digests[:-1]])
+    return distinct(digests[1:][digests[1:] == digests[:-1]])
 
 
 def _count(

@@ -24,7 +24,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from headrace.arrays import F64, I64, U64
+from headrace.arrays import F64, I64, U64, distinct
 from headrace.checks import check_integer, duration_us
 from headrace.dataset.contents import roles_of, split_digests
 from headrace.dataset.manifest import in_usual_order
@@ -276,7 +276,7 @@ def find_leaks(  # noqa: PLR0913 - all are settings
         rows={name: len(values) for name, values in units.digests.items()},
         content=tuple(units.compared),
         blank={name: len(units.digests[name]) - len(values) for name, values in contents.items()},
-        repeated={name: len(values) - len(np.unique(values)) for name, values in contents.items()},
+        repeated={name: len(values) - len(distinct(values)) for name, values in contents.items()},
         shared=tuple(_shared(first, other, units) for first, other in combinations(splits, 2)),
         near_ids=None,
         telling=(),

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.arrays import I64
+from headrace.arrays import I64, distinct
 from headrace.digest import derive_key
 from headrace.errors import InputError, SettingsError, setting
 from headrace.formats.types import is_text
@@ -106,24 +106,24 @@ class Audit:
         all_keys = np.concatenate([np.empty(0, np.int64), *self._keys])
         parts = gather((self._batches, all_keys, self._exact))
         keys = np.sort(np.concatenate([part[1] for part in parts]))
-        distinct, counts = np.unique(keys, return_counts=True)
+        different, counts = np.unique(keys, return_counts=True)
         missing = unexpected = None
         if isinstance(self._expected, int):
-            missing = max(0, self._expected - len(distinct))
-            unexpected = max(0, len(distinct) - self._expected)
+            missing = max(0, self._expected - len(different))
+            unexpected = max(0, len(different) - self._expected)
         elif self._expected is not None:
-            expected = np.unique(_as_int64(self._expected, {"setting": "expected"})[0])
-            missing = len(np.setdiff1d(expected, distinct, assume_unique=True))
-            unexpected = len(np.setdiff1d(distinct, expected, assume_unique=True))
+            expected = distinct(_as_int64(self._expected, {"setting": "expected"})[0])
+            missing = len(np.setdiff1d(expected, different, assume_unique=True))
+            unexpected = len(np.setdiff1d(different, expected, assume_unique=True))
         exact = all(part[2] for part in parts)
         return AuditReport(
             rows=len(keys),
-            distinct=len(distinct),
-            duplicates=len(keys) - len(distinct),
+            distinct=len(different),
+            duplicates=len(keys) - len(different),
             missing=missing,
             unexpected=unexpected,
             batches_per_rank=tuple(part[0] for part in parts),
-            examples=tuple(distinct[counts > 1][:_EXAMPLES].tolist()) if exact else (),
+            examples=tuple(different[counts > 1][:_EXAMPLES].tolist()) if exact else (),
         )
 
 
