@@ -38,7 +38,7 @@ import headrace
 from headrace.dataset import plain
 raw, cache, notes, stop = sys.argv[1:]
 look = plain.look
-def noted(path, *rest):
+def noted(path, *rest, **settings):
     with open(notes, "ab", buffering=0) as file:
         file.write(b"%d %s\\n" % (os.getpid(), path.name.encode()))
     if stop and path.name == "part-0050.parquet":
@@ -50,7 +50,7 @@ def noted(path, *rest):
             os.rename(stop, f"{stop}-{os.getpid()}")
             os.open(stop, os.O_CREAT)
             time.sleep(10_000)
-    return look(path, *rest)
+    return look(path, *rest, **settings)
 plain.look = noted
 headrace.open  # everything is imported
 print("ready", flush=True)
@@ -115,6 +115,7 @@ def test_of_eight_processes_one_reads_the_footers(tmp_path: Path) -> None:
 def test_where_the_builder_is_killed_another_one_finishes(tmp_path: Path) -> None:
     with openers(tmp_path, stop=str(tmp_path / "stop")) as children:
         while not (stopped := list(tmp_path.glob("stop-*"))):
+            assert all(child.poll() is None for child in children)
             time.sleep(0.01)
         victim = int(stopped[0].name.partition("-")[2])
         assert [None] * PROCESSES == [
