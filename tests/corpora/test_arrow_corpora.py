@@ -3,8 +3,12 @@
 from pathlib import Path
 
 import pytest
-from arrow_corpora import ARROW, PARQUET
+from arrow_corpora import ARROW, LARGE, PARQUET
 from corpus import SHARED, Corpus, figures, run_corpus
+
+import headrace
+from headrace.errors import InputError
+from raised import raised
 
 needs_corpora = pytest.mark.skipif(
     not SHARED.is_dir(), reason="needs the corpora in ../shared/data/corpora"
@@ -42,7 +46,17 @@ def test_a_few_files_are_equal_or_refused_by_name(corpus: Corpus, tmp_path: Path
 
 @needs_corpora
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("corpus", CORPORA)
 def test_every_file_is_equal_or_refused_by_name(corpus: Corpus, tmp_path: Path) -> None:
     _law(corpus, tmp_path, None)
+
+
+@needs_corpora
+@pytest.mark.slow
+def test_a_row_group_of_more_text_than_arrow_holds_in_a_map_is_refused(tmp_path: Path) -> None:
+    path = SHARED / "parquet" / LARGE
+    dataset = headrace.open(path, cache_dir=tmp_path)
+
+    with raised(InputError, path=path, column="arr", remedy="smaller row groups"):
+        dataset["all"].to_arrow()

@@ -54,8 +54,12 @@ FITTING: list[tuple[pa.DataType, pa.DataType]] = [
     (pa.int64(), pa.string()),
     (pa.list_(pa.int32(), 2), pa.list_(pa.int64())),
     (pa.list_(pa.float32(), 2), pa.list_(pa.float32(), 3)),
+    (pa.null(), pa.float64()),
+    (pa.null(), pa.string()),
+    (pa.null(), pa.list_(pa.int64())),
+    (pa.null(), pa.struct([("a", pa.int64())])),
+    (pa.list_(pa.null()), pa.list_(pa.string())),
 ]
-FITTING_OUTSIDE = [(pa.null(), pa.float64())]
 # Types that no type holds without loss.
 UNFIT: list[tuple[pa.DataType, pa.DataType]] = [
     (pa.bool_(), pa.int64()),
@@ -86,7 +90,7 @@ def drifting_types(rng: random.Random, depth: int, share: float) -> tuple[Any, A
         if rng.random() < share:
             a, b = rng.choice(UNFIT)
         else:
-            a, b = rng.choice(FITTING if depth < DEPTH else [*FITTING, *FITTING_OUTSIDE])
+            a, b = rng.choice(FITTING)
         if shape == "same" and rng.random() < 0.5:
             return a, a, True
         fits = (a, b) not in UNFIT

@@ -346,7 +346,7 @@ def reading(path: Path, row: str | None = None) -> Iterator[None]:
     except raw_errors() as error:
         remedy = _MEND
         if isinstance(error, NotImplementedError):
-            remedy = "write it with other types, encodings or compression"
+            remedy = "write it with smaller row groups, other types, encodings or compression"
         raise InputError(
             f"cannot be read ({first_line(error)})", path=path, row=row, remedy=remedy
         ) from error
