@@ -106,9 +106,10 @@ def test_a_configuration_file_and_flags_are_the_same_run(raw: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("split",), "SOURCE, --out, --time"),
+        (("split",), "SOURCE, --out"),
         (("split", "raw"), "--out"),
-        (("split", "raw", "--out", "out"), "--time, --split-date"),
+        (("split", "raw", "--out", "out", "--time", "time"), "--split-date"),
+        (("split", "raw", "--out", "out", "--entity", "customer"), "--time, --split-date"),
         (
             ("split", "raw", "--out", "out", *NEEDED[:4], "--split-date", "soon"),
             "--split-date is 'soon'",
@@ -348,9 +349,10 @@ def test_an_export_never_replaces_files_of_another_run_one_by_one(
 
 
 def test_the_environment_is_not_read_unless_asked(raw: Path, tmp_path: Path) -> None:
-    done = headrace("split", raw, "--out", tmp_path / "out", env=OLD_JOB)
+    done = headrace("split", raw, "--out", tmp_path / "out", "--entity", "customer", env=OLD_JOB)
 
     assert done.returncode == 2
+    assert "--time, --split-date" in done.stderr
 
 
 def test_every_command_has_help_with_an_example() -> None:

@@ -113,7 +113,7 @@ def test_the_plan_of_a_state_is_of_what_it_leaves_on_these_ranks(out, tmp_path):
 
     assert record["ok"]
     assert record["epoch_rows"] - 16 == record["left_rows"]
-    assert (len(resumed), round(resumed.plan().read_amplification, 3)) == (
+    assert (resumed.remaining, round(resumed.plan().read_amplification, 3)) == (
         record["steps_per_rank"],
         record["read_amplification"],
     )

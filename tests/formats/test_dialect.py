@@ -30,7 +30,7 @@ ROWS = 300
 
 class World(NamedTuple):
     """A file as another program writes it. data: its bytes; name: with the extension of its format; expected: its
-    columns as they are to be read under `dialect` and `types`.
+    columns as they are to be read under `dialect` and `types`, if the others are text.
     """
 
     name: str
@@ -207,7 +207,7 @@ def test_plain_shards_are_read_as_their_dialect_says(
     (tmp_path / f"{world.name}{compression}").write_bytes(data)
     opened = headrace.open(
         tmp_path / f"{world.name}{compression}",
-        types=world.types,
+        types={"*": "text", **world.types},
         dialect=world.dialect,
         cache_dir=tmp_path / "cache",
     )
@@ -224,7 +224,7 @@ def test_a_rewrite_holds_the_same_values(world: World, tmp_path: Path) -> None:
     headrace.rewrite(
         tmp_path / world.name,
         tmp_path / "out",
-        types=world.types,
+        types={"*": "text", **world.types},
         dialect=world.dialect,
         cache_dir=tmp_path / "cache",
     )
@@ -284,7 +284,9 @@ def test_blocks_of_another_encoding_are_ranges_of_the_file(
 
     assert len(spans) > 10
     assert len(world.data) == spans[-1].offset + spans[-1].length
-    opened = headrace.open(path, dialect={"encoding": word}, cache_dir=tmp_path / "cache")
+    opened = headrace.open(
+        path, types="text", dialect={"encoding": word}, cache_dir=tmp_path / "cache"
+    )
     same(opened["all"].to_arrow(), world.expected)
 
 
@@ -413,7 +415,10 @@ def test_memory_of_decoding_is_that_of_a_piece(
     world = encoded("utf-16")
     (tmp_path / world.name).write_bytes(world.data)
     opened = headrace.open(
-        tmp_path / world.name, dialect={"encoding": "utf-16"}, cache_dir=tmp_path / "cache"
+        tmp_path / world.name,
+        types="text",
+        dialect={"encoding": "utf-16"},
+        cache_dir=tmp_path / "cache",
     )
     same(opened["all"].to_arrow(), world.expected)
     assert np.array_equal(
@@ -450,7 +455,7 @@ def test_a_date_and_a_clock_in_two_columns_are_one_time(how: str, tmp_path: Path
     prepared = headrace.prepare(headrace.TemporalSplit(**asked, bad_rows="drop"), tmp_path / "out")
     tested = set(headrace.open(tmp_path / "out")["test"].to_arrow()["x"].to_pylist())
 
-    late = {str(row) for row in range(120) if (1 + row % 12, 5, 12, row % 60) >= (7, 5, 12, 30)}
+    late = {row for row in range(120) if (1 + row % 12, 5, 12, row % 60) >= (7, 5, 12, 30)}
     assert tested
     assert tested <= late
     assert prepared.manifest.dropped["null_time"] == 1

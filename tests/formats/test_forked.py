@@ -68,7 +68,7 @@ def forked(path: Path, folder: Path):
 
 
 def test_forked_processes_read_csv_after_their_parent_did(tmp_path):
-    rows = [{"a": str(n), "b": None if n % 3 else "", "c": f"x, {n}"} for n in range(10)]
+    rows = [{"a": n, "b": None if n % 3 else "", "c": f"x, {n}"} for n in range(10)]
     text = "a,b,c\n" + "".join(
         f"{row['a']},{quoted(row['b'])},{quoted(row['c'])}\n" for row in rows
     )

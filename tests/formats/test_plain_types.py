@@ -5,6 +5,7 @@ import datetime as dt
 import re
 import sys
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 
 import headrace
 from headrace.errors import InputError
-from headrace.formats.plain_types import converted, plain, settled
+from headrace.formats.plain_types import cast_array, converted, plain, settled
 from raised import raised
 
 IDS = [uuid.UUID(int=number * 0x0123_4567_89AB_CDEF_0123) for number in range(4)]
@@ -311,3 +312,33 @@ def test_more_than_two_gigabytes_of_nested_text_in_a_row_group_are_read(tmp_path
 
     assert rows == len(lengths)
     assert {length} == {*lengths}
+
+
+NULLS_IN_LISTS = pa.array([[None, None], [None], None, []], pa.list_(pa.null()))
+NULLS_IN_MAPS = pa.MapArray.from_arrays([0, 1, 2, 4, 4], pa.array(list("abcd")), pa.nulls(4))
+NULLS_IN_STRUCTS = pa.ListArray.from_arrays(
+    pa.array([0, 1, 4], pa.int32()),
+    pa.StructArray.from_arrays([NULLS_IN_LISTS, pa.nulls(4)], ["list", "null"]),
+)
+
+
+@pytest.mark.parametrize("inner", [pa.null(), pa.string(), pa.list_(pa.int8())], ids=str)
+@pytest.mark.parametrize(
+    ("values", "holding"),
+    [
+        (NULLS_IN_LISTS, pa.list_),
+        (NULLS_IN_MAPS, lambda inner: pa.map_(pa.string(), inner)),
+        (NULLS_IN_STRUCTS, lambda t: pa.list_(pa.struct([("list", pa.list_(t)), ("null", t)]))),
+    ],
+    ids=["lists", "maps", "structs"],
+)
+def test_nulls_inside_take_any_type(
+    values: pa.Array, holding: Callable[[pa.DataType], pa.DataType], inner: pa.DataType
+) -> None:
+    type_ = holding(inner)
+    for part in (values, values[1:], values[:1]):
+        cast = cast_array(part, type_)
+        cast.validate(full=True)
+
+        assert type_ == cast.type
+        assert part.to_pylist() == cast.to_pylist()

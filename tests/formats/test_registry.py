@@ -35,6 +35,7 @@ class Columns(FormatCode):
         name: str,
         file_type: FileType,
         signature: Sequence[str] | None = None,  # noqa: ARG002 - of CSV
+        dialect: object = None,  # noqa: ARG002 - of text
     ) -> Shard:
         return Shard.unread(path, name, file_type).with_columns(self.table(path).schema, [])
 
@@ -56,7 +57,7 @@ class Lines(FormatCode):
 
     FIRST, LAST = b"LINES\0\n", b"END\n"
 
-    def survey(self, path: Path, name: str, file_type: FileType, signature: object = None) -> Shard:  # noqa: ARG002 - of CSV
+    def survey(self, path: Path, name: str, file_type: FileType, *of_text: object) -> Shard:  # noqa: ARG002
         return Shard.unread(path, name, file_type).with_columns(self.tables(path)[0].schema, ROWS)
 
     def read(

@@ -61,7 +61,7 @@ def test_the_index_keeps_the_separator_of_every_shard(tmp_path: Path) -> None:
     read = dataset.block_reader()
 
     assert ("csv-tab", "csv", "csv-semicolon", "csv-pipe") == dataset.split_index().formats
-    assert [{"a": "1", "b": f"{number}"} for number in range(4)] == [
+    assert [{"a": 1, "b": number} for number in range(4)] == [
         read(n, None).to_pylist()[0] for n in range(4)
     ]
 

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.formats import delimited, jsonl, records
+from headrace.formats.json_parse import Lines, Location
 from headrace.formats.registry import FileType, compress_block, decompress_block
 from headrace.formats.shard import Dialect
 from headrace.formats.source import read_chunks, survey
@@ -55,7 +56,7 @@ def test_each_block_of_a_text_file_is_read_on_its_own(tmp_path: Path, kind: File
     for block in written.blocks:
         part = decompress_block(data[block.offset : block.offset + block.length], kind.compression)
         if kind.format.name == "jsonl":
-            found.append(jsonl.parse_block(part, path, TABLE.schema))
+            found.append(jsonl.parse_block(Lines.of(part, Location(path)), TABLE.schema))
         else:
             found.append(delimited.parse_block(part, shard, None).cast(TABLE.schema))
         assert block.rows == len(found[-1])

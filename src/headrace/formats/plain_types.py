@@ -219,6 +219,7 @@ def _is_odd(type_: pa.DataType) -> bool:
         return not (pa.types.is_string(type_.value_type) or pa.types.is_primitive(type_.value_type))
     return (
         isinstance(type_, pa.BaseExtensionType)
+        or pa.types.is_null(type_)  # Arrow's cast of lists of nulls to others is invalid
         or pa.types.is_run_end_encoded(type_)
         or _is_list_view(type_)
         or (pa.types.is_struct(type_) and not type_.num_fields)
@@ -236,6 +237,8 @@ def cast_array(array: pa.Array, type_: pa.DataType) -> pa.Array:  # noqa: PLR091
         return array
     if isinstance(source, pa.BaseExtensionType):
         return _cast_extension(array, type_)
+    if pa.types.is_null(source):
+        return pa.nulls(len(array), type_)
     if not _holds(source, _is_odd):
         return array.cast(type_)
     if pa.types.is_dictionary(source):
