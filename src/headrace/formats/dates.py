@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from headrace.arrays import I64, Bools
 from headrace.errors import InputError, setting, setting_name
-from headrace.formats.text_columns import MEANS_MISSING, null_setting
+from headrace.formats.dialect import MEANS_MISSING, null_setting
 from headrace.formats.type_words import DATE_WORDS
 from headrace.formats.types import is_text
 

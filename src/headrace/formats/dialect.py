@@ -19,8 +19,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from headrace.errors import SettingsError, setting_name
+from headrace.errors import SettingsError, setting, setting_name
 from headrace.settings import Names, Settings
+
+# Texts that pandas reads as missing by default. Here text stays text, so their occurrence is
+# reported.
+MEANS_MISSING = frozenset(
+    {
+        *("NA", "N/A", "n/a", "<NA>", "#N/A", "#N/A N/A", "#NA", "null", "NULL", "None", "NaT"),
+        *("nan", "-nan", "NaN", "-NaN", "1.#IND", "-1.#IND", "1.#QNAN", "-1.#QNAN"),
+    }
+)
 
 UTF8 = "utf-8"
 BACKSLASH = "\\"
@@ -230,3 +239,8 @@ def dialect_of(value: object) -> TextDialect:
             remedy='give a TextDialect, or a mapping such as {"encoding": "latin-1"}',
         )
     return dialect
+
+
+def null_setting(value: object) -> str:
+    """Write the part of the dialect that makes a text mean missing."""
+    return setting("dialect", {"null_values": [value]})

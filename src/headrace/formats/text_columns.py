@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import InputError, setting
-from headrace.formats.dialect import TextDialect
+from headrace.formats.dialect import TextDialect, null_setting
 from headrace.formats.types import is_text
 
 _SCALAR_TYPES = (
@@ -25,15 +25,6 @@ _SCALAR_TYPES = (
     pa.types.is_decimal,
     pa.types.is_binary,
     pa.types.is_fixed_size_binary,
-)
-
-# Texts that pandas reads as missing by default. Here text stays text, so their occurrence is
-# reported.
-MEANS_MISSING = frozenset(
-    {
-        *("NA", "N/A", "n/a", "<NA>", "#N/A", "#N/A N/A", "#NA", "null", "NULL", "None", "NaT"),
-        *("nan", "-nan", "NaN", "-NaN", "1.#IND", "-1.#IND", "1.#QNAN", "-1.#QNAN"),
-    }
 )
 
 
@@ -176,11 +167,6 @@ def _correct(value: str) -> str:
     if any(map(str.isdigit, value)):
         return "correct it"
     return f"correct it, or if it means missing, give {null_setting(value)}"
-
-
-def null_setting(value: object) -> str:
-    """Write the part of the dialect that makes a text mean missing."""
-    return setting("dialect", {"null_values": [value]})
 
 
 def nulled(column: pa.ChunkedArray, null_values: Sequence[str]) -> pa.ChunkedArray:

@@ -25,10 +25,11 @@ import pyarrow.compute as pc
 from headrace.arrays import F64, I8, I64, U16, U64, Bools
 from headrace.errors import InputError, setting
 from headrace.formats.dates import MISSING, advice, parse_in_turn
+from headrace.formats.dialect import MEANS_MISSING, null_setting
 from headrace.formats.registry import stem_of_name
 from headrace.formats.shard import Shard
 from headrace.formats.source import read_chunks
-from headrace.formats.text_columns import MEANS_MISSING, as_text, null_setting, nulled
+from headrace.formats.text_columns import as_text, nulled
 from headrace.formats.types import is_text
 from headrace.formats.write import Written
 from headrace.histories import IdKind

@@ -23,6 +23,7 @@ from headrace.arrays import F64, I64
 from headrace.errors import InputError, setting, setting_name
 from headrace.formats import grids, parquet
 from headrace.formats.dates import MISSING, advice, parse_dates, parse_in_turn, time_setting
+from headrace.formats.dialect import null_setting
 from headrace.formats.listing import list_files, refuse_foreign
 from headrace.formats.parquet import open_file
 from headrace.formats.partitions import partition_types
@@ -41,7 +42,6 @@ from headrace.formats.source import read_chunks, survey
 from headrace.formats.text_columns import (
     as_text,
     joined_time,
-    null_setting,
     nulled,
     number_remedy,
     plain_numerals,

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 from headrace.errors import InputError, setting
 from headrace.formats.dates import moment, time_setting
+from headrace.formats.dialect import null_setting
 from headrace.formats.shard import Shard
-from headrace.formats.text_columns import null_setting
 from headrace.report.words import percentage, pluralise
 from headrace.split.features import Counts, Scans
 from headrace.split.reasons import Reason

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import InputError, setting
-from headrace.formats.dialect import TextDialect
-from headrace.formats.text_columns import as_text, null_setting, numbers
+from headrace.formats.dialect import TextDialect, null_setting
+from headrace.formats.text_columns import as_text, numbers
 from headrace.formats.types import is_text
 
 _WHOLE = re.compile(r"([+-]?[0-9]+)(?:\.0*)?")

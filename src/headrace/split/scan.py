@@ -36,11 +36,11 @@ from headrace.formats.dates import (
     parse_dates,
     time_setting,
 )
-from headrace.formats.dialect import TextDialect
+from headrace.formats.dialect import MEANS_MISSING, TextDialect
 from headrace.formats.evidence import Evidence
 from headrace.formats.shard import Chunk, Shard
 from headrace.formats.source import read_chunks
-from headrace.formats.text_columns import MEANS_MISSING, as_text, joined_time, nulled
+from headrace.formats.text_columns import as_text, joined_time, nulled
 from headrace.formats.types import is_text
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles, read_arrow
 from headrace.split.allocate import Hashes, hash_entities, hash_rows, in_order
