@@ -164,7 +164,7 @@ def _type_sections(seen: Look) -> list[Section]:
     )
     words = (
         "Text columns that hold numbers or dates, with types that keep them exactly; float32 halves"
-        " float64. Columns that are left out stay text. "
+        " float64. Columns that are left out get the type that all of their values fit. "
     )
     if complete:
         words += "All rows were looked at."
