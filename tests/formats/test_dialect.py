@@ -5,6 +5,7 @@ read as other libraries read it under the same options, through open, rewrite, s
 import csv
 import gzip
 import io
+import pickle
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -373,6 +374,21 @@ def test_a_flag_is_the_same_dialect(text: str, values: dict[str, Any]) -> None:
 
 
 FIELD = st.text(st.sampled_from(list('a\\"\t\n,Nn0 é')), max_size=6)
+
+
+def test_what_was_asked_of_a_dialect_leaves_it_as_it_was() -> None:
+    for word, width in (("quoting=none", 1), ("encoding=utf-16,quoting=none", 2)):
+        asked = dialect_of(word)
+        assert (width, 1) == (asked.bytes_of_character, asked.written.bytes_of_character)
+        again = pickle.loads(pickle.dumps(asked))
+
+        assert again == asked == dialect_of(word)
+        assert again.written == asked.written == dialect_of("quoting=none")
+
+
+@pytest.mark.parametrize("encoding", ["shift_jis", "gb18030", "iso2022_jp", "utf-7"])
+def test_characters_of_other_widths_have_none(encoding: str) -> None:
+    assert TextDialect(encoding=encoding).bytes_of_character is None
 
 
 @given(st.lists(st.lists(FIELD, min_size=2, max_size=2), min_size=1, max_size=8))

@@ -129,16 +129,20 @@ class TextDialect(Settings):
         """Whether numbers are written as programs write them."""
         return self.decimal == "." and self.thousands is None
 
-    @cached_property
+    @property
     def written(self) -> TextDialect:
         """The dialect of files that hold the same records: these are UTF-8."""
         if self.encoding == UTF8:
-            return self
-        return self.model_copy(update={"encoding": UTF8})
+            return self  # not kept: an object that holds itself cannot be compared
+        return TextDialect(**{**self.stored(), "encoding": UTF8})  # a copy keeps what was computed
 
     @cached_property
     def bytes_of_character(self) -> int | None:
-        """Bytes of a character of a fixed width (UTF-16: of one or two); None if they vary."""
+        """Bytes of a character of a fixed width (UTF-16: of one or two), and 1 for UTF-8, where
+        positions are counted in bytes of the file; None if they vary.
+        """
+        if self.encoding == UTF8:
+            return 1
         if self.encoding in _WIDE:
             return _WIDE[self.encoding]
         if self.encoding in _MARKED:
@@ -166,8 +170,15 @@ class TextDialect(Settings):
 
 
 def _stands_alone(encoding: str) -> bool:
-    """Return whether every byte is decoded to one character by itself."""
-    return all(len(bytes([byte]).decode(encoding, "replace")) == 1 for byte in range(256))
+    """Return whether every byte is decoded to one character by itself.
+
+    No byte above 127 is one in UTF-8, nor in encodings that shift by an escape.
+    """
+    sound = []
+    for byte in range(256):
+        text = bytes([byte]).decode(encoding, "ignore")
+        sound.append(len(text) == 1)
+    return all(sound[:128]) and any(sound[128:])
 
 
 PLAIN = TextDialect()

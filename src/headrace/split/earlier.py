@@ -36,6 +36,7 @@ from headrace.formats.write import Written
 from headrace.gate.json import interpreting, read_object
 from headrace.recipe import find_recipe
 from headrace.run.context import RunContext, TaskFiles, read_arrow
+from headrace.run.identity import Version
 from headrace.run.receipts import FileRecord, Receipt
 from headrace.split.allocate import (
     TRAIN,
@@ -249,12 +250,12 @@ def allocate_new(entities: Hashes, train_ratio: float, known: Groups) -> Allocat
     return Allocation(groups.hashes, groups.code, seen)
 
 
-def version_of(context: RunContext, shard: Shard, schema: pa.Schema) -> list[Any]:
+def version_of(versions: Mapping[Path, Version], shard: Shard, schema: pa.Schema) -> list[Any]:
     """Return what the output of a shard depends on besides the settings: its version and the schema
     common to all shards.
     """
     digest = sha256_hex(canonical_json(describe(schema)))
-    return [*context.versions[shard.path], digest]
+    return [*versions[shard.path], digest]
 
 
 def find_earlier(
@@ -284,7 +285,7 @@ def find_earlier(
     if _same_output(settings, earlier):
         for shard in shards:
             known = scans.get(shard.name)
-            version = version_of(context, shard, schema)
+            version = version_of(context.versions, shard, schema)
             if shard.name in parts and known and known.extra.get("source") == version:
                 linked.add(shard.name)
     by_hash = settings.assigns_by_hash(earlier) and run.manifest.metadata.get("assigned", {}).get(

@@ -119,6 +119,7 @@ def _scan(
     earlier: EarlierRun | None,
 ) -> Scans:
     """Scan all shards that are not taken over from an earlier run. Warns of odd values."""
+    versions = context.versions  # tasks go to other machines, which listeners of the context cannot
 
     def scan(number: int, shard: Shard, files: TaskFiles) -> dict[str, Any]:
         if earlier is not None and shard.name in earlier.linked:
@@ -132,7 +133,7 @@ def _scan(
             if scanner is not None:
                 scanners.append(scanner)
         result = scan_shard(files, settings, shard, number, scanners)
-        return {**result, "source": version_of(context, shard, source.schema)}
+        return {**result, "source": version_of(versions, shard, source.schema)}
 
     receipts = context.stage("scan", source.tasks(scan), durable=False)
     scans = Scans(context, source.shards, receipts, earlier)
