@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -88,11 +89,7 @@ def read_ranks(loaders, steps=None):
     rows = []
     for loader in loaders:
         given = iter(loader)
-        own = (
-            list(given)
-            if steps is None
-            else [next(given) for _ in range(min(steps, loader.remaining))]
-        )
+        own = list(islice(given, steps))
         rows.append([batch["row"][batch.get("valid", slice(None))].tolist() for batch in own])
     states = [loader.state_dict() for loader in loaders]
 

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -172,9 +173,7 @@ def read_all(loaders, limit=None):
     """Rows of all ranks in the order of steps, taking turns item by item."""
     rows = []
     passes = [iter(loader) for loader in loaders]
-    steps = loaders[0].remaining if limit is None else limit
-    for _ in range(steps):
-        batches = [next(each) for each in passes]
+    for batches in islice(zip(*passes, strict=True), limit):
         for item in range(max(len(batch["row"]) for batch in batches)):
             for batch in batches:
                 if item < len(batch["row"]) and batch.get("valid", np.ones(1 << 10, bool))[item]:
