@@ -207,7 +207,7 @@ def test_an_unknown_entity_is_an_error_and_not_unscaled(tmp_path: Path) -> None:
 
 
 BAD_FILES = {
-    "cut": "complete Parquet file",
+    "cut": "fetch it again if it was cut",
     "empty": "has no rows",
     "columns": "column 'flow': not in the file",
     "text": "row 2, column 'rain' is 'wet'",
