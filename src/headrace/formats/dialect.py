@@ -174,11 +174,11 @@ def _stands_alone(encoding: str) -> bool:
 
     No byte above 127 is one in UTF-8, nor in encodings that shift by an escape.
     """
-    sound = []
+    valid = []
     for byte in range(256):
         text = bytes([byte]).decode(encoding, "ignore")
-        sound.append(len(text) == 1)
-    return all(sound[:128]) and any(sound[128:])
+        valid.append(len(text) == 1)
+    return all(valid[:128]) and any(valid[128:])
 
 
 PLAIN = TextDialect()
