@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from os import PathLike
 
 import numpy as np
@@ -13,8 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import InputError, setting
+from headrace.formats.dates import typed_times
 from headrace.formats.dialect import TextDialect, null_setting
-from headrace.formats.types import is_text
+from headrace.formats.types import first_refused, is_text
 
 _SCALAR_TYPES = (
     pa.types.is_integer,
@@ -229,8 +231,6 @@ def _converted(
     """Convert texts to a type. Raises `InputError` with row and value."""
     temporal = pa.types.is_date(type_) or pa.types.is_timestamp(type_)
     if temporal and dialect.time_format:
-        from headrace.formats.dates import typed_times  # which imports this module
-
         return typed_times(column, type_, dialect.time_format)
     plain = column
     if not temporal and not pa.types.is_boolean(type_):
@@ -290,16 +290,6 @@ def _overflowed(texts: pa.ChunkedArray, values: pa.ChunkedArray) -> bool:
 
 
 def first_unreadable(column: pa.ChunkedArray, type_: pa.DataType) -> tuple[int, str]:
-    """Find row and text of the first value that does not convert to a type, by bisection;
-    O(rows).
-    """
-    low = 0
-    high = len(column)
-    while high - low > 1:
-        middle = (low + high) // 2
-        try:
-            cast_text(column.slice(low, middle - low), type_)
-            low = middle
-        except pa.ArrowInvalid:
-            high = middle
-    return low, str(column[low].as_py())
+    """Find row and text of the first value that does not convert to a type."""
+    row = first_refused(column, partial(cast_text, type_=type_))
+    return row, str(column[row].as_py())

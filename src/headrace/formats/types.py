@@ -105,6 +105,25 @@ def is_list(type_: pa.DataType) -> bool:
     return bool(pa.types.is_list(type_) or pa.types.is_fixed_size_list(type_))
 
 
+def first_refused(
+    column: pa.ChunkedArray, convert: Callable[[pa.ChunkedArray], pa.ChunkedArray]
+) -> int:
+    """Find the first row whose value cannot be converted, by bisection; O(rows).
+
+    convert: raises `pa.ArrowInvalid` for values of which one cannot be.
+    """
+    low = 0
+    high = len(column)
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            convert(column.slice(low, middle - low))
+            low = middle
+        except pa.ArrowInvalid:
+            high = middle
+    return low
+
+
 def type_word(type_: pa.DataType) -> str:
     """Return the word for a type, and Arrow's own for one that settings cannot name."""
     return _WORDS.get(type_, str(type_))

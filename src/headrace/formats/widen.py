@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from os import PathLike
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ import pyarrow.compute as pc
 
 from headrace.errors import InputError
 from headrace.formats.shard import Chunk, Shard
-from headrace.formats.types import is_list, type_word
+from headrace.formats.types import first_refused, is_list, type_word
 
 _MOST_CHANGES = 40  # listed one by one
 
@@ -111,7 +112,7 @@ def _cast(column: pa.ChunkedArray, wide: pa.Field, source: RowsOf) -> pa.Chunked
     try:
         return cast_chunks(column, wide.type)
     except pa.ArrowInvalid:
-        row = _first_refused(column, wide.type)
+        row = first_refused(column, partial(cast_chunks, type_=wide.type))
         raise InputError(
             f"{wide.type}, the type for all shards, cannot hold it",
             path=source.path,
@@ -176,20 +177,6 @@ def _cast_list(array: pa.Array, type_: pa.DataType) -> pa.Array:
     if pa.types.is_fixed_size_list(type_):
         return pa.FixedSizeListArray.from_arrays(inside, type=type_, mask=mask)
     return pa.ListArray.from_arrays(offsets, inside, type=type_, mask=mask)
-
-
-def _first_refused(column: pa.ChunkedArray, type_: pa.DataType) -> int:
-    """Find the first row whose value a type cannot hold, by bisection."""
-    low = 0
-    high = len(column)
-    while high - low > 1:
-        middle = (low + high) // 2
-        try:
-            cast_chunks(column.slice(low, middle - low), type_)
-            low = middle
-        except pa.ArrowInvalid:
-            high = middle
-    return low
 
 
 def _to_python(value: pa.Scalar) -> object:
