@@ -97,6 +97,7 @@ LAST = {
     "packed": "materialise",
     "histories": "rows",
     "series": "finish",
+    "random split": "join",
 }
 
 

@@ -284,7 +284,7 @@ def test_a_damaged_source_shard_is_not_rewritten(tmp_path: Path) -> None:
     data[len(data) // 3] ^= 4
     shard.write_bytes(data)
 
-    with raised(CorruptShard, path=shard, remedy="restore the file"):
+    with raised(CorruptShard, path=shard, remedy="restore it or prepare the run again"):
         headrace.rewrite(tmp_path / "prepared", tmp_path / "out")
 
 
