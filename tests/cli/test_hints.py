@@ -46,7 +46,8 @@ def test_a_command_line_names_all_that_is_missing(tmp_path: Path) -> None:
     assert "Missing option '--config'. Also missing: '--out'." == said("init", "split", tmp_path)
     assert "Also missing: '--config', '--out'." in said("init", "split")
     assert "Also missing: '--batch-size'." in said("plan", tmp_path)
-    assert "not given: --out, --time, --split-date; add them" == said("split", tmp_path)
+    assert "not given: --out; add it" == said("split", tmp_path)
+    assert "not given: --out, --split-date; add them" == said("split", tmp_path, "--time", "when")
 
 
 def test_settings_of_a_recipe_are_flags_in_its_command_and_names_in_a_file(tmp_path: Path) -> None:
