@@ -6,10 +6,14 @@ import pytest
 
 pytest.importorskip("accelerate", reason="needs accelerate")
 
-from accelerate_cases import deliver_on_rank
+from accelerate import skip_first_batches
+from accelerate_cases import deliver_on_rank, new_stream
 from rank_processes import run_ranks
 from script_processes import held_store
-from torch_cases import ROWS
+from torch_cases import ROWS, dataset_of, real_rows
+
+from headrace.stream.loader.stream_loader import NotADataLoader
+from raised import raised
 
 EVERY = list(range(sum(ROWS)))
 
@@ -83,3 +87,13 @@ def test_gathering_for_metrics_keeps_the_filling_rows_of_a_stream(ranks):
     for rank in ranks:
         assert rank["gathered for metrics"] == 2 * 5
         assert rank["real"] < 2 * 5
+
+
+def test_skipping_batches_names_the_state_and_of_a_loader_reads_what_it_skips():
+    with raised(NotADataLoader, remedy="to go on after some batches use load_state_dict"):
+        skip_first_batches(new_stream(), 3)
+    assert not hasattr(new_stream(), "dataset")
+
+    loader = dataset_of(0).data_loader()
+    whole = [real_rows(batch) for batch in dataset_of(0).data_loader()]
+    assert whole[3:] == [real_rows(batch) for batch in skip_first_batches(loader, 3)]

@@ -8,7 +8,13 @@ import pytest
 
 pytest.importorskip("trl", reason="needs trl")
 
+from hf_cases import language_model, trl_arguments, word_tokenizer
 from test_hf import on_ranks
+
+import headrace
+from headrace.errors import SettingsError
+from headrace.trainers.hf import HeadraceTrainerMixin
+from raised import raised
 
 PAIRS = 15  # on two ranks of two pairs: a last step of two pairs and one
 
@@ -54,3 +60,35 @@ def test_dpo_trains_and_evaluates_each_pair_once(pairs, tmp_path):
         assert one["weights"] == other["weights"]
     # Trained to the end, hence only evaluated: by one rank over all pairs as by two over unequal numbers of them.
     assert whole[0]["loss"] == whole[1]["loss"] == pytest.approx(alone[0]["loss"], rel=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore")  # TRL's and transformers' own
+@pytest.mark.parametrize(
+    ("base", "name", "settings"),
+    [
+        ("DPOTrainer", "precompute_ref_log_probs", {"precompute_ref_log_probs": True}),
+        ("SFTTrainer", "packing", {"packing": True}),
+        ("SFTTrainer", "shuffle_dataset", {"shuffle_dataset": True}),
+        ("GRPOTrainer", "train_dataset", {"num_generations": 2}),
+        ("RLOOTrainer", "train_dataset", {"num_generations": 2}),
+    ],
+)
+def test_what_trl_would_do_with_a_table_is_refused(pairs, tmp_path, base, name, settings):
+    import trl
+
+    texts = tmp_path / "texts.jsonl"
+    texts.write_text("".join(json.dumps({"text": f"{n} yes"}) + "\n" for n in range(PAIRS)))
+    rows = headrace.open(texts if base == "SFTTrainer" else pairs)
+    kind = type("OnStream", (HeadraceTrainerMixin, getattr(trl, base)), {})
+    arguments = trl_arguments(
+        getattr(trl, base.replace("Trainer", "Config")), str(tmp_path), **settings
+    )
+    rewards = {"reward_funcs": lambda completions, **_: [0.0 for _ in completions]}
+    with raised(SettingsError, setting=name):
+        kind(
+            language_model(),
+            args=arguments,
+            train_dataset=rows.stream(batch_size=2, batch_format="rows"),
+            processing_class=word_tokenizer(),
+            **(rewards if "num_generations" in settings else {}),
+        )

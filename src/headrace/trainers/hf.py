@@ -36,6 +36,7 @@ try:
     from transformers import TrainerCallback
     from transformers.trainer_callback import ExportableState
 
+    from headrace.trainers.hf_arguments import check_arguments, check_training_arguments
     from headrace.trainers.model_inputs import Inputs, ModelInputs, RowFeed, first_rows
 except ImportError as error:
     raise MissingExtra("transformers", "transformers") from error
@@ -136,6 +137,9 @@ class HeadraceTrainerMixin(_Trainer):  # type: ignore[misc]
         # rows of the model's batch, real ones of all ranks'
         self._gathered: tuple[int, torch.Tensor] | None = None
         self._sums = torch.zeros(2, dtype=torch.float64)
+        train_stream = train_dataset
+        if _is_streams(train_dataset):
+            _refuse_own_loader(type(self))
         # TRL's, of its own kinds
         if isinstance(train_dataset, StreamLoader) and hasattr(super(), "_prepare_dataset"):
             self._feed = RowFeed(first_rows(train_dataset))
@@ -147,12 +151,25 @@ class HeadraceTrainerMixin(_Trainer):  # type: ignore[misc]
         )
         if any(_is_streams(dataset) for dataset in self._given.values()):
             self.add_callback(HeadraceCallback())
+        if isinstance(train_stream, StreamLoader):
+            self._check_training(train_stream)
 
     def _prepare_dataset(self, dataset: Any, *arguments: Any, **settings: Any) -> Any:
         """Leave rows of prompts and answers that are tokens already as they are."""
         if self._feed is not None and self._feed.tokenised:
             return dataset
         return super()._prepare_dataset(dataset, *arguments, **settings)
+
+    def _precompute_ref_logps(self, dataset: Any, name: str, batch_size: int) -> Any:
+        """Refuse `precompute_ref_log_probs` for a stream: TRL adds a column to a table."""
+        if isinstance(dataset, StreamLoader) or self._feed is not None:
+            raise SettingsError(
+                "it adds a column to the rows before training, and a stream is read in training",
+                setting="precompute_ref_log_probs",
+                value=True,
+                remedy="leave it False, or give the trainer a dataset that `datasets` loaded",
+            )
+        return super()._precompute_ref_logps(dataset, name, batch_size)
 
     def _validate_args(self) -> None:
         """Put the streams back in place of what TRL was given, before the Trainer looks for
@@ -172,7 +189,7 @@ class HeadraceTrainerMixin(_Trainer):  # type: ignore[misc]
         stream = self.train_dataset
         if not isinstance(stream, StreamLoader):
             return super().get_train_dataloader()
-        self._check(stream, self._train_batch_size, "per_device_train_batch_size")
+        self._check_training(stream)
         if self._resumed is not None:
             stream.load_state_dict(self._resumed["stream"])
             if not stream.remaining:
@@ -196,7 +213,7 @@ class HeadraceTrainerMixin(_Trainer):  # type: ignore[misc]
     def _outside_training(self, stream: Any) -> SplitLoader | None:
         if not isinstance(stream, StreamLoader):
             return None
-        self._check(stream, self.args.eval_batch_size, "per_device_eval_batch_size")
+        self._check(stream)
         return self._loader(stream)
 
     def num_examples(self, dataloader: Any) -> int:
@@ -206,38 +223,13 @@ class HeadraceTrainerMixin(_Trainer):  # type: ignore[misc]
         stream = dataloader.stream
         return stream.options.samples_per_epoch or stream.index.total_rows
 
-    def _check(self, stream: StreamLoader, batch_size: int, name: str) -> None:
-        arguments = self.args
-        if stream.options.batch_size != batch_size:
-            raise SettingsError(
-                f"the Trainer counts batches of {batch_size}, and the stream has batches of"
-                f" {stream.options.batch_size}",
-                setting=name,
-                remedy="give both the same number",
-            )
-        workers = getattr(stream, "num_workers", 0)
-        if arguments.dataloader_num_workers not in (0, workers):
-            raise SettingsError(
-                f"the stream has {workers} workers of its own",
-                setting="dataloader_num_workers",
-                value=arguments.dataloader_num_workers,
-                remedy="leave it 0, and ask for workers where the stream is made",
-            )
-        if arguments.auto_find_batch_size:
-            raise SettingsError(
-                "it cannot change the batches of a stream",
-                setting="auto_find_batch_size",
-                remedy="leave it out",
-            )
-        if arguments.world_size > 1 and not getattr(
-            arguments, "average_tokens_across_devices", True
-        ):
-            raise SettingsError(
-                "a rank whose last batch holds no row would divide by 0 labels",
-                setting="average_tokens_across_devices",
-                value=False,
-                remedy="leave it True",
-            )
+    def _check(self, stream: StreamLoader) -> None:
+        """Check what the arguments say about a stream that is not trained on."""
+        check_arguments(self.args, stream, self.args.eval_batch_size, "per_device_eval_batch_size")
+
+    def _check_training(self, stream: StreamLoader) -> None:
+        check_arguments(self.args, stream, self._train_batch_size, "per_device_train_batch_size")
+        check_training_arguments(self.args, stream)
 
     def _loader(self, stream: StreamLoader) -> SplitLoader:
         if hasattr(self.model, "get_base_model"):
@@ -502,6 +494,23 @@ class HeadraceTrainerMixin(_Trainer):  # type: ignore[misc]
 
         gathered = self.accelerator.gather(recursively_apply(filled, values))
         return recursively_apply(lambda value: value[real], gathered)
+
+
+def _refuse_own_loader(trainer: type) -> None:
+    """Refuse a trainer of TRL that reads rows through a loader of its own: GRPO repeats each
+    prompt, and counts on its place among all ranks.
+    """
+    for kind in trainer.__mro__:
+        if "get_train_dataloader" in vars(kind) and kind.__module__.startswith("trl."):
+            raise SettingsError(
+                f"{kind.__name__} reads rows by their numbers, each several times, and a stream"
+                " gives each once in its own order",
+                setting="train_dataset",
+                remedy=(
+                    "give it a dataset that `datasets` loads from the run's files, such as"
+                    ' Dataset.from_parquet("out/splits/train/*.parquet")'
+                ),
+            )
 
 
 def _is_streams(dataset: Any) -> bool:

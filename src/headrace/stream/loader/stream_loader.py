@@ -114,6 +114,10 @@ class DeliveredCount:
             self.has_ended = self.is_over = True
 
 
+class NotADataLoader(SettingsError, AttributeError):
+    """An attribute of torch's DataLoader that a stream does not have; `hasattr` is false."""
+
+
 class StreamLoader:
     """Batches of one rank: over all ranks every row of the split exactly once, with the same number
     of batches on each.
@@ -295,6 +299,19 @@ class StreamLoader:
         """
         raise SettingsError(
             "a stream has batches in one order, and is not read by index", remedy=READ_BY_INDEX
+        )
+
+    @property
+    def dataset(self) -> NoReturn:
+        """Raise `NotADataLoader`: Accelerate's `skip_first_batches` asks a DataLoader for it, to
+        read the same rows again from the beginning.
+        """
+        raise NotADataLoader(
+            "a stream is a loader without a dataset: its order is its own",
+            remedy=(
+                "to go on after some batches use load_state_dict(state); to leave batches out use"
+                " itertools.islice(stream, count, None)"
+            ),
         )
 
     def read(self) -> Generator[Batch, None, None]:
