@@ -500,10 +500,10 @@ def _refuse_own_loader(trainer: type) -> None:
     """Refuse a trainer of TRL that reads rows through a loader of its own: GRPO repeats each
     prompt, and counts on its place among all ranks.
     """
-    for kind in trainer.__mro__:
-        if "get_train_dataloader" in vars(kind) and kind.__module__.startswith("trl."):
+    for base in trainer.__mro__:
+        if "get_train_dataloader" in vars(base) and base.__module__.startswith("trl."):
             raise SettingsError(
-                f"{kind.__name__} reads rows by their numbers, each several times, and a stream"
+                f"{base.__name__} reads rows by their numbers, each several times, and a stream"
                 " gives each once in its own order",
                 setting="train_dataset",
                 remedy=(
