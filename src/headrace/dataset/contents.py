@@ -21,6 +21,7 @@ from headrace.dataset.open import FinishedRun
 from headrace.dataset.verify import Check
 from headrace.engine.local import run_tasks
 from headrace.errors import CorruptShard
+from headrace.formats.column_paths import has_column, known_columns
 from headrace.formats.content import NOTHING, Repeated, among, count_sorted, row_digests, tagged
 from headrace.formats.dialect import dialect_of
 from headrace.gate.json import find_object, interpreting
@@ -52,11 +53,12 @@ def roles_of(dataset: IndexedDataset) -> dict[str, Any]:
             "cutoff_us": manifest.metadata.get("cutoff_us"),
         }
         named |= recipe_of_run(manifest.recipe).roles(settings)
+    schema = dataset.schema
     for role, name in named.items():
         # Settings name columns of the source, which packed rows no longer have.
-        if isinstance(name, str) and (role == "time_format" or name in dataset.schema.names):
+        if isinstance(name, str) and (role == "time_format" or has_column(schema, name)):
             roles[role] = name
-        if role == "time" and isinstance(name, list) and set(name) <= {*dataset.schema.names}:
+        if isinstance(name, list) and role == "time" and known_columns(schema, name) == name:
             roles[role] = tuple(name)
     return roles
 

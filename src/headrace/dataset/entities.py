@@ -40,6 +40,7 @@ from headrace.dataset.stored_index import list_values, sealed
 from headrace.digest import derive_key
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import CorruptShard, InputError, SettingsError, setting_name
+from headrace.formats.column_paths import has_column
 from headrace.formats.text_columns import as_text
 from headrace.gate.arrow import ArrowFile
 from headrace.gate.cache_entry import content_bytes, identity_of
@@ -102,7 +103,7 @@ def entity_column(dataset: IndexedDataset, column: str | None = None) -> str:
             path=dataset.root,
             remedy=f"give one of {', '.join(names)}",
         )
-    if name not in names:
+    if not has_column(dataset.schema, name):
         raise SettingsError(
             "it cannot name entities, as the dataset does not have it",
             path=dataset.root,

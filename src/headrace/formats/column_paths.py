@@ -7,8 +7,9 @@ text that two paths fit is refused. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -65,13 +66,15 @@ def column_path(schema: pa.Schema, name: str) -> ColumnPath | None:
         for fields in _fields_at(list(schema), name)
     ]
     if len(paths) > 1:
-        listed = " and ".join(repr((path.column, *path.fields)) for path in paths[:2])
-        raise InputError(
-            f"several fields fit this path, {listed}",
-            column=name,
-            remedy="rename one of them",
-        )
+        raise _several(name, [(path.column, *path.fields) for path in paths])
     return paths[0] if paths else None
+
+
+def _several(name: str, paths: Sequence[tuple[str, ...]]) -> InputError:
+    listed = " and ".join(map(repr, paths[:2]))
+    return InputError(
+        f"several fields fit this path, {listed}", column=name, remedy="rename one of them"
+    )
 
 
 def _fields_at(fields: Sequence[pa.Field], path: str) -> Iterator[list[pa.Field]]:
@@ -96,6 +99,20 @@ def required_path(schema: pa.Schema, name: str) -> ColumnPath:
     return path
 
 
+def has_column(schema: pa.Schema, name: str) -> bool:
+    """Return whether a schema has a column, or a field of a struct, that a name means."""
+    return column_path(schema, name) is not None
+
+
+def known_columns(schema: pa.Schema, names: Sequence[str]) -> list[str]:
+    """Return the names that mean a column or field of a schema, in their order."""
+    columns = set(schema.names)
+    if columns.issuperset(names):
+        return list(names)
+    has_structs = any(map(pa.types.is_struct, schema.types))
+    return [name for name in names if name in columns or (has_structs and has_column(schema, name))]
+
+
 def columns_of_paths(schema: pa.Schema, names: Sequence[str]) -> list[str]:
     """Return the table's columns that hold the named ones, each once, in order of first use."""
     return list(dict.fromkeys(required_path(schema, name).column for name in names))
@@ -113,3 +130,51 @@ def select_paths(table: pa.Table, names: Sequence[str]) -> pa.Table:
         return table.select(list(names))
     paths = [required_path(table.schema, name) for name in names]
     return pa.table([path.values(table) for path in paths], names=list(names))
+
+
+def columns_without(schema: pa.Schema, names: Collection[str | None]) -> list[str]:
+    """Return the columns of a schema that are not among the named ones; of a struct that holds a
+    named field, the paths of its other fields.
+    """
+    result: list[str] = []
+    for field in schema:
+        result += _without(field, field.name, names)
+    return result
+
+
+def _without(field: pa.Field, path: str, names: Collection[str | None]) -> list[str]:
+    if path in names:
+        return []
+    is_parent = any(name is not None and name.startswith(f"{path}.") for name in names)
+    if not is_parent or not pa.types.is_struct(field.type):
+        return [path]
+    result: list[str] = []
+    for inner in field.type:
+        result += _without(inner, f"{path}.{inner.name}", names)
+    return result
+
+
+def value_at(row: Mapping[str, Any], name: str) -> Any:
+    """Return the value of a named column of a row of JSON; None if it has none.
+
+    As in tables, a key that is the whole name comes first. Raises `InputError` if several paths
+    fit.
+    """
+    if name in row or "." not in name:
+        return row.get(name)
+    paths = list(_keys_at(row, name))
+    if len(paths) > 1:
+        raise _several(name, paths)
+    value: Any = row
+    for key in paths[0] if paths else ():
+        value = value[key]
+    return value if paths else None
+
+
+def _keys_at(row: Mapping[str, Any], path: str) -> Iterator[tuple[str, ...]]:
+    for key, value in row.items():
+        if key == path:
+            yield (key,)
+        elif isinstance(value, Mapping) and path.startswith(f"{key}."):
+            for below in _keys_at(value, path[len(key) + 1 :]):
+                yield (key, *below)

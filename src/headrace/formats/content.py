@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 from headrace.arrays import I64, U8, U64, Bools, Ints
 from headrace.draws import GAMMA, MIX_A, mix
 from headrace.errors import InputError
+from headrace.formats.column_paths import columns_without
 from headrace.formats.types import is_text
 
 LINEAGE = ("source_shard", "source_row")
@@ -50,12 +51,13 @@ _LOW = np.uint64(3)  # bits of a digest that hold the number of a split instead
 _Reader = Callable[[int, int, U64], tuple[U64, Bools | None]]
 
 
-def content_columns(names: Sequence[str], roles: Collection[str | None]) -> tuple[str, ...]:
+def content_columns(schema: pa.Schema, roles: Collection[str | None]) -> tuple[str, ...]:
     """Select the default columns to compare: all except those with a role, and lineage.
 
-    roles: the columns of time, entity, label and targets.
+    roles: the columns of time, entity, label and targets. Of a struct with a field that has a role,
+    the others are compared, by their paths.
     """
-    return tuple(name for name in names if name not in roles and name not in LINEAGE)
+    return tuple(columns_without(schema, {*roles, *LINEAGE}))
 
 
 def row_digests(table: pa.Table) -> U64:

@@ -16,6 +16,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.errors import InputError
+from headrace.formats.column_paths import (
+    columns_of_paths,
+    known_columns,
+    select_paths,
+    with_paths,
+)
 from headrace.formats.dialect import PLAIN, TextDialect
 from headrace.formats.plain_types import plain_schema
 from headrace.formats.registry import FileType, index_word
@@ -134,19 +140,23 @@ class Shard:
 
     def with_choice(self, columns: Sequence[str]) -> Shard:
         """Return the shard with those of these columns that it has, in their order; no other is
-        decoded.
+        decoded. A path to a field of a struct becomes a column of this name.
         """
         if self.content == "nothing":
             return self
-        known = set(self.schema.names)
-        chosen = [name for name in columns if name in known]
+        chosen = known_columns(self.schema, columns)
         return replace(
             self,
-            schema=pa.schema([self.schema.field(name) for name in chosen]),
-            null_columns=self.null_columns & set(chosen),
+            schema=with_paths(self.schema, chosen),
+            null_columns=self.null_columns_of(chosen),
             partition={},
             complete=self,
         )
+
+    def null_columns_of(self, columns: Sequence[str]) -> frozenset[str]:
+        """Return those of these columns that may hold nulls: fields of structs always may."""
+        known = set(self.schema.names)
+        return frozenset(name for name in columns if name in self.null_columns or name not in known)
 
     @property
     def word(self) -> str:
@@ -232,6 +242,33 @@ class ChosenChunk:
     def table(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the rows as columns."""
         return self.chunk.table(list(self.columns if columns is None else columns))
+
+
+@dataclass
+class PathChunk:
+    """Consecutive rows of a shard, of which fields of structs are read as columns.
+
+    schema: of the shard.
+    """
+
+    chunk: Chunk
+    schema: pa.Schema
+    first_row: int
+
+    @property
+    def rows(self) -> int:
+        """The number of rows."""
+        return self.chunk.rows
+
+    def sizes(self) -> npt.NDArray[np.int32] | None:
+        """Return each row's bytes in the file, if rows can be copied as bytes."""
+        return self.chunk.sizes()
+
+    def table(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return the rows as columns; a name may be a path to a field of a struct."""
+        if columns is None:
+            return self.chunk.table()
+        return select_paths(self.chunk.table(columns_of_paths(self.schema, columns)), columns)
 
 
 @dataclass(frozen=True)

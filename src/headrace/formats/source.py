@@ -18,6 +18,7 @@ import pyarrow as pa
 from headrace.arrays import I32
 from headrace.errors import CorruptShard, HeadraceError, InputError, SettingsError
 from headrace.formats import parquet, records
+from headrace.formats.column_paths import columns_of_paths, known_columns
 from headrace.formats.dialect import PLAIN, TextDialect
 from headrace.formats.evidence import Evidence
 from headrace.formats.listing import list_files
@@ -39,6 +40,7 @@ from headrace.formats.shard import (
     Chunk,
     FormatCode,
     Pages,
+    PathChunk,
     Shard,
     Span,
     unchanged,
@@ -121,9 +123,12 @@ def read_chunks(
 ) -> Iterator[Chunk]:
     """Iterate over the rows of a shard in file order, with O(chunk) memory.
 
-    columns: the columns that Parquet chunks decode. coded: text columns that may come as
-    dictionaries if that is cheaper.
+    columns: the columns that Parquet chunks decode; a name may be a path to a field of a struct.
+    coded: text columns that may come as dictionaries if that is cheaper.
     """
+    if columns is not None and not set(shard.schema.names).issuperset(columns):
+        yield from _read_paths(shard, columns, coded)
+        return
     if shard.file_schema is not None:
         yield from _read_widened(shard, columns, coded)
         return
@@ -133,15 +138,7 @@ def read_chunks(
             yield ChosenChunk(chunk, chosen, chunk.first_row)
         return
     if shard.partition:
-        if columns is None:
-            in_file = None
-        else:
-            in_file = [name for name in columns if name not in shard.partition]
-        if in_file == []:  # the rows must still be counted
-            in_file = [name for name in shard.schema.names if name not in shard.partition][:1]
-        coded = [name for name in coded if name not in shard.partition]
-        for chunk in read_chunks(stored(shard), in_file, coded=coded):
-            yield PartitionChunk(chunk, shard, chunk.first_row)
+        yield from _read_partition(shard, columns, coded)
         return
     if shard.content != "nothing":
         with reading(shard.path):
@@ -149,18 +146,37 @@ def read_chunks(
     unchanged(shard)
 
 
+def _read_paths(shard: Shard, columns: Sequence[str], coded: Sequence[str]) -> Iterator[PathChunk]:
+    """Iterate over the rows of a shard, of which some columns are fields of structs."""
+    in_file = columns_of_paths(shard.schema, columns)
+    coded = [name for name in coded if name in in_file]
+    for chunk in read_chunks(shard, in_file, coded=coded):
+        yield PathChunk(chunk, shard.schema, chunk.first_row)
+
+
+def _read_partition(
+    shard: Shard, columns: Sequence[str] | None, coded: Sequence[str]
+) -> Iterator[PartitionChunk]:
+    """Iterate over the rows of a shard with the columns of its name."""
+    in_file = None
+    if columns is not None:
+        in_file = [name for name in columns if name not in shard.partition]
+    if in_file == []:  # the rows must still be counted
+        in_file = [name for name in shard.schema.names if name not in shard.partition][:1]
+    coded = [name for name in coded if name not in shard.partition]
+    for chunk in read_chunks(stored(shard), in_file, coded=coded):
+        yield PartitionChunk(chunk, shard, chunk.first_row)
+
+
 def _read_widened(
     shard: Shard, columns: Sequence[str] | None, coded: Sequence[str]
 ) -> Iterator[Chunk]:
     """Iterate over the rows of a shard as the columns of all shards."""
     in_file = replace(shard, schema=shard.file_schema, file_schema=None)
-    file_schema = set(in_file.schema.names)
-    names = [name for name in shard.schema.names if name in file_schema]
-    if columns is not None:
-        names = [name for name in columns if name in file_schema]
+    names = known_columns(in_file.schema, shard.schema.names if columns is None else columns)
     if not names:  # the rows must still be counted
         names = in_file.schema.names[:1]
-    coded = [name for name in coded if name in file_schema]
+    coded = [name for name in coded if name in names]
     for chunk in read_chunks(in_file, names, coded=coded):
         yield WidenedChunk(chunk, shard, chunk.first_row)
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import InputError
+from headrace.formats.column_paths import known_columns, with_paths
 from headrace.formats.shard import Chunk, Shard
 from headrace.formats.types import first_refused, is_list, type_word
 
@@ -58,8 +59,10 @@ def own_schema(shard_schema: pa.Schema, schema: pa.Schema) -> pa.Schema:
     if pa.null() not in shard_schema.types:
         return shard_schema
     file_schema = []
+    read = set(schema.names)
     for name, type_ in zip(shard_schema.names, shard_schema.types, strict=True):
-        file_schema.append((name, schema.field(name).type if pa.types.is_null(type_) else type_))
+        is_null = pa.types.is_null(type_) and name in read
+        file_schema.append((name, schema.field(name).type if is_null else type_))
     return pa.schema(file_schema)
 
 
@@ -78,10 +81,17 @@ def widened(shard: Shard, schema: pa.Schema) -> Shard:
 
 
 def narrowed(shard: Shard, columns: Sequence[str]) -> Shard:
-    """Return a shard of which only these columns are read, in this order, as far as it has them."""
-    known = set(shard.schema.names)
-    fields = [shard.schema.field(name) for name in columns if name in known]
-    return replace(shard, schema=pa.schema(fields), file_schema=shard.file_schema or shard.schema)
+    """Return a shard of which only these columns are read, in this order, as far as it has them.
+
+    A path to a field of a struct becomes a column of this name.
+    """
+    chosen = known_columns(shard.schema, columns)
+    return replace(
+        shard,
+        schema=with_paths(shard.schema, chosen),
+        null_columns=shard.null_columns_of(chosen),
+        file_schema=shard.file_schema or shard.schema,
+    )
 
 
 def fit(table: pa.Table, schema: pa.Schema, rows: int, source: RowsOf) -> pa.Table:
@@ -209,8 +219,7 @@ class WidenedChunk:
         if columns is not None:
             schema = pa.schema([schema.field(name) for name in columns])
         assert self.shard.file_schema is not None
-        in_file = set(self.shard.file_schema.names)
-        table = self.chunk.table([name for name in schema.names if name in in_file])
+        table = self.chunk.table(known_columns(self.shard.file_schema, schema.names))
         return fit(table, schema, self.rows, RowsOf(self.shard.path, self.first_row))
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.errors import InputError, setting
+from headrace.formats.column_paths import has_column, known_columns
 from headrace.formats.common_schema import join_shards, with_content
 from headrace.formats.partitions import partition_types
 from headrace.formats.shard import Shard
@@ -139,11 +140,12 @@ def _check_columns(settings: Histories, shards: Sequence[Shard]) -> None:
     """Raise `InputError` for a column that a shard lacks; or that all lack, if they may differ."""
     known: set[str] = set()
     for shard in shards:
-        known.update(shard.schema.names)
+        known.update(known_columns(shard.schema, settings.columns()))
     for shard in shards:
         names = shard.schema.names
         for column in settings.columns():
-            if column in names or (settings.schema_drift == "widen" and column in known):
+            lacking_is_null = settings.schema_drift == "widen" and column in known
+            if lacking_is_null or has_column(shard.schema, column):
                 continue
             flags = ", ".join(map(setting, ("entity", "time", "peer", "value")))
             remedy = f"name its columns with {flags} and {setting('values')}{hint(names)}"

@@ -26,6 +26,7 @@ from headrace.arrays import I32, I64, U8, U64
 from headrace.bins.rows import shift_left
 from headrace.digest import canonical_json, derive_key
 from headrace.errors import InputError, setting, setting_name
+from headrace.formats.column_paths import value_at
 from headrace.keyed_hash import hash_texts, hash_words
 from headrace.packing.blend import BlendDataset
 from headrace.packing.chat_recipe import ChatRecipe
@@ -413,13 +414,13 @@ class Encoding:
             self.reject(batch, index, row.reason, row.detail)
             return None
         entity = self.settings.entity
-        key = "" if entity is None else row.get(entity)
+        key = "" if entity is None else value_at(row, entity)
         if entity is not None and key in (None, ""):
             self.reject(batch, index, NO_SPLIT_KEY, f"{entity} is {key!r}")
             return None
         if not isinstance(key, str):
             key = canonical_json(key).decode()
-        values = [row.get(name) for name in self.settings.content]
+        values = [value_at(row, name) for name in self.settings.content]
         named = None
         if any(value not in (None, "") for value in values):
             named = digest_of_texts([canonical_json(values).decode()])

@@ -30,6 +30,7 @@ from headrace.dataset.manifest import SplitTotals, in_usual_order
 from headrace.dataset.open import FinishedRun, find_run, is_prepared
 from headrace.dataset.plain import PlainDataset, changes_of, open_plain
 from headrace.errors import InputError, SettingsError, setting, setting_name
+from headrace.formats.column_paths import has_column, known_columns, select_paths, with_paths
 from headrace.formats.content import NOTHING, Repeated, content_columns, row_digests, tagged
 from headrace.formats.dialect import PLAIN
 from headrace.formats.parquet import key_values
@@ -228,7 +229,7 @@ def execute(settings: Rewrite, context: RunContext, files: Sequence[tuple[Path, 
 def _check_columns(settings: Rewrite, source: IndexedDataset) -> None:
     """Raise `SettingsError` for columns that the source lacks, and for benchmarks with bins."""
     names = source.schema.names
-    unknown = [name for name in settings.columns or () if name not in names]
+    unknown = [name for name in settings.columns or () if not has_column(source.schema, name)]
     if unknown:
         raise SettingsError(
             "the source has no such columns",
@@ -366,7 +367,8 @@ def compared_columns(
     """
     if settings.duplicates == "allow":
         return ()
-    if unknown := [name for name in settings.content if name not in names]:
+    written = with_paths(source.schema, names)
+    if unknown := [name for name in settings.content if not has_column(written, name)]:
         raise SettingsError(
             "the output has no such columns",
             setting="content",
@@ -417,8 +419,8 @@ def _columns_without_role(source: IndexedDataset, names: Sequence[str]) -> tuple
     if not columns:
         roles = roles_of(source)
         named = (roles.get("time"), roles.get("entity"), roles.get("label"))
-        columns = content_columns(names, {*named, *roles.get("targets", ())})
-    return tuple(name for name in columns if name in names)
+        columns = content_columns(source.schema, {*named, *roles.get("targets", ())})
+    return tuple(known_columns(with_paths(source.schema, names), columns))
 
 
 def known_repeats(
@@ -462,7 +464,7 @@ def compare(
     for table in tables:
         rows += len(table)
         if compared:
-            digests.append(row_digests(table.select(list(compared))))
+            digests.append(row_digests(select_paths(table, compared)))
         if benchmarks is not None:
             holds.append(benchmarks.mask(texts_of(table), len(table), excluded))
     columns: dict[str, Any] = {}
@@ -511,7 +513,7 @@ def _written_schema(
 
     Columns that may hold nulls are read once to see whether they do.
     """
-    fields = [source.schema.field(name) for name in columns]
+    fields = list(with_paths(source.schema, columns))
     unknown = [field.name for field in fields if field.nullable]
     holding: set[str] = set()
     if unknown:
@@ -576,7 +578,7 @@ class _PieceWriter:
                 if not kept_rows.all():
                     table = table.filter(pa.array(kept_rows))
                 if self.digested:
-                    digests.append(row_digests(table.select(list(self.digested))))
+                    digests.append(row_digests(select_paths(table, self.digested)))
                 if len(table):
                     writer.append(table)
             written = writer.finish()

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from headrace.arrays import F64, I64
 from headrace.errors import InputError, setting, setting_name
 from headrace.formats import grids, parquet
+from headrace.formats.column_paths import columns_of_paths, known_columns, select_paths
 from headrace.formats.dates import MISSING, advice, parse_dates, parse_in_turn, time_setting
 from headrace.formats.dialect import null_setting
 from headrace.formats.listing import list_files, refuse_foreign
@@ -457,7 +458,7 @@ def tables(
     if columns is not None:
         needed = list(dict.fromkeys([*columns, clock]))
     for table in _raw_tables(settings, path, name, needed, partitions):
-        _present(settings, path, [day, clock], table.column_names)
+        _present(settings, path, [day, clock], table.schema)
         joined = with_one_time(settings, table)
         yield joined.drop_columns([clock]) if columns is None else joined.select(list(columns))
 
@@ -512,11 +513,14 @@ def _file_tables(
     if file_type.format.name == "parquet" and not partitions and columns is not None:
         # Opened once: for small files, opening is most of the work.
         with open_file(path, file_type) as file:
-            raw = {column_name(raw_name): raw_name for raw_name in file.schema_arrow.names}
-            columns_in_file = _present(settings, path, columns, list(raw))
+            schema = file.schema_arrow
+            raw = {column_name(raw_name): raw_name for raw_name in schema.names}
+            schema = pa.schema(zip(raw, schema.types, strict=True))
+            present = _present(settings, path, columns, schema)
+            stored = columns_of_paths(schema, present)
             if file.metadata.num_rows <= parquet.CHUNK_ROWS:
-                table = file.read([raw[column] for column in columns_in_file], use_threads=False)
-                yield _select(settings, path, table.rename_columns(columns_in_file), columns)
+                table = file.read([raw[column] for column in stored], use_threads=False)
+                yield _select(settings, path, table.rename_columns(stored), columns)
                 return
     shard = survey(path, name, partitions=partitions, dialect=settings.dialect)
     if shard.content == "nothing":
@@ -524,7 +528,7 @@ def _file_tables(
     names = shard.schema.names
     if columns is None:
         columns = [column for column in names if column not in shard.partition]
-    columns_in_file = _present(settings, path, columns, names)
+    columns_in_file = _present(settings, path, columns, shard.schema)
     for chunk in read_chunks(shard, columns_in_file):
         yield _select(settings, path, chunk.table(columns_in_file), columns)
 
@@ -535,21 +539,20 @@ def _select(
     """Return columns of a table, null for optional ones that it lacks; None for all columns."""
     if columns is None:
         return table
-    table = table.select(_present(settings, path, columns, table.column_names))
+    table = select_paths(table, _present(settings, path, columns, table.schema))
     for column in columns:
         if column not in table.column_names:
             table = table.append_column(column, pa.nulls(table.num_rows, pa.float64()))
     return table
 
 
-def _present(
-    settings: Series, path: Path, columns: Sequence[str], names: Sequence[str]
-) -> list[str]:
-    """Return the columns among these names.
+def _present(settings: Series, path: Path, columns: Sequence[str], schema: pa.Schema) -> list[str]:
+    """Return the columns that a schema has.
 
     Raises `InputError` if one is absent that is not optional.
     """
-    known = set(names)
+    known = set(known_columns(schema, columns))
+    names = schema.names
     for column in columns:
         if column not in known and column not in settings.optional_columns:
             words = ", ".join(names[:12])

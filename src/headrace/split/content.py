@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.arrays import I64, U64, Bools
+from headrace.formats.column_paths import select_paths
 from headrace.formats.content import NOTHING, among, row_digests
 from headrace.formats.delimited_rows import DelimitedChunk
 from headrace.formats.dialect import TextDialect
@@ -54,12 +55,12 @@ class Content:
 
         path: for errors.
         """
-        compared = table.select(self.schema.names)
+        compared = select_paths(table, self.schema.names)
         return typed(compared, self.types, self.dialect, path, first_row)
 
     def digest(self, table: pa.Table) -> U64:
         """Digest rows whose columns are of their common and declared types."""
-        return row_digests(table.select(list(self.schema.names)))
+        return row_digests(select_paths(table, self.schema.names))
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import pyarrow as pa
 from headrace.checks import nearest
 from headrace.errors import InputError, SettingsError, setting, setting_name
 from headrace.folds.settings import Rolling
+from headrace.formats.column_paths import has_column
 from headrace.formats.common_schema import join_shards, with_content
 from headrace.formats.evidence import Evidence
 from headrace.formats.partitions import partition_types
@@ -67,6 +68,8 @@ from headrace.storage import local
 
 DIRECTORIES = {split: f"training_data/{split}" for split in SPLITS} | {"oot": "oot_data"}
 _NUMBER = re.compile(r"part-(\d+)")
+# of columns whose values the split changes, so a field inside a struct cannot be one
+_WRITTEN_ROLES = ("label", "targets", "types")
 _DAY_US = timedelta(days=1) // timedelta(microseconds=1)
 
 
@@ -386,7 +389,7 @@ def _survey(
     context.inform(joined.changes)
     schema = joined.schema
     for role, name in settings.named_columns():
-        if name not in schema.names:
+        if not has_column(schema, name):
             advice_on_header = hint(
                 schema.names, f"name its columns in a file, {setting('signature')}"
             )
@@ -397,6 +400,14 @@ def _survey(
                 path=path,
                 value=name,
                 remedy=nearest(name, schema.names, "") or None,
+            )
+        if role in _WRITTEN_ROLES and name not in schema.names:
+            raise InputError(
+                f"it is a field of a struct, and {setting_name(role)} names a column that is"
+                " written anew",
+                path=with_content(shards)[0].path,
+                column=name,
+                remedy=f"name it in {setting('columns')} too, which makes a column of it",
             )
     if settings.lineage == "columns":
         for name in ("source_shard", "source_row"):
@@ -420,24 +431,31 @@ def _choose_columns(
     Raises `SettingsError` for columns that no shard has, and for one that another setting names and
     is left out: `verify` reads it from what was written.
     """
-    known = {name for shard in shards for name in shard.schema.names}
-    unknown = [name for name in columns if name not in known]
+    schemas = list({id(shard.schema): shard.schema for shard in shards}.values())
+
+    def is_known(name: str) -> bool:
+        return any(has_column(schema, name) for schema in schemas)
+
+    unknown = [name for name in columns if not is_known(name)]
     if unknown:
+        known = {name for schema in schemas for name in schema.names}
         raise SettingsError(
             "the source has no such columns",
             setting="columns",
             value=unknown,
             remedy=f"choose among {shorten_list(sorted(known))}",
         )
+    chosen = [shard.with_choice(columns) for shard in shards]
     for role, name in settings.named_columns():
-        if name in known and name not in columns:
+        left_out = not any(has_column(shard.schema, name) for shard in chosen)
+        if left_out and is_known(name):
             raise SettingsError(
                 f"it leaves out {name!r}, which {setting_name(role)} names",
                 setting="columns",
                 value=list(columns),
                 remedy="add it: what decides a row's split is verified from what is written",
             )
-    return [shard.with_choice(columns) for shard in shards]
+    return chosen
 
 
 def number_shards(names: Sequence[str], how: Literal["keep", "dense"]) -> list[int]:

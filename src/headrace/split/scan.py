@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 from headrace.arrays import I64, U8, U16, U64, Bools
 from headrace.dataset.index import text_array
 from headrace.errors import InputError, setting
+from headrace.formats.column_paths import known_columns
 from headrace.formats.dates import (
     EPOCHS,
     INSTANTS,
@@ -234,7 +235,7 @@ class _ShardScan:
         needed = [*settings.time_columns, *filter(None, [settings.entity_column])]
         for scanner in scanners:
             needed += scanner.columns
-        self.columns = [name for name in dict.fromkeys(needed) if name in shard.schema.names]
+        self.columns = known_columns(shard.schema, list(dict.fromkeys(needed)))
         self.names: list[pa.Array] = []  # distinct entities of every chunk, as text or integers
         self.codes: list[I64] = [np.empty(0, np.int64)]
         self.time_us: list[I64] = [np.empty(0, np.int64)]

@@ -27,6 +27,8 @@ from headrace.stream.audit.exclude import Exclude, ExcludeWords, exclusion_ident
 # methods below import them on use.
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     OutputFormat = str
     OutputCompression = str
 else:
@@ -209,13 +211,13 @@ class SplitSettings(RecipeSettings):
         """What is drawn: entities, or rows by their own values."""
         return "entity"
 
-    def drawn_columns(self, columns: Sequence[str]) -> tuple[str, ...]:
+    def drawn_columns(self, schema: pa.Schema) -> tuple[str, ...]:
         """Select the columns by which rows are drawn, if they are drawn by their own values."""
         from headrace.formats.content import content_columns
 
         if self.drawn_by == "content":
             return self.content
-        return content_columns(columns, {self.label, self.main_target})
+        return content_columns(schema, {self.label, self.main_target})
 
     @property
     def main_target(self) -> str | None:
@@ -306,14 +308,14 @@ class SplitSettings(RecipeSettings):
             settings["signature"] = read_signature(self.signature)
         return settings
 
-    def compared(self, columns: Sequence[str]) -> tuple[str, ...]:
+    def compared(self, schema: pa.Schema) -> tuple[str, ...]:
         """Select the columns that form the content of a row: the named ones, or else all without a
         role.
         """
         from headrace.formats.content import content_columns
 
         roles = {*self.time_columns, self.entity_column, self.label, *(self.targets or ())}
-        return self.content or content_columns(columns, roles)
+        return self.content or content_columns(schema, roles)
 
     def _check_output(self) -> None:
         """Refuse settings that no split can have together."""

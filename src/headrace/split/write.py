@@ -22,6 +22,7 @@ from headrace.arrays import I64, U64, Bools
 from headrace.digest import FileDigest
 from headrace.errors import InputError
 from headrace.formats import delimited
+from headrace.formats.column_paths import select_paths
 from headrace.formats.content import tagged
 from headrace.formats.registry import compress_block, index_word
 from headrace.formats.shard import Dialect, Shard, unchanged
@@ -226,7 +227,7 @@ class _Pieces:
                 if self._digests_here():
                     assert plan.content is not None
                     # Text files keep the text of declared types.
-                    compared = table.select(list(plan.content.schema.names))
+                    compared = select_paths(table, plan.content.schema.names)
                     types = plan.output.types
                     dialect = plan.settings.dialect
                     self._digest(typed(compared, types, dialect, path, chunk.first_row))

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.arrays import I64
+from headrace.formats.column_paths import value_at
 from headrace.packing.chats.messages import Message, message_of, parse_json, tools_of
 from headrace.packing.chats.preference_columns import preference_column, refuse_preference
 from headrace.packing.chats.rejections import RowRejected, preview
@@ -85,7 +86,9 @@ class Cells:
     columns: Mapping[str, str]
 
     def get(self, name: str) -> Any:
-        return self.row.get(self.columns.get(name, name) if self.columns else name)
+        if name in self.columns:
+            return value_at(self.row, self.columns[name])
+        return self.row.get(name)
 
     def name(self, name: str) -> str:
         return self.columns.get(name, name)

@@ -23,6 +23,7 @@ import pyarrow as pa
 from headrace.bins import Alignment
 from headrace.digest import DECODER, RepeatedKey, loads
 from headrace.errors import InputError, setting, setting_name
+from headrace.formats.column_paths import value_at
 from headrace.formats.registry import (
     FORMATS,
     FileType,
@@ -205,7 +206,7 @@ def filter_row(row: Mapping[str, Any], filters: Sequence[tuple[str, frozenset[st
     of the words.
     """
     for name, words in filters if isinstance(row, Mapping) else ():
-        value = row.get(name)
+        value = value_at(row, name)
         cell: Sequence[Any] = [value]
         if isinstance(value, str):
             cell = value.split(",")

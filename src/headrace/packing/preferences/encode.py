@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from headrace.arrays import I32, U8
 from headrace.errors import InputError, setting
+from headrace.formats.column_paths import value_at
 from headrace.packing.chats.reader import filter_row
 from headrace.packing.chats.rejections import RowRejected
 from headrace.packing.chats.settings import ChatForm
@@ -208,7 +209,7 @@ class _Questions(Encoding):
         if settings.kind == "prompts" and settings.columns is None:
             lists = [mapping.get(name, name) for name in ("messages", "conversations", "prompt")]
             names = [name for name in row if name not in lists]
-        values = {name: row.get(name) for name in names}
+        values = {name: value_at(row, name) for name in names}
         if settings.kind == "judged":
             values[LABEL] = question.label
         if settings.kind != "prompts":

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from headrace.arrays import I64, U64
 from headrace.errors import InputError, setting
+from headrace.formats.column_paths import with_paths
 from headrace.formats.dates import Dates
 from headrace.formats.shard import Chunk, Shard
 from headrace.report.words import percentage, pluralise
@@ -160,9 +161,9 @@ def content_drawn(output: Output) -> Content | None:
     settings = output.settings
     if settings.drawn_by == "entity":
         return None
-    names = output.drawn or settings.drawn_columns(output.source.names)
+    names = output.drawn or settings.drawn_columns(output.source)
     return Content(
-        schema=pa.schema([output.source.field(name) for name in names]),
+        schema=with_paths(output.source, names),
         types={name: type_ for name, type_ in output.types.items() if name in names},
         dialect=settings.dialect,
         by="values",
@@ -172,7 +173,7 @@ def content_drawn(output: Output) -> Content | None:
 def draws_compare(output: Output) -> bool:
     """Return whether rows are compared by the very columns that they are drawn by."""
     settings = output.settings
-    names = output.source.names
+    source = output.source
     if settings.drawn_by == "entity" or settings.duplicates == "allow":
         return False
-    return (output.drawn or settings.drawn_columns(names)) == settings.compared(names)
+    return (output.drawn or settings.drawn_columns(source)) == settings.compared(source)

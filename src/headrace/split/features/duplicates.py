@@ -23,6 +23,7 @@ import pyarrow as pa
 from headrace.arrays import I64, U64, Bools, distinct, least_of_component
 from headrace.dataset.contents import names_told, repeats_told
 from headrace.errors import SettingsError, setting
+from headrace.formats.column_paths import with_paths
 from headrace.formats.common_schema import with_content
 from headrace.formats.content import NOTHING, among, count_repeats, tagged
 from headrace.formats.dates import Dates
@@ -178,7 +179,7 @@ def choose_content(output: Output, shards: Sequence[Shard]) -> Content | None:
         settings.folds is not None and settings.duplicates == "count"
     ):
         return None
-    names = settings.compared(output.source.names)
+    names = settings.compared(output.source)
     if not names and only_counts:
         return None
     if not names:
@@ -195,7 +196,7 @@ def choose_content(output: Output, shards: Sequence[Shard]) -> Content | None:
     # A run that is added to keeps the digests of values.
     counts_fields = only_counts and not types and settings.assignment_from is None
     content = Content(
-        schema=pa.schema([output.source.field(name) for name in names]),
+        schema=with_paths(output.source, names),
         types=types,
         dialect=settings.dialect,
         by="fields" if counts_fields and _compares_fields(output, shards) else "values",

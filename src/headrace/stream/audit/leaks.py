@@ -30,6 +30,7 @@ from headrace.dataset.contents import roles_of, split_digests
 from headrace.dataset.manifest import in_usual_order
 from headrace.engine.local import default_workers
 from headrace.errors import InputError, SettingsError, setting
+from headrace.formats.column_paths import has_column, required_path, with_paths
 from headrace.formats.content import NOTHING, content_columns, row_digests
 from headrace.formats.dates import MISSING, parse_dates
 from headrace.formats.text_columns import as_text, joined_time, nulled
@@ -370,7 +371,7 @@ def _features(dataset: Dataset, roles: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the columns that are no time, entity, label or target."""
     others = {roles.get(role) for role in ("entity", "label")}
     times = _columns_of(roles.get("time"))
-    return content_columns(dataset.schema.names, {*others, *times, *roles.get("targets", ())})
+    return content_columns(dataset.schema, {*others, *times, *roles.get("targets", ())})
 
 
 def _columns_of(role: str | tuple[str, ...] | None) -> tuple[str, ...]:
@@ -397,7 +398,7 @@ def _roles(
         for name in _columns_of(roles.get(role))
     ]
     for role, name in (*columns, *(("content", name_) for name_ in content)):
-        if name is not None and name not in names:
+        if name is not None and not has_column(dataset.schema, name):
             raise SettingsError(
                 "the dataset has no such column",
                 setting=role,
@@ -432,7 +433,7 @@ def _refuse_what_finds_nothing(
             setting="against",
             remedy=f"compare the chats that they were packed from with {setting('against')}",
         )
-    if near and not holds_texts(pa.schema([schema.field(name) for name in compared])):
+    if near and not holds_texts(with_paths(schema, compared)):
         raise SettingsError(
             f"none of the compared columns holds texts: {', '.join(compared)}",
             setting="near",
@@ -539,7 +540,7 @@ def _telling(
     if len(splits) < 2 or not (splits[0].index.total_rows and splits[-1].index.total_rows):
         return ()
     schema = splits[0].index.schema
-    flat = [name for name in columns if not pa.types.is_nested(schema.field(name).type)]
+    flat = [name for name in columns if not pa.types.is_nested(required_path(schema, name).type)]
     trained, tried = (
         _sample(split, flat, label=label, null_values=null_values)
         for split in (splits[0], splits[-1])
