@@ -38,7 +38,7 @@ from headrace.formats.registry import (
     stem_of_name,
 )
 from headrace.formats.saved import saved_files, view_of
-from headrace.formats.shard import column_name
+from headrace.formats.shard import column_name, refuse_repeated_names
 from headrace.formats.source import read_chunks, survey
 from headrace.formats.text_columns import (
     as_text,
@@ -513,11 +513,12 @@ def _file_tables(
     if file_type.format.name == "parquet" and not partitions and columns is not None:
         # Opened once: for small files, opening is most of the work.
         with open_file(path, file_type) as file:
-            schema = file.schema_arrow
-            raw = {column_name(raw_name): raw_name for raw_name in schema.names}
-            schema = pa.schema(zip(raw, schema.types, strict=True))
-            present = _present(settings, path, columns, schema)
-            stored = columns_of_paths(schema, present)
+            raw_schema = file.schema_arrow
+            names = [column_name(raw_name) for raw_name in raw_schema.names]
+            refuse_repeated_names(path, names)
+            raw = dict(zip(names, raw_schema.names, strict=True))
+            schema = pa.schema(zip(names, raw_schema.types, strict=True))
+            stored = columns_of_paths(schema, _present(settings, path, columns, schema))
             if file.metadata.num_rows <= parquet.CHUNK_ROWS:
                 table = file.read([raw[column] for column in stored], use_threads=False)
                 yield _select(settings, path, table.rename_columns(stored), columns)
