@@ -126,6 +126,9 @@ def read_chunks(
     columns: the columns that Parquet chunks decode; a name may be a path to a field of a struct.
     coded: text columns that may come as dictionaries if that is cheaper.
     """
+    if shard.content == "nothing":
+        unchanged(shard)
+        return
     if columns is not None and not set(shard.schema.names).issuperset(columns):
         yield from _read_paths(shard, columns, coded)
         return
@@ -140,9 +143,8 @@ def read_chunks(
     if shard.partition:
         yield from _read_partition(shard, columns, coded)
         return
-    if shard.content != "nothing":
-        with reading(shard.path):
-            yield from shard.file_type.format.load().read(shard, columns, coded=coded)
+    with reading(shard.path):
+        yield from shard.file_type.format.load().read(shard, columns, coded=coded)
     unchanged(shard)
 
 
