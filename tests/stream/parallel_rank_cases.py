@@ -13,9 +13,10 @@ from stream_cases import Numbers, index_of
 from torch.distributed.device_mesh import init_device_mesh
 from torch_cases import ROWS, dataset_of, loader_of, real_rows
 
+from headrace.errors import StreamError
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stream_loader import StreamLoader
-from headrace.stream.ranks.topology import Topology
+from headrace.stream.ranks.topology import Topology, resolve_topology
 
 MICRO_BATCHES = 3  # to a step of the optimizer
 STOP = 2  # steps before the checkpoint
@@ -31,7 +32,21 @@ def replica(tensor: int) -> Topology:
     mesh = init_device_mesh(
         "cpu", (dist.get_world_size() // tensor, tensor), mesh_dim_names=("dp", "tp")
     )
-    return Topology(rank=mesh["dp"].get_local_rank(), world_size=mesh["dp"].size())
+    topology = resolve_topology(None, mesh, "dp")
+    assert topology == Topology(rank=mesh["dp"].get_local_rank(), world_size=mesh["dp"].size())
+    return topology
+
+
+def forgotten() -> str:
+    """What a stream says that is not told of the mesh."""
+    stream = StreamLoader(
+        index_of(ROWS), Numbers(ROWS), StreamOptions(batch_size=4, shuffle=True, lanes=8)
+    )
+    try:
+        next(iter(stream))
+    except StreamError as error:
+        return str(error)
+    return ""
 
 
 def deliver_on_process(process: int, folder: str, processes: int) -> None:
@@ -58,4 +73,5 @@ def deliver_on_process(process: int, folder: str, processes: int) -> None:
         dist.all_gather_object(states, state)
         record["one state"] = states == [state] * processes
         record["replica"] = pairs.rank
+        record["forgotten"] = forgotten()
     Path(folder, f"process-{process}.json").write_text(json.dumps(record))

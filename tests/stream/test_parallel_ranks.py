@@ -55,6 +55,12 @@ def test_a_checkpoint_is_the_same_on_every_process_and_resumes_exactly(records):
     assert [record["after"] for record in records] == [record["same"] for record in records]
 
 
+def test_a_mesh_that_the_stream_is_not_told_of_is_refused_on_every_process(records):
+    for record in records:
+        assert "of dimension 'tp' of a device mesh hold one replica" in record["forgotten"]
+        assert 'data_dims="dp"' in record["forgotten"]
+
+
 @pytest.mark.slow
 def test_a_checkpoint_resumes_with_other_sizes_of_replicas(records):
     seen = sorted(flat(records[0]["before"]) + flat(records[2]["before"]))

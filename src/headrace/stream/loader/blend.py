@@ -19,7 +19,7 @@ from headrace.stream.loader.options import StreamArguments, StreamOptions, strea
 from headrace.stream.loader.source import StreamSource, source_of_rows
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.order.layout import BlendIndex
-from headrace.stream.ranks.topology import Topology
+from headrace.stream.ranks.topology import Topology, resolve_topology
 from headrace.stream.read.batch import import_torch
 from headrace.stream.read.reader import ReadBlock
 
@@ -57,6 +57,8 @@ class Blend:
         batch_size: int,
         workers: int = 0,
         topology: Topology | None = None,
+        mesh: Any = None,
+        data_dims: str | Sequence[str] | None = None,
         **options: Unpack[StreamArguments],
     ) -> StreamLoader:
         """Stream the blend, as `Dataset.stream` does for a dataset.
@@ -65,7 +67,8 @@ class Blend:
         read differ between datasets, `SettingsError`, `StreamError`.
         """
         source = self._source_of(split, stream_options(batch_size, options))
-        return source.stream(workers=workers, topology=topology)
+        resolved = resolve_topology(topology, mesh, data_dims)
+        return source.stream(workers=workers, topology=resolved)
 
     def torch_dataset(
         self,
@@ -74,6 +77,8 @@ class Blend:
         batch_size: int,
         num_workers: int = 0,
         topology: Topology | None = None,
+        mesh: Any = None,
+        data_dims: str | Sequence[str] | None = None,
         **options: Unpack[StreamArguments],
     ) -> StreamingDataset:
         """Wrap the blend as `Dataset.torch_dataset` does.
@@ -83,7 +88,8 @@ class Blend:
         """
         import_torch()  # before anything is read
         source = self._source_of(split, stream_options(batch_size, options))
-        return source.torch_dataset(num_workers=num_workers, topology=topology)
+        resolved = resolve_topology(topology, mesh, data_dims)
+        return source.torch_dataset(num_workers=num_workers, topology=resolved)
 
     def _splits(self, split: str | None) -> list[tuple[Dataset, str | None]]:
         return [(dataset, split if chosen is None else chosen) for dataset, chosen in self.parts]

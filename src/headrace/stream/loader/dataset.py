@@ -38,7 +38,7 @@ from headrace.stream.loader.source import StreamSource, source_of_rows
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.order.balance import CountedIndex
 from headrace.stream.ranks.group import once_in_group
-from headrace.stream.ranks.topology import Topology
+from headrace.stream.ranks.topology import Topology, resolve_topology
 from headrace.stream.read.batch import import_torch
 from headrace.stream.read.cache import CachedBlocks
 
@@ -181,13 +181,15 @@ class Dataset(IndexedDataset):
             return self._source.report(split)
         return None
 
-    def stream(
+    def stream(  # noqa: PLR0913 - each is said by its name
         self,
         split: str | None = None,
         *,
         batch_size: int,
         workers: int = 0,
         topology: Topology | None = None,
+        mesh: Any = None,
+        data_dims: str | Sequence[str] | None = None,
         store: Any = None,
         filter: Filter | None = None,  # noqa: A002 - the name users expect
         **options: Unpack[StreamArguments],
@@ -202,34 +204,41 @@ class Dataset(IndexedDataset):
         split: optional if there is only one.
         workers: processes that run the transform, which needs torch; the batches are the same with
         any number of them. topology: rank and world size; None: detected from torch.distributed,
-        else RANK and WORLD_SIZE, else one rank. store: a torch store for distribution="dynamic";
+        else RANK and WORLD_SIZE, else one rank. mesh, data_dims: a torch DeviceMesh, and the names
+        of its dimensions that share the rows; processes along the others get the same batches, see
+        `ranks.topology`. store: a torch store for distribution="dynamic";
         None: that of the process group.
         filter: see `filter`. Options: see `StreamOptions`.
         Raises `SettingsError`, `InputError`, `StreamError`.
         """
         rows = self.filter(filter)
         source = rows._source_of(split, stream_options(batch_size, options))
-        return source.stream(workers=workers, topology=topology, store=store)
+        resolved = resolve_topology(topology, mesh, data_dims)
+        return source.stream(workers=workers, topology=resolved, store=store)
 
-    def torch_dataset(
+    def torch_dataset(  # noqa: PLR0913 - each is said by its name
         self,
         split: str | None = None,
         *,
         batch_size: int,
         num_workers: int = 0,
         topology: Topology | None = None,
+        mesh: Any = None,
+        data_dims: str | Sequence[str] | None = None,
         filter: Filter | None = None,  # noqa: A002 - the name users expect
         **options: Unpack[StreamArguments],
     ) -> StreamingDataset:
         """Return the stream as a torch `IterableDataset` of whole batches, for `DataLoader(dataset,
         batch_size=None)`.
 
-        num_workers: that of the DataLoader. filter: see `filter`. Raises what `stream` raises, and
+        num_workers: that of the DataLoader. topology, mesh, data_dims: see `stream`. filter: see
+        `filter`. Raises what `stream` raises, and
         `MissingExtra` without torch.
         """
         import_torch()  # before anything is read
         source = self.filter(filter)._source_of(split, stream_options(batch_size, options))
-        return source.torch_dataset(num_workers=num_workers, topology=topology)
+        resolved = resolve_topology(topology, mesh, data_dims)
+        return source.torch_dataset(num_workers=num_workers, topology=resolved)
 
     def _source_of(self, split: str | None, options: StreamOptions) -> StreamSource:
         options = options.for_splits([(self.root, self.split_index(split))])

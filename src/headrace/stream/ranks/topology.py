@@ -4,17 +4,25 @@ The parent process asks once, and its DataLoader workers inherit the answer. tor
 answers first, if a process group exists; the variables RANK and WORLD_SIZE answer second. A
 launcher without a known rank is an error: if every process believed to be rank 0 of 1, each would
 train on every row.
+
+A mesh arranges the processes of a job along named dimensions. Along the dimensions of data
+parallelism the rows are shared. Along the others (tensor, pipeline, context parallelism) processes
+hold parts of one replica of the model, so they must receive the same batches.
 """
 
 from __future__ import annotations
 
+import functools
+import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from headrace.errors import SettingsError, StreamError
+from headrace.errors import SettingsError, StreamError, setting, setting_name
+
+log = logging.getLogger("headrace")
 
 Source = Literal["arguments", "torch.distributed", "environment", "alone"]
 
@@ -28,6 +36,26 @@ _REMEDY = (
     "start with torchrun, initialise torch.distributed first, or pass"
     " topology=headrace.Topology(rank=…, world_size=…)"
 )
+
+# What torch, torchtitan, Accelerate, Lightning and Megatron call dimensions of one replica.
+_ONE_REPLICA = frozenset(
+    {
+        "tp",
+        "tensor",
+        "tensor_parallel",
+        "pp",
+        "pipe",
+        "pipeline",
+        "pipeline_parallel",
+        "cp",
+        "context",
+        "context_parallel",
+        "sp",
+        "sequence",
+        "sequence_parallel",
+    }
+)
+_OF_A_MESH = "mesh_"  # what torch calls the groups of a mesh's dimensions, before their names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,11 +125,13 @@ def capture(*, environ: Mapping[str, str] | None = None) -> Topology:
 def confirm(topology: Topology) -> None:
     """Raise `StreamError` if torch.distributed contradicts a captured topology.
 
-    This catches a stream built before init_process_group, and a worker started for another rank.
+    This catches a stream built before init_process_group, a worker started for another rank, and a
+    device mesh whose processes share a replica of the model.
     """
     distributed = initialized_distributed()
     if topology.source == "arguments" or distributed is None:
         return
+    _check_mesh_is_given(topology)
     rank = int(distributed.get_rank())
     world_size = int(distributed.get_world_size())
     if (rank, world_size) != (topology.rank, topology.world_size):
@@ -113,6 +143,123 @@ def confirm(topology: Topology) -> None:
                 " topology=headrace.Topology(rank=…, world_size=…)"
             ),
         )
+
+
+def resolve_topology(
+    topology: Topology | None, mesh: Any, data_dims: str | Sequence[str] | None
+) -> Topology | None:
+    """Return the topology of a stream: as given, that of a mesh, or None to detect it.
+
+    mesh: a `torch.distributed.device_mesh.DeviceMesh` that this process belongs to. data_dims: the
+    names of its dimensions that share the rows. The rank counts along them in the order of the
+    mesh, the last one fastest, as a flattened mesh does.
+
+    Raises `SettingsError` if only one of both is given, beside `topology`, or if the mesh has no
+    such dimension.
+    """
+    if mesh is None and data_dims is None:
+        return topology
+    if topology is not None:
+        raise SettingsError(
+            "a mesh says which rank this is",
+            setting="topology",
+            value=str(topology),
+            remedy=f"give {setting_name('mesh')} and {setting_name('data_dims')} without it",
+        )
+    if mesh is None:
+        raise SettingsError(
+            "they are dimensions of a mesh, which is not given",
+            setting="data_dims",
+            value=str(data_dims),
+            remedy=f"give {setting('mesh')}, what init_device_mesh returns",
+        )
+    names = tuple(mesh.mesh_dim_names or ())
+    if data_dims is None:
+        raise SettingsError(
+            f"its dimensions are {', '.join(names) or 'without names'}, and which of them share the"
+            " rows is not said",
+            setting="mesh",
+            remedy=f"give {setting('data_dims', _suggested(names))}",
+        )
+    chosen = (data_dims,) if isinstance(data_dims, str) else tuple(data_dims)
+    for name in chosen:
+        if name not in names:
+            raise SettingsError(
+                f"the mesh has {', '.join(names) or 'no names of dimensions'}",
+                setting="data_dims",
+                value=name,
+                remedy="give names of init_device_mesh(…, mesh_dim_names=…) that share the rows",
+            )
+    coordinates = mesh.get_coordinate()
+    if coordinates is None:
+        raise SettingsError(
+            f"this process is not part of {mesh}",
+            setting="mesh",
+            remedy="make the stream on the processes of the mesh only",
+        )
+    rank = 0
+    world_size = 1
+    for name, size, coordinate in zip(names, mesh.shape, coordinates, strict=True):
+        if name in chosen:
+            rank = rank * size + coordinate
+            world_size = world_size * size
+    return Topology(rank=rank, world_size=world_size)
+
+
+def _check_mesh_is_given(topology: Topology) -> None:
+    """Refuse a detected topology where this process shares a replica with others.
+
+    torch names the process group of each dimension of a mesh. A dimension of another name than
+    those in use is only logged. Raises `StreamError` for one of tensor, pipeline or context
+    parallelism with more than one process.
+    """
+    if topology.world_size == 1:
+        return
+    sizes = _dimensions()
+    for name, size in sizes.items():
+        if size > 1 and name in _ONE_REPLICA:
+            raise StreamError(
+                f"{topology}: this process and {size - 1} more of dimension {name!r} of a device"
+                " mesh hold one replica of the model, and each would get other rows",
+                remedy=(
+                    f"make the stream with {setting('mesh')} and"
+                    f" {setting('data_dims', _suggested(tuple(sizes)))}, or with"
+                    f" {setting('topology')} for ranks of your own"
+                ),
+            )
+    unknown = [name for name, size in sizes.items() if size > 1 and name.startswith("dim_")]
+    if len(unknown) > 1:
+        _warn_once(
+            "%s: the dimensions of this process's device mesh have no names, and all its processes"
+            " get rows of their own; if some hold one replica of the model, give mesh= and"
+            " data_dims=",
+            str(topology),
+        )
+
+
+@functools.cache
+def _warn_once(sentence: str, topology: str) -> None:
+    log.warning(sentence, topology)
+
+
+def _suggested(names: Sequence[str]) -> str | tuple[str, ...]:
+    shared = tuple(name for name in names if name not in _ONE_REPLICA) or ("dp",)
+    return shared[0] if len(shared) == 1 else shared
+
+
+def _dimensions() -> dict[str, int]:
+    """Return the processes along each dimension of the meshes that this process belongs to.
+
+    A dimension along all processes of the job is missing: torch makes no group for it.
+    """
+    groups = sys.modules["torch.distributed.distributed_c10d"]._world.pg_map
+    sizes: dict[str, int] = {}
+    for group in groups:
+        name = getattr(group, "group_desc", "")
+        if name.startswith(_OF_A_MESH):
+            dimension = name.removeprefix(_OF_A_MESH)
+            sizes[dimension] = max(sizes.get(dimension, 1), group.size())
+    return sizes
 
 
 def initialized_distributed() -> Any:
