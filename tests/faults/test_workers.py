@@ -12,7 +12,8 @@ from forks import run_child
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.stream.loader.watched_loader import death_of, told_by_torch, why_not_again
+from headrace.stream.loader.watched_loader import told_by_torch
+from headrace.stream.workers.deaths import death_of, why_not_again
 
 PATIENCE_S, TRIALS, FEW = 100, 100, 3
 METHODS = ("fork", "spawn", "forkserver")
@@ -69,7 +70,7 @@ def test_a_row_over_which_workers_die_each_time_is_an_error(tmp_path: Path) -> N
         received
     )  # a worker that is ahead may die while batches before its row are on their way
     assert 2 == received.count(received[-1])  # twice begun anew where no batch came in between
-    assert "run the transform with num_workers=0" in told["error"]
+    assert "run the transform without workers" in told["error"]
 
 
 @pytest.mark.slow

@@ -248,10 +248,6 @@ def test_a_stream_with_workers_is_the_stream_without_any(root):
     assert alone.state_dict() == resumed.state_dict()
     with pytest.raises(SettingsError, match="workers is -1"):
         stream(workers=-1)
-    with raised(SettingsError, setting="distribution", remedy="headrace.open"):
-        headrace.open(root / "books", cache_dir=root / "cache").stream(
-            batch_size=4, workers=1, distribution="dynamic"
-        )
 
 
 def test_an_iterator_that_was_never_used_leaves_the_dataset_as_it_was(root):
@@ -538,7 +534,7 @@ def test_threads_that_wait_do_not_hold_up_the_one_that_closes(server):
     """Closing happens in whatever thread the collector runs, be it one that serves."""
     clients = [worker_of(server, number, 3)[0] for number in range(2)]  # the third never comes
     closing = threading.Thread(target=server.close)
-    with server._lock:
+    with server.lock:
         server.close()  # inside of what holds the lock
     closing.start()
     closing.join(BOUND_S)

@@ -14,6 +14,7 @@ from wrapper_cases import Wrapped, stream_of
 
 from headrace.errors import SettingsError
 from headrace.stream.ranks.topology import Topology
+from headrace.stream.workers.options import WorkerOptions
 from raised import raised
 
 EVERY = list(range(sum(ROWS)))
@@ -52,7 +53,11 @@ def test_a_stream_with_workers_is_refused_in_forked_workers() -> None:
     plain = stream_of()
     source = StreamSource(plain.index, plain.passes.read_block, plain.options)
     with pytest.raises(SettingsError, match="torch_dataset"):
-        rows_of(read_by_workers(Wrapped(source.stream(workers=1, topology=None)), "fork"))
+        rows_of(
+            read_by_workers(
+                Wrapped(source.stream(workers=WorkerOptions(workers=1), topology=None)), "fork"
+            )
+        )
 
 
 def test_what_accelerate_would_share_out_again_is_refused_through_a_wrapper(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from headrace.histories.contexts.reading import HistoryRows, find_histories
 from headrace.histories.contexts.sample import ContextSegments, find_candidates
 from headrace.histories.contexts.tokens import Tokens, make_tokens, to_arrays
 from headrace.histories.contexts.vocabulary import SIZE, longest_measurement
-from headrace.stream.loader.items import ItemArguments, item_source
+from headrace.stream.loader.items import ItemArguments, LoopItemArguments, item_source
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.source import StreamSource
 from headrace.stream.loader.stream_loader import StreamLoader
@@ -43,6 +43,7 @@ from headrace.stream.order.state import StreamState
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.read.ahead import end_threads, result_of, start_threads
 from headrace.stream.read.batch import in_format
+from headrace.stream.workers.options import split_worker_options
 
 if TYPE_CHECKING:
     from headrace.stream.loader.torch_dataset import StreamingDataset
@@ -152,18 +153,20 @@ class Contexts:
         batch_size: int,
         workers: int = 0,
         topology: Topology | None = None,
-        **options: Unpack[ItemArguments],
+        **options: Unpack[LoopItemArguments],
     ) -> StreamLoader:
         """Stream batches of this rank's part of an epoch.
 
         Over all ranks every context comes once, and all ranks make the same number of steps. Epoch
         e has the positions e·N … e·N + N - 1, in this order. A batch has the arrays of `batch` and
         `valid`, bool [B], which is False for contexts that only fill the last step. Contexts are
-        made ahead of the loop in `read_threads` threads. workers: processes that run the transform.
-        Members, state and the other options are those of a stream of rows, see `StreamOptions`.
+        made ahead of the loop in `read_threads` threads. workers: processes that run the transform;
+        see `WorkerOptions` for their settings. Members, state and the other options are those of a
+        stream of rows, see `StreamOptions`.
         Raises `SettingsError`, `InputError`, `StreamError`.
         """
-        return self._source(batch_size, options).stream(workers=workers, topology=topology)
+        of_workers, others = split_worker_options(workers, options)
+        return self._source(batch_size, others).stream(workers=of_workers, topology=topology)
 
     def torch_dataset(
         self,

@@ -15,13 +15,19 @@ from headrace.arrays import I64, offsets_from_lengths
 from headrace.dataset.index import SplitIndex
 from headrace.errors import InputError, SettingsError, setting, setting_name
 from headrace.stream.loader.dataset import Dataset
-from headrace.stream.loader.options import StreamArguments, StreamOptions, stream_options
+from headrace.stream.loader.options import (
+    LoopArguments,
+    StreamArguments,
+    StreamOptions,
+    stream_options,
+)
 from headrace.stream.loader.source import StreamSource, source_of_rows
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.order.layout import BlendIndex
 from headrace.stream.ranks.topology import Topology, resolve_topology
 from headrace.stream.read.batch import import_torch
 from headrace.stream.read.reader import ReadBlock
+from headrace.stream.workers.options import split_worker_options
 
 if TYPE_CHECKING:
     from headrace.stream.loader.torch_dataset import StreamingDataset
@@ -59,16 +65,17 @@ class Blend:
         topology: Topology | None = None,
         mesh: Any = None,
         data_dims: str | Sequence[str] | None = None,
-        **options: Unpack[StreamArguments],
+        **options: Unpack[LoopArguments],
     ) -> StreamLoader:
         """Stream the blend, as `Dataset.stream` does for a dataset.
 
         split: for the datasets that were given without one. Raises `InputError` if the columns to
         read differ between datasets, `SettingsError`, `StreamError`.
         """
-        source = self._source_of(split, stream_options(batch_size, options))
+        of_workers, others = split_worker_options(workers, options)
+        source = self._source_of(split, stream_options(batch_size, others))
         resolved = resolve_topology(topology, mesh, data_dims)
-        return source.stream(workers=workers, topology=resolved)
+        return source.stream(workers=of_workers, topology=resolved)
 
     def torch_dataset(
         self,

@@ -29,6 +29,7 @@ from headrace.storage.cache_room import cache_directory
 from headrace.storage.places import local_path_of, path_of, place_of
 from headrace.stream.loader.options import (
     Cache,
+    LoopArguments,
     StreamArguments,
     StreamOptions,
     check_options,
@@ -41,6 +42,7 @@ from headrace.stream.ranks.group import once_in_group
 from headrace.stream.ranks.topology import Topology, resolve_topology
 from headrace.stream.read.batch import import_torch
 from headrace.stream.read.cache import CachedBlocks
+from headrace.stream.workers.options import split_worker_options
 
 if TYPE_CHECKING:
     from headrace.stream.loader.map import MapDataset
@@ -192,7 +194,7 @@ class Dataset(IndexedDataset):
         data_dims: str | Sequence[str] | None = None,
         store: Any = None,
         filter: Filter | None = None,  # noqa: A002 - the name users expect
-        **options: Unpack[StreamArguments],
+        **options: Unpack[LoopArguments],
     ) -> StreamLoader:
         """Stream this rank's share of a split: every row exactly once over all ranks, with equal
         steps on each.
@@ -203,18 +205,21 @@ class Dataset(IndexedDataset):
 
         split: optional if there is only one.
         workers: processes that run the transform, which needs torch; the batches are the same with
-        any number of them. topology: rank and world size; None: detected from torch.distributed,
-        else RANK and WORLD_SIZE, else one rank. mesh, data_dims: a torch DeviceMesh, and the names
-        of its dimensions that share the rows; processes along the others get the same batches, see
+        any number of them. They stay between passes, until the stream is dropped or closed; their
+        settings (multiprocessing_context, prefetch_factor, worker_init_fn): see `WorkerOptions`.
+        topology: rank and world size; None: detected from torch.distributed, else RANK and
+        WORLD_SIZE, else one rank. mesh, data_dims: a torch DeviceMesh, and the names of its
+        dimensions that share the rows; processes along the others get the same batches, see
         `ranks.topology`. store: a torch store for distribution="dynamic";
         None: that of the process group.
         filter: see `filter`. Options: see `StreamOptions`.
         Raises `SettingsError`, `InputError`, `StreamError`.
         """
         rows = self.filter(filter)
-        source = rows._source_of(split, stream_options(batch_size, options))
+        of_workers, others = split_worker_options(workers, options)
+        source = rows._source_of(split, stream_options(batch_size, others))
         resolved = resolve_topology(topology, mesh, data_dims)
-        return source.stream(workers=workers, topology=resolved, store=store)
+        return source.stream(workers=of_workers, topology=resolved, store=store)
 
     def torch_dataset(  # noqa: PLR0913 - each is said by its name
         self,

@@ -35,6 +35,7 @@ from headrace.stream.order.state import StreamState
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.read.batch import in_format
 from headrace.stream.read.transform import Transform
+from headrace.stream.workers.options import WorkerArguments
 
 ItemFormat = Literal["torch", "numpy"]
 # batches whose small arrays are made in turn: after each gather, the cache is cold
@@ -53,6 +54,10 @@ class ItemArguments(TypedDict, total=False):
     read_threads: int | None
     prefetch_bytes: int
     stall_seconds: float | None
+
+
+class LoopItemArguments(ItemArguments, WorkerArguments, total=False):
+    """The options of a stream of items that may have worker processes."""
 
 
 class Items(Protocol):

@@ -25,6 +25,7 @@ from headrace.stream.order.lanes import OPEN_BYTES
 from headrace.stream.order.remaining import Remainder
 from headrace.stream.read.mask import EntityMask
 from headrace.stream.read.ragged import LENGTHS, Padding
+from headrace.stream.workers.options import WorkerArguments
 
 if TYPE_CHECKING:
     from headrace.stream.loader.passes import MakePasses
@@ -64,7 +65,10 @@ _NAMES_ELSEWHERE: Mapping[str, str] = {  # option of other loaders → its equiv
     "drop_last": 'remainder="drop" does that',
     "collate_fn": "transform= takes a function of a whole batch",
     "pin_memory": 'memory="pinned" does that',
-    "prefetch_factor": "prefetch_bytes= and prefetch_blocks= bound what is read ahead",
+    "prefetch_factor": "a stream with workers= takes it; else it is an argument of the DataLoader",
+    "multiprocessing_context": "a stream with workers= takes it; else it is an argument of the"
+    " DataLoader",
+    "worker_init_fn": "a stream with workers= takes it; else it is an argument of the DataLoader",
     "buffer_size": "shuffle=True shuffles over all rows, and shuffle_rows= sets how many at a time",
     "rank": "topology=headrace.Topology(rank=…, world_size=…) sets both",
     "world_size": "topology=headrace.Topology(rank=…, world_size=…) sets both",
@@ -184,6 +188,10 @@ class StreamArguments(TypedDict, total=False):
     balance: BalanceWord | CostModel
     mask_entities: Sequence[str]
     entity_column: str | None
+
+
+class LoopArguments(StreamArguments, WorkerArguments, total=False):
+    """The options of a stream that may have worker processes."""
 
 
 def check_options(names: Iterable[str], known: Iterable[str], of: str = "a stream") -> None:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from headrace.checks import as_integer
 from headrace.dataset.index import SplitIndex
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.passes import MakePasses
@@ -19,6 +18,7 @@ from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.read.batch import import_torch
 from headrace.stream.read.reader import ReadBlock
+from headrace.stream.workers.options import WorkerOptions
 
 if TYPE_CHECKING:
     from headrace.stream.loader.torch_dataset import StreamingDataset
@@ -37,13 +37,14 @@ class StreamSource:
     options: StreamOptions
     passes: MakePasses | None = None
 
-    def stream(self, *, workers: int, topology: Topology | None, store: Any = None) -> StreamLoader:
+    def stream(
+        self, *, workers: WorkerOptions, topology: Topology | None, store: Any = None
+    ) -> StreamLoader:
         """Create a loader, with worker processes if asked.
 
         Raises `MissingExtra` for workers without torch.
         """
-        workers = as_integer("workers", workers, least=0)
-        if not workers:
+        if not workers.workers:
             return StreamLoader(
                 self.index,
                 self.read_block,
@@ -53,7 +54,7 @@ class StreamSource:
                 store=store,
             )
         import_torch()
-        from headrace.stream.loader.torch_dataset import WorkerStream
+        from headrace.stream.loader.worker_stream import WorkerStream
 
         return WorkerStream(
             self.index,
@@ -62,6 +63,7 @@ class StreamSource:
             self.passes,
             workers=workers,
             topology=topology,
+            store=store,
         )
 
     def torch_dataset(self, *, num_workers: int, topology: Topology | None) -> StreamingDataset:

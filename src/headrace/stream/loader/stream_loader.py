@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, cast
 
 from headrace.checks import as_integer
 from headrace.dataset.index import SplitIndex
@@ -43,10 +43,11 @@ from headrace.stream.ranks.topology import Topology, capture, confirm
 from headrace.stream.ranks.watch import Watch
 from headrace.stream.read.batch import Batch
 from headrace.stream.read.cache import CacheCounts, CachedBlocks
+from headrace.stream.read.columns import Columns
 from headrace.stream.read.memory import ahead_of_the_loop
 from headrace.stream.read.quarantine import Quarantine
 from headrace.stream.read.reader import ReadBlock
-from headrace.stream.read.transform import name_of, transformed
+from headrace.stream.read.transform import Transform, name_of, transformed
 
 log = logging.getLogger("headrace")
 
@@ -61,6 +62,7 @@ _ALIKE = (  # options that are equal on all ranks
     "on_bad_block",
 )
 Given = TypeVar("Given")
+_END = object()
 
 
 class DeliveredCount:
@@ -100,16 +102,20 @@ class DeliveredCount:
         """
         counted = self._pass
         with closing(batches):
-            for batch in batches:
+            while True:
+                # before a batch is taken: passes may share what makes their batches
                 if counted != self._pass:
                     raise StreamError(
                         f"epoch {epoch}: a newer pass of this stream has begun, and one state"
                         " cannot count two",
                         remedy="finish one before the next, or make a second stream",
                     )
+                batch = next(batches, _END)
+                if batch is _END:
+                    break
                 self.batches += 1
                 self.has_ended = self.batches == steps
-                yield batch
+                yield cast(Given, batch)
         if counted == self._pass:
             self.has_ended = self.is_over = True
 
@@ -319,8 +325,17 @@ class StreamLoader:
         progress = self.progress = Progress(self.index)
         watch = self.watch(progress)
         self.quarantined = self.make_quarantine()
-        reading = Reading(progress.noted(self.passes.read_block), self.quarantined, watch.check)
+        reading = Reading(
+            progress.noted(self.passes.read_block),
+            self.quarantined,
+            watch.check,
+            make=self.makes_batches(),
+        )
         yield from watch.over(self.delivered(self._present.batches(reading)))
+
+    def makes_batches(self) -> Callable[[Columns, int], Iterator[Any]] | None:
+        """Return what makes batches of columns; None: as the options say."""
+        return None
 
     def counted(
         self, batches: Generator[Given, None, None], *, steps: int | None = None
@@ -375,6 +390,11 @@ class StreamLoader:
         Raises `StreamError` if the state belongs to other data, another seed or another shuffle.
         """
         self._begin(self.passes.resume(values))
+
+    def close(self) -> None:
+        """End the worker processes of a stream that has some, and leave its pass; a later pass
+        starts new ones.
+        """
 
     def contract(self, *, workers: int = 0) -> dict[str, Any]:
         """Return the values that must be equal on every rank before the current pass: rows,
@@ -432,12 +452,22 @@ class StreamLoader:
         """
         options = self.options
         if options.transform is not None:
-            name = str(self.topology)
-            context = self._present.context
-            batches = transformed(batches, options.transform, reader=name, context=context)
+            batches = self.transformed(batches, options.transform)
         elif options.memory == "pageable" and options.device is None:
             return batches
         return ahead_of_the_loop(batches, options)
+
+    def transformed(
+        self, batches: Generator[Batch, None, None], transform: Transform
+    ) -> Generator[Any, None, None]:
+        """Return the transform of the batches of the current pass."""
+        return transformed(
+            batches,
+            transform,
+            reader=str(self.topology),
+            context=self._present.context,
+            note=self.progress.note_making,
+        )
 
     def make_quarantine(self) -> Quarantine | None:
         """Create the quarantine of a pass; None if bad blocks raise."""

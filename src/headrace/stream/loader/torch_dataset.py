@@ -27,6 +27,7 @@ import sys
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
+from itertools import count
 from multiprocessing.context import get_spawning_popen
 from typing import Any, get_args
 
@@ -185,13 +186,10 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
         refuse_batches_of_batches(caller, self.options.batch_size, "torch_dataset()")
         info = get_worker_info()
         if info is None:
-            return self._in_this_process()
+            return super().__iter__()
         check_memory(self.options, info.num_workers)
         collate: Any = getattr(caller.f_locals.get("self"), "collate_fn", None)
         return self._served(collate)
-
-    def _in_this_process(self) -> Iterator[Batch]:
-        return super().__iter__()
 
     def _served(self, collate: Any) -> Generator[Any, None, None]:
         """Yield batches in the form that is cheapest to send from a worker.
@@ -235,8 +233,7 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
                 self.options.transform,
                 reader=f"{self.topology}, worker {info.id}",
                 context=self.passes.resume(begun.start).context,
-                first=begun.first,
-                stride=info.num_workers,
+                numbers=count(begun.first, info.num_workers),
             )
         with closing(worker_batches) as batches:
             for batch in batches:
@@ -517,20 +514,6 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
             if not processes:
                 raise
             raise died(str(self.topology), processes) from error
-
-
-class WorkerStream(StreamingDataset):
-    """A stream that runs its transform in worker processes; the batches are the same.
-
-    Workers are spawned when a pass begins and end with the pass.
-    """
-
-    def __init__(self, *parts: Any, workers: int, topology: Topology | None = None) -> None:
-        super().__init__(*parts, num_workers=workers, topology=topology)
-        _SERVING.discard(self)  # its workers are spawned
-
-    def _in_this_process(self) -> Iterator[Batch]:
-        return iter(self.data_loader())
 
 
 def _alive(owner: weakref.ref[StreamingDataset]) -> StreamingDataset:

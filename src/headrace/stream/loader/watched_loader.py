@@ -14,7 +14,6 @@ from __future__ import annotations
 import functools
 import logging
 import re
-import signal
 from collections.abc import Generator, Iterator, Sequence
 from multiprocessing import get_start_method
 from typing import TYPE_CHECKING, Any, cast
@@ -26,6 +25,7 @@ from headrace.errors import EngineError, HeadraceError, StreamError
 from headrace.stream.loader.check_collation import told_to_accelerate
 from headrace.stream.ranks.stats import StreamStats
 from headrace.stream.read.batch import Batch
+from headrace.stream.workers.deaths import REMEDY, death_of, why_not_again
 from headrace.stream.workers.starting import starting_without_interrupts
 
 if TYPE_CHECKING:
@@ -35,11 +35,6 @@ log = logging.getLogger("headrace")
 
 _END = object()
 _PATIENCE_S = 1.0  # an error can arrive a moment before its process ends
-_REMEDY = (
-    "give the job more memory, or use fewer workers; if memory is not the cause, run the transform"
-    " with num_workers=0 to see what it does"
-)
-_LAST_TIME = 3
 _TOLD_BY_TORCH = re.compile(r"DataLoader worker \(pid(?:\(s\))? ([\d, ]+)\)")
 
 
@@ -153,7 +148,7 @@ class WatchedLoader(DataLoader[Batch]):
                     deaths.append(death_of(f"{rank}, worker {number}", *workers.ending(number)))
                 final = why_not_again(earlier, deaths, delivered)
                 if final is not None:
-                    raise EngineError(final, remedy=_REMEDY) from error
+                    raise EngineError(final, remedy=REMEDY) from error
                 message = "; ".join(deaths)
                 log.warning(
                     "%s; all workers are started again after %d batches of the pass",
@@ -182,33 +177,6 @@ def _say_once(what: str) -> None:
     )
 
 
-def death_of(reader: str, process: int, code: int | None) -> str:
-    """Describe how a worker ended. code: its exit status, or minus a signal; None: unknown."""
-    if code is None:
-        ending = "died"
-    else:
-        ending = f"ended with status {code} unasked"
-    if code is not None and code < 0:
-        known = -code in {int(number) for number in signal.Signals}
-        if known:
-            name = signal.Signals(-code).name
-        else:
-            name = f"signal {-code}"
-        ending = f"was killed by {name}" + (", as when memory ends" if name == "SIGKILL" else "")
-    return f"{reader}: process {process} {ending}"
-
-
-def why_not_again(earlier: Sequence[int], deaths: Sequence[str], delivered: int) -> str | None:
-    """Return why a pass whose workers died must not restart them; None if it may.
-
-    earlier: batches received at each earlier death. delivered: batches of the pass so far.
-    """
-    if list(earlier).count(delivered) + 1 < _LAST_TIME:
-        return None
-    message = "; ".join(deaths)
-    return f"{message}; workers died {_LAST_TIME} times, and no batch came in between"
-
-
 def told_by_torch(error: BaseException) -> list[int]:
     """Return the dead worker processes that a torch DataLoader's error names; empty for any other
     error.
@@ -228,7 +196,6 @@ def died(rank: str, processes: Sequence[int]) -> EngineError:
     return EngineError(
         "; ".join(death_of(f"{rank}, a worker", process, None) for process in processes),
         remedy=(
-            "resume from the last state, or use data_loader(), which restarts workers; or"
-            f" {_REMEDY}"
+            f"resume from the last state, or use data_loader(), which restarts workers; or {REMEDY}"
         ),
     )

@@ -104,7 +104,8 @@ class Snapshot:
     seconds: since its phase began; waited: seconds the loop waited for data.
 
     phase: "loop" (the training loop has the batch), "decode" (waiting for `place`, a shard and
-    block), "gather" (waiting while no block is read) or "done".
+    block), "transform" (waiting for what `reading` names), "gather" (waiting while neither runs) or
+    "done".
     """
 
     phase: str
@@ -122,7 +123,7 @@ class Progress:
     index: names the blocks. reading: block number → since when a thread reads it. blocks_read: by
     thread, as each thread may only count its own. steps: batches received; waited, looped: seconds
     that the loop waited for them, and spent between them; first, longest: waits; lately: those of
-    the last batches.
+    the last batches. making: what makes a batch of the rows that were read, if something does.
     """
 
     index: SplitIndex | None = None
@@ -134,6 +135,7 @@ class Progress:
     first: float = 0.0
     longest: float = 0.0
     lately: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_WAITS))
+    making: str = ""
     _began: float = field(default_factory=time.monotonic)
     _since: float = field(default_factory=time.monotonic)
     _phase: str = "loop"
@@ -164,6 +166,10 @@ class Progress:
         self.waited += wait
         self.longest = max(self.longest, wait)
         self.lately.append(wait)
+
+    def note_making(self, what: str) -> None:
+        """Note what makes a batch now, such as a transform; "" when it is made."""
+        self.making = what
 
     def noted(self, read_block: ReadBlock) -> ReadBlock:
         """Return a `read_block` that notes here which blocks are being read, since when, and how
@@ -206,7 +212,11 @@ class Progress:
             phase = "gather"
             if reading:
                 phase = "decode"
-            if reading and self.index is not None:
+            making = self.making
+            if making:
+                phase = "transform"
+                block_name = making
+            elif reading and self.index is not None:
                 block = min(reading)[1]
                 block_name = (
                     f"{self.index.shards[self.index.shard_of_block[block]]} block"
@@ -272,7 +282,7 @@ def complaints(moments: Mapping[int, Snapshot], *, stall_seconds: float) -> dict
             now = "is now in the training loop (loop)"
         else:
             now = f"now waits for {what}"
-        if moment.phase in ("decode", "gather") and moment.seconds >= stall_seconds:
+        if moment.phase in ("decode", "transform", "gather") and moment.seconds >= stall_seconds:
             ahead = ""
             if lag:
                 ahead = f"; rank {foremost} is {lag} batches ahead"

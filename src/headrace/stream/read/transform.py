@@ -18,10 +18,11 @@ import inspect
 import multiprocessing.context
 import pickle
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -89,40 +90,44 @@ def transformed(
     *,
     reader: str,
     context: Callable[[int], TransformContext],
-    first: int = 0,
-    stride: int = 1,
+    numbers: Iterable[int] | None = None,
+    note: Callable[[str], None] = lambda _: None,
 ) -> Generator[Any, None, None]:
     """Yield the transform of each batch, in order; the batches are closed with this generator.
 
     reader: names this rank and worker in messages; batches count from 0 in the reader's own pass.
-    context: returns the context of a batch by its number in the rank's pass. The reader has number
-    `first` and every `stride`-th after it.
+    context: returns the context of a batch by its number in the rank's pass. numbers: those of the
+    reader's batches there; None: 0, 1, … note: is told what runs, and "" when it is done.
     Raises `StreamError` from what the transform raised, or if it returned None.
     """
-
-    def where(number: int) -> str:
-        return f"{reader}: batch {number} (from 0, in this pass): transform {name_of(transform)}"
-
     wants_context = takes_context(transform)
+    name = name_of(transform)
     with closing(batches):
-        for number, batch in enumerate(batches):
-            try:
-                if wants_context:
-                    done = transform(batch, context(first + number * stride))
-                else:
-                    done = transform(batch)
-            except Exception as error:
-                raise StreamError(
-                    f"{where(number)} raised {type(error).__name__}: {error}",
-                    remedy=(
-                        "fix it, then resume from the last state, which does not include this batch"
-                    ),
-                ) from error
-            if done is None:
-                raise StreamError(
-                    f"{where(number)} returned None", remedy="end it with `return batch`"
-                )
-            yield done
+        for number, in_pass, batch in zip(count(), numbers or count(), batches, strict=False):
+            arguments = (batch, context(in_pass)) if wants_context else (batch,)
+            note(f"transform {name} of batch {number}")
+            made = run_transform(transform, arguments, f"{reader}: batch {number}")
+            note("")
+            yield made
+
+
+def run_transform(transform: Transform, arguments: Sequence[Any], where: str) -> Any:
+    """Return the transform of a batch. arguments: the batch, and its context if it is wanted.
+    where: names the reader and the batch.
+
+    Raises `StreamError` from what the transform raised, or if it returned None.
+    """
+    where = f"{where} (from 0, in this pass): transform {name_of(transform)}"
+    try:
+        made = transform(*arguments)
+    except Exception as error:
+        raise StreamError(
+            f"{where} raised {type(error).__name__}: {error}",
+            remedy="fix it, then resume from the last state, which does not include this batch",
+        ) from error
+    if made is None:
+        raise StreamError(f"{where} returned None", remedy="end it with `return batch`")
+    return made
 
 
 def takes_context(transform: Transform) -> bool:
@@ -147,16 +152,16 @@ def takes_context(transform: Transform) -> bool:
     )
 
 
-def check_travels(transform: Transform | None) -> None:
-    """Raise `SettingsError` if a transform cannot reach a spawned or forkserver worker; call it
-    when pickling.
+def check_travels(transform: Transform | None, *, of: str = "transform") -> None:
+    """Raise `SettingsError` if a function cannot reach a spawned or forkserver worker; call it
+    when pickling. of: the setting that it is given by.
     """
     if transform is None:
         return
     try:
         pickle.dumps(transform)
     except Exception as error:
-        raise _cannot_travel(transform, f"{type(error).__name__}: {error}") from error
+        raise _cannot_travel(of, transform, f"{type(error).__name__}: {error}") from error
     main = sys.modules.get("__main__")
     if (
         getattr(_named(transform), "__module__", None) == "__main__"
@@ -165,7 +170,9 @@ def check_travels(transform: Transform | None) -> None:
         and getattr(main, "__spec__", None) is None
     ):
         raise _cannot_travel(
-            transform, "it is defined in an interactive session, which a new process does not have"
+            of,
+            transform,
+            "it is defined in an interactive session, which a new process does not have",
         )
 
 
@@ -186,9 +193,9 @@ def _named(transform: Transform) -> Any:
     return type(inner)
 
 
-def _cannot_travel(transform: Transform, why: str) -> SettingsError:
+def _cannot_travel(of: str, transform: Transform, why: str) -> SettingsError:
     return SettingsError(
-        f"{setting_name('transform')} {name_of(transform)} cannot be sent to spawned or forkserver"
+        f"{setting_name(of)} {name_of(transform)} cannot be sent to spawned or forkserver"
         f" workers ({why})",
         remedy=(
             "define it at the top level of a module, no lambda and no function inside"

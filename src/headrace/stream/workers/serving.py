@@ -21,6 +21,7 @@ behind it, is gone.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import itertools
 import os
@@ -53,6 +54,7 @@ _KEEP = "keep the dataset for as long as one loop reads it to its end"
 _START_S = 0.2  # seconds that a run waits for the rest of its pool; see `_PoolRun._read_ahead`
 _LOOK_S = 2.0  # seconds between a waiting worker's checks that its reading process is alive
 _kept_in = 0  # the process that called `keep_inherited`; a fork has another id
+_END_S = 10.0  # for a read to end with the interpreter
 _MOST_IDLE_RUNS = 4  # kept for late workers
 
 
@@ -91,7 +93,7 @@ class Server:
         self._process = os.getpid()
         # Also guards the runs. Reentrant: the garbage collector may close this server while the
         # lock is held.
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self._runs: dict[Hashable, _PoolRun] = {}
         self._connections: set[Any] = set()
         self._tickets: dict[int, tuple[_PoolRun | None, Any]] = {}
@@ -100,8 +102,9 @@ class Server:
         self.address: Any = self._listener.address
         self.number = next(_NUMBERS)
         self._closed = False
+        self._threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
         _SERVERS[self.number] = self
-        threading.Thread(target=self._accept, name="headrace-serve", daemon=True).start()
+        self.run_thread(self._accept)
 
     def close(self) -> None:
         """Stop serving; safe to call twice, and in a forked copy, where it does nothing."""
@@ -114,9 +117,23 @@ class Server:
         self.forget(_GONE)
         self._hang_up()
 
+    def run_thread(self, target: Callable[..., None], *arguments: Any, reads: bool = False) -> None:
+        """Run a thread of this server, which `close` ends and `join` awaits."""
+        name = "headrace-serve-read" if reads else "headrace-serve"
+        thread = threading.Thread(target=target, args=arguments, name=name, daemon=True)
+        self._threads.add(thread)
+        thread.start()
+
+    def join(self, seconds: float) -> None:
+        """Wait until the threads of a closed server have ended, or for so long."""
+        until = time.monotonic() + seconds
+        for thread in list(self._threads):
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, until - time.monotonic()))
+
     def forget(self, reason: str = "its pass was left, and another one has begun") -> None:
         """End all passes: current workers get no more batches, and new ones begin a pass anew."""
-        with self._lock:
+        with self.lock:
             runs = list(self._runs.values())
             self._runs = {}
             for run in runs:
@@ -160,11 +177,9 @@ class Server:
             except OSError:  # no descriptor is free, or the listener was closed
                 time.sleep(0 if self._closed else 0.05)
                 continue
-            with self._lock:
+            with self.lock:
                 self._connections.add(connection)
-            threading.Thread(
-                target=self._serve, args=(connection,), name="headrace-serve", daemon=True
-            ).start()
+            self.run_thread(self._serve, connection)
         self._hang_up()  # connections accepted while closing
 
     def _serve(self, connection: Any) -> None:
@@ -191,25 +206,25 @@ class Server:
         except (EOFError, OSError, AuthenticationError):
             pass
         finally:
-            with self._lock:
+            with self.lock:
                 self._connections.discard(connection)
                 connection.close()
             self._leave(position)
 
     def _joined(self, key: Hashable, worker: int, workers: int, progress: Any) -> tuple[Any, ...]:
         """Return the run that a worker joins, and the worker's beginning in it."""
-        with self._lock:
+        with self.lock:
             if self._closed:
                 raise StreamError(f"worker: {_GONE}", remedy=_KEEP)
             run = self._runs.get(key)
             if run is None:
                 opened = self._open_pass(worker, workers, progress)
-                run = self._runs[key] = _PoolRun(opened, key, workers, self._lock)
+                run = self._runs[key] = _PoolRun(opened, key, workers, self)
             elif (
                 run.closed
             ):  # the others of its pool have gone: reopen the same pass for late workers
                 earlier = run
-                run = _PoolRun(run.opened, key, workers, self._lock)
+                run = _PoolRun(run.opened, key, workers, self)
                 run.next = earlier.next
                 self._runs[key] = run
             return run, *run.join(worker, progress)
@@ -219,7 +234,7 @@ class Server:
         if position is None:
             return
         run, worker = position
-        with self._lock:
+        with self.lock:
             if not run.leave(worker):
                 return
             self._end(run, "all workers have left it")
@@ -245,7 +260,7 @@ class Server:
         if not in_place:
             return ("batch", share_batch(batch))
         ticket = next(self._ticket_numbers)
-        with self._lock:
+        with self.lock:
             if not run.closed:
                 self._tickets[ticket] = run, batch
                 run.tickets.add(ticket)
@@ -255,7 +270,7 @@ class Server:
         """End the connections on which other threads wait; closing them would not wake those
         threads.
         """
-        with self._lock:  # once a connection is closed, its number may belong to another file
+        with self.lock:  # once a connection is closed, its number may belong to another file
             for connection in self._connections:
                 # It may be a Windows pipe. A response in progress still arrives.
                 with suppress(OSError, AttributeError):
@@ -274,14 +289,15 @@ class _PoolRun:
     request.
     """
 
-    def __init__(self, opened: Opened, key: Hashable, workers: int, lock: threading.RLock) -> None:
+    def __init__(self, opened: Opened, key: Hashable, workers: int, server: Server) -> None:
         self.key = key
         self.tickets: set[int] = set()
         self.opened = opened
         self._workers = workers
         self.next: dict[int, int] = {}  # the next step of each worker that ever joined
         self._there: set[int] = set()  # workers that are connected
-        self._lock, self._changed = lock, threading.Condition(lock)
+        self._run_thread = server.run_thread
+        self._changed = threading.Condition(server.lock)
         self._ready: dict[int, Any] = {}
         self._asked = -1
         self._is_reading = self._has_ended = False
@@ -324,12 +340,7 @@ class _PoolRun:
             self._asked = max(self._asked, step)
             if not self._is_reading:
                 self._is_reading = True
-                threading.Thread(
-                    target=self._read_ahead,
-                    args=(in_place,),
-                    name="headrace-serve-read",
-                    daemon=True,
-                ).start()
+                self._run_thread(self._read_ahead, in_place, reads=True)
             self._changed.notify_all()
             self._changed.wait_for(lambda: step in self._ready or self._has_ended or self.closed)
             if step in self._ready:
@@ -523,5 +534,19 @@ def _after_fork() -> None:
         client.close()
 
 
+def _at_exit() -> None:
+    """End all servers, and wait for their threads.
+
+    The interpreter ends daemon threads wherever they are. Inside C++ code of pyarrow or torch that
+    ends the process with "terminate called without an active exception".
+    """
+    servers = list(_SERVERS.values())
+    for server in servers:
+        server.close()
+    for server in servers:
+        server.join(_END_S)
+
+
+atexit.register(_at_exit)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
