@@ -106,9 +106,9 @@ def transformed(
         for number, in_pass, batch in zip(count(), numbers or count(), batches, strict=False):
             arguments = (batch, context(in_pass)) if wants_context else (batch,)
             note(f"transform {name} of batch {number}")
-            made = run_transform(transform, arguments, f"{reader}: batch {number}")
+            result = run_transform(transform, arguments, f"{reader}: batch {number}")
             note("")
-            yield made
+            yield result
 
 
 def run_transform(transform: Transform, arguments: Sequence[Any], where: str) -> Any:
@@ -119,15 +119,15 @@ def run_transform(transform: Transform, arguments: Sequence[Any], where: str) ->
     """
     where = f"{where} (from 0, in this pass): transform {name_of(transform)}"
     try:
-        made = transform(*arguments)
+        result = transform(*arguments)
     except Exception as error:
         raise StreamError(
             f"{where} raised {type(error).__name__}: {error}",
             remedy="fix it, then resume from the last state, which does not include this batch",
         ) from error
-    if made is None:
+    if result is None:
         raise StreamError(f"{where} returned None", remedy="end it with `return batch`")
-    return made
+    return result
 
 
 def takes_context(transform: Transform) -> bool:
