@@ -22,6 +22,7 @@ behind it, is gone.
 from __future__ import annotations
 
 import atexit
+import concurrent.futures.thread  # noqa: F401  # registers before `_at_exit`
 import gc
 import itertools
 import os
@@ -538,7 +539,8 @@ def _at_exit() -> None:
     """End all servers, and wait for their threads.
 
     The interpreter ends daemon threads wherever they are. Inside C++ code of pyarrow or torch that
-    ends the process with "terminate called without an active exception".
+    ends the process with "terminate called without an active exception". This must come before the
+    interpreter ends the pools of threads that decode, or a read fails for want of them.
     """
     servers = list(_SERVERS.values())
     for server in servers:
@@ -547,6 +549,7 @@ def _at_exit() -> None:
         server.join(_END_S)
 
 
-atexit.register(_at_exit)
+# `concurrent.futures` ends its pools in the same way; the last that registers is called first
+getattr(threading, "_register_atexit", atexit.register)(_at_exit)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
