@@ -1,6 +1,7 @@
 """A stream inside somebody's own dataset gives every row once, or is refused by name."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from rank_processes import run_ranks
 from script_processes import held_store
 from torch.utils.data import DataLoader
 from torch_cases import ROWS, dataset_of
-from wrapper_cases import Wrapped, stream_of
+from wrapper_cases import Asking, Wrapped, stream_of
 
 from headrace.errors import SettingsError
 from headrace.stream.ranks.topology import Topology
@@ -44,6 +45,13 @@ def test_a_wrapped_stream_is_refused_in_workers(method: str) -> None:
 def test_a_wrapped_dataset_gives_every_row_once(method: str) -> None:
     assert EVERY == sorted(rows_of(read_by_workers(Wrapped(dataset_of(2)), method)))
     assert EVERY == sorted(rows_of(DataLoader(Wrapped(stream_of()), batch_size=None)))
+
+
+@pytest.mark.parametrize("asks", ["length", "state", "batches"])
+@pytest.mark.parametrize("make", [stream_of, partial(dataset_of, 2)], ids=["stream", "dataset"])
+def test_length_and_state_are_refused_inside_a_worker(make: Any, asks: str) -> None:
+    with pytest.raises(SettingsError, match="worker 0"):
+        next(iter(read_by_workers(Asking(make(), asks), "fork")))
 
 
 @pytest.mark.slow

@@ -41,6 +41,23 @@ class Wrapped(IterableDataset[Any]):
         self._hidden[0].load_state_dict(values)
 
 
+class Asking(Wrapped):
+    """A wrapper that asks its stream where it is, or how long, before its first batch."""
+
+    def __init__(self, stream: StreamLoader, asks: str) -> None:
+        super().__init__(stream)
+        self._asks = asks
+
+    def __iter__(self) -> Iterator[Any]:
+        stream = self._hidden[0]
+        if self._asks == "length":
+            yield {"length": len(stream)}
+        elif self._asks == "state":
+            yield stream.state_dict()
+        else:
+            yield stream.state_after(1)
+
+
 def prepare_on_rank(rank: int, world_size: int, port: int, folder: str) -> None:
     """What this rank is told when a wrapper is prepared, which Accelerate reads on rank 0 for all ranks."""
     from accelerate import Accelerator

@@ -243,6 +243,7 @@ class StreamLoader:
 
         Loops compare it with all that they did of the epoch. See `remaining`.
         """
+        self._check_reader()
         return self._present.batches_done + self._steps()
 
     @property
@@ -251,6 +252,7 @@ class StreamLoader:
 
         Raises `TypeError` with distribution="dynamic".
         """
+        self._check_reader()
         return self._steps() - self.delivered_count
 
     def _steps(self) -> int:
@@ -293,7 +295,7 @@ class StreamLoader:
         worker of a DataLoader, or for a loader that would share out this rank's rows again.
         """
         confirm(self.topology)
-        refuse_worker()
+        self._check_reader()
         refuse_sharing_again(self, world_size=self.topology.world_size, caller=sys._getframe(1))
         self.begin_next()
         self.warn_of_repeat()
@@ -376,7 +378,14 @@ class StreamLoader:
 
         Raises `StreamError` if the pass has fewer.
         """
+        self._check_reader()
         return self._present.state_after(batches)
+
+    def _check_reader(self) -> None:
+        """Raise `SettingsError` in a worker of a DataLoader, which knows neither the length nor the
+        position of a pass of this rank.
+        """
+        refuse_worker()
 
     def epoch_start(self) -> dict[str, Any]:
         """Return the state at the beginning of the current epoch, in the current order of the

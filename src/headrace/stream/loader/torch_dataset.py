@@ -56,6 +56,7 @@ try:
         refuse_worker,
     )
     from headrace.stream.loader.watched_loader import WatchedLoader, died, told_by_torch
+    from headrace.stream.workers.arrivals import Arrivals, Mark
     from headrace.stream.workers.parcel import share_batch, unmade_batches, whole_batch
     from headrace.stream.workers.serving import Beginning, Client, Opened, Server, keep_inherited
 except ImportError as error:
@@ -132,6 +133,8 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
         self._own_epoch: int | None = None  # the epoch that workers resume from their own progress
         self._read_to_end: Pass | None = None  # the pass that workers read to its end
         self._has_warned = False  # about a pass that workers restart
+        # the pass that workers began last, and which of its batches have arrived
+        self._arrivals: tuple[Pass | None, Arrivals | None] = (None, None)
         # In a worker: its connection, its current pass, and the batches it gave.
         self._client: Client | None = None
         self._beginning: Beginning | None = None
@@ -203,12 +206,22 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
         )
         in_place = is_as_it_is and self.options.transform is None
         with closing(self.batches(in_place=in_place)) as batches:
-            for batch in batches:
+            for number, batch in enumerate(batches):
                 # A collate_fn of the user receives tables as tables.
                 is_told = collate in (default_convert, whole_batch) or not isinstance(
                     batch, pa.Table
                 )
-                yield share_batch(batch) if is_told and not in_place else batch
+                if is_told and not in_place:
+                    yield share_batch(batch, self._mark_of(number))
+                else:
+                    yield batch
+
+    def _mark_of(self, number: int) -> Mark:
+        """Return what a batch of this worker carries. number: in its pass of the worker."""
+        info = get_worker_info()
+        assert info is not None
+        begun = self._begun()
+        return Mark(begun.arrivals, begun.first + number * info.num_workers)
 
     def batches(self, *, in_place: bool = False) -> Generator[Any, None, None]:
         """Yield the same pass as `__iter__`, but as real batches in a worker too.
@@ -345,6 +358,7 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
         of that worker alone, for a StatefulDataLoader; see `stateful`.
         """
         if (info := get_worker_info()) is not None:
+            self._check_reader()
             begun = self._begun()
             return WorkerProgress(
                 start=begun.start,
@@ -367,18 +381,48 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
             )
         return self.state_after(self.delivered_count)
 
+    def _check_reader(self) -> None:
+        """Raise `SettingsError` in a worker that reads this dataset inside another one, which may
+        hold batches back, leave some out, or make others of them.
+        """
+        info = get_worker_info()
+        if info is None or info.dataset is self:
+            return
+        raise SettingsError(
+            f"worker {info.id} reads {type(info.dataset).__name__}, and this dataset inside it knows"
+            " neither how many batches the loop gets from it nor which it has",
+            remedy=(
+                "give the DataLoader the dataset itself, or count the batches in the loop and call"
+                " state_after(batches) in the process of the loop"
+            ),
+        )
+
     def state_after(self, batches: int) -> dict[str, Any]:
         """Compute the state after this number of batches of the current pass on every rank.
 
         batches: received from the DataLoader since the pass began, the same number on every rank.
-        Raises `StreamError` if the pass has fewer batches, or if the workers resumed from their own
-        progress.
+        Raises `StreamError` if the pass has fewer batches, if the workers resumed from their own
+        progress, or if the loop received other batches than the first ones: those of a DataLoader
+        with in_order=False come in any order.
         """
         if self._own_epoch is not None:
             raise StreamError(
                 f"state: the workers resumed epoch {self.epoch} from a StatefulDataLoader's"
                 " state, which this process did not see",
                 remedy="use headrace.stream_state(loader.state_dict())",
+            )
+        current, arrivals = self._arrivals
+        if (
+            arrivals is not None
+            and current is self._present
+            and arrivals.any
+            and arrivals.without_gap < as_integer("batches", batches)
+        ):
+            raise StreamError(
+                f"state: {batches} batches were received, and batch {arrivals.without_gap} (from 0)"
+                " of this pass is not among them, as a DataLoader with in_order=False gives them in"
+                " any order; resumed, the rows of some would come again, and those of others never",
+                remedy="leave in_order=False out",
             )
         return super().state_after(batches)
 
@@ -468,8 +512,10 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
                 self.epoch,
             )
         owner = weakref.ref(self)
+        arrivals = Arrivals(first)
+        self._arrivals = current, arrivals
         return Opened(
-            Beginning(current.state_after(0), current.epoch, first),
+            Beginning(current.state_after(0), current.epoch, first, arrivals.number),
             lambda first, in_place: _alive(owner)._read(current, workers, first, in_place),
         )
 

@@ -37,6 +37,7 @@ from headrace.stream.loader.options import StreamOptions
 from headrace.stream.read.batch import make_batch
 from headrace.stream.read.columns import Column, Columns, cut
 from headrace.stream.read.ragged import Ragged
+from headrace.stream.workers.arrivals import Mark
 
 try:
     import torch
@@ -55,12 +56,17 @@ _MOST_BYTES_IN_MESSAGE = 1 << 18
 class SharedBatch(dict[str, Any]):
     """A batch in a worker.
 
-    Unpickled it is a dict with the same tensors, lists of tensors and other values.
+    Unpickled it is a dict with the same tensors, lists of tensors and other values. mark: noted
+    when it arrives.
     """
+
+    mark: Mark | None = None
 
     def __copy__(self) -> SharedBatch:
         """Return a parcel, because a DataLoader copies a batch before it sends it."""
-        return SharedBatch(self)
+        copied = SharedBatch(self)
+        copied.mark = self.mark
+        return copied
 
     def __reduce_ex__(self, _protocol: Any) -> Any:
         try:
@@ -68,7 +74,7 @@ class SharedBatch(dict[str, Any]):
             for name, value in self.items():
                 if isinstance(value, list):
                     lists[name] = _Lists(value)
-            return _arrived, _sent({**self, **lists})
+            return _arrived, (*_sent({**self, **lists}), dict, self.mark)
         except Exception as error:  # noqa: BLE001  # the loop must see any error
             return arrive_failed, (_unsent(self, error),)
 
@@ -76,14 +82,15 @@ class SharedBatch(dict[str, Any]):
 class TableParcel:
     """A table that pickles as one buffer and unpickles as a table with the same schema and rows."""
 
-    def __init__(self, table: pa.Table) -> None:
+    def __init__(self, table: pa.Table, mark: Mark | None = None) -> None:
         self.table = table
+        self._mark = mark
 
     def __reduce__(self) -> Any:
         try:
             measured = pa.MockOutputStream()
             self._write(measured)
-            return _arrived_table, (_filled(measured.size(), self._fill),)
+            return _arrived_table, (_filled(measured.size(), self._fill), self._mark)
         except Exception as error:  # noqa: BLE001  # the loop must see any error
             return arrive_failed, (_unsent(dict.fromkeys(self.table.schema.names), error),)
 
@@ -132,12 +139,14 @@ def unmade_batches(options: StreamOptions) -> Callable[[Columns, int], Iterator[
     return unmade
 
 
-def share_batch(batch: Any) -> Any:
-    """Return a batch in the form in which a worker should yield it."""
+def share_batch(batch: Any, mark: Mark | None = None) -> Any:
+    """Return a batch in the form in which a worker should yield it. mark: noted when it arrives."""
     if isinstance(batch, pa.Table):
-        return TableParcel(batch)
+        return TableParcel(batch, mark)
     if type(batch) is dict:
-        return SharedBatch(batch)
+        shared = SharedBatch(batch)
+        shared.mark = mark
+        return shared
     return batch
 
 
@@ -196,12 +205,17 @@ def _arrived(
     sent: Sent,
     ranges: list[tuple[int, int]],
     make: Callable[[dict[str, Any]], Any] = dict,
+    mark: Mark | None = None,
 ) -> Any:
+    if mark is not None:
+        mark.note()
     flat = _opened(sent).numpy()
     return make(pickle.loads(data, buffers=[flat[start:stop] for start, stop in ranges]))
 
 
-def _arrived_table(sent: Sent) -> pa.Table:
+def _arrived_table(sent: Sent, mark: Mark | None = None) -> pa.Table:
+    if mark is not None:
+        mark.note()
     return pa.ipc.open_stream(pa.py_buffer(_opened(sent).numpy())).read_all()
 
 

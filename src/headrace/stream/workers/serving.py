@@ -43,6 +43,7 @@ from typing import Any, NamedTuple
 from torch._utils import ExceptionWrapper
 
 from headrace.errors import StreamError
+from headrace.stream.workers.arrivals import Mark
 from headrace.stream.workers.parcel import arrive_failed, share_batch
 
 _SERVERS: weakref.WeakValueDictionary[int, Server] = weakref.WeakValueDictionary()
@@ -60,13 +61,14 @@ _MOST_IDLE_RUNS = 4  # kept for late workers
 
 
 class Beginning(NamedTuple):
-    """The beginning of a pass for a worker: state and epoch at its start, and the worker's first
-    step.
+    """The beginning of a pass for a worker: state and epoch at its start, the worker's first step,
+    and the number of the `Arrivals` that its batches are noted in; -1: in none.
     """
 
     start: dict[str, Any]
     epoch: int
     first: int
+    arrivals: int = -1
 
 
 class Opened(NamedTuple):
@@ -97,7 +99,7 @@ class Server:
         self.lock = threading.RLock()
         self._runs: dict[Hashable, _PoolRun] = {}
         self._connections: set[Any] = set()
-        self._tickets: dict[int, tuple[_PoolRun | None, Any]] = {}
+        self._tickets: dict[int, tuple[_PoolRun | None, Any, int]] = {}
         self._ticket_numbers = itertools.count()
         self._listener = _listener()
         self.address: Any = self._listener.address
@@ -146,7 +148,7 @@ class Server:
 
         A DataLoader also unpickles batches of an abandoned pass, only to discard them.
         """
-        run, batch = self._tickets.pop(ticket, (None, None))
+        run, batch, step = self._tickets.pop(ticket, (None, None, 0))
         if run is None:
             return arrive_failed(
                 StreamError(
@@ -155,6 +157,7 @@ class Server:
                 )
             )
         run.tickets.discard(ticket)
+        Mark(run.opened.beginning.arrivals, step).note()
         return batch
 
     def close_copy(self) -> None:
@@ -263,7 +266,7 @@ class Server:
         ticket = next(self._ticket_numbers)
         with self.lock:
             if not run.closed:
-                self._tickets[ticket] = run, batch
+                self._tickets[ticket] = run, batch, step
                 run.tickets.add(ticket)
         return ("ticket", self.number, ticket)
 
