@@ -389,8 +389,8 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
         if info is None or info.dataset is self:
             return
         raise SettingsError(
-            f"worker {info.id} reads {type(info.dataset).__name__}, and this dataset inside it knows"
-            " neither how many batches the loop gets from it nor which it has",
+            f"worker {info.id} reads {type(info.dataset).__name__}, and this dataset inside it"
+            " knows neither how many batches the loop gets from it nor which it has",
             remedy=(
                 "give the DataLoader the dataset itself, or count the batches in the loop and call"
                 " state_after(batches) in the process of the loop"
