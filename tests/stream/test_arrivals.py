@@ -13,7 +13,7 @@ from torch_cases import dataset_of
 from worker_cases import alike
 
 from headrace.errors import StreamError
-from headrace.stream.workers.arrivals import Arrivals, Mark
+from headrace.stream.workers.arrivals import Arrivals, StepMark
 from headrace.stream.workers.parcel import whole_batch
 from raised import raised
 
@@ -39,14 +39,14 @@ def with_step(batch, context):
 def test_all_before_the_first_gap_have_arrived(steps):
     arrivals, came = Arrivals(0), set()
     for step in steps:
-        pickle.loads(pickle.dumps(Mark(arrivals.number, step))).note()
+        pickle.loads(pickle.dumps(StepMark(arrivals.number, step))).note()
         came.add(step)
         assert arrivals.without_gap == min(set(range(13)) - came)
 
 
 def test_batches_of_a_pass_that_is_gone_are_noted_nowhere():
     arrivals = Arrivals(0)
-    mark = Mark(arrivals.number, 0)
+    mark = StepMark(arrivals.number, 0)
     del arrivals
     mark.note()
 

@@ -56,7 +56,7 @@ try:
         refuse_worker,
     )
     from headrace.stream.loader.watched_loader import WatchedLoader, died, told_by_torch
-    from headrace.stream.workers.arrivals import Arrivals, Mark
+    from headrace.stream.workers.arrivals import Arrivals, StepMark
     from headrace.stream.workers.parcel import share_batch, unmade_batches, whole_batch
     from headrace.stream.workers.serving import Beginning, Client, Opened, Server, keep_inherited
 except ImportError as error:
@@ -216,12 +216,12 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
                 else:
                     yield batch
 
-    def _mark_of(self, number: int) -> Mark:
+    def _mark_of(self, number: int) -> StepMark:
         """Return what a batch of this worker carries. number: in its pass of the worker."""
         info = get_worker_info()
         assert info is not None
         begun = self._begun()
-        return Mark(begun.arrivals, begun.first + number * info.num_workers)
+        return StepMark(begun.arrivals, begun.first + number * info.num_workers)
 
     def batches(self, *, in_place: bool = False) -> Generator[Any, None, None]:
         """Yield the same pass as `__iter__`, but as real batches in a worker too.

@@ -18,7 +18,7 @@ _NUMBERS = itertools.count()
 _ARRIVALS: weakref.WeakValueDictionary[int, Arrivals] = weakref.WeakValueDictionary()
 
 
-class Mark(NamedTuple):
+class StepMark(NamedTuple):
     """What a batch carries: the number of its `Arrivals`, and of its step."""
 
     arrivals: int

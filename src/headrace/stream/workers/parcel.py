@@ -37,7 +37,7 @@ from headrace.stream.loader.options import StreamOptions
 from headrace.stream.read.batch import make_batch
 from headrace.stream.read.columns import Column, Columns, cut
 from headrace.stream.read.ragged import Ragged
-from headrace.stream.workers.arrivals import Mark
+from headrace.stream.workers.arrivals import StepMark
 
 try:
     import torch
@@ -60,7 +60,7 @@ class SharedBatch(dict[str, Any]):
     when it arrives.
     """
 
-    mark: Mark | None = None
+    mark: StepMark | None = None
 
     def __copy__(self) -> SharedBatch:
         """Return a parcel, because a DataLoader copies a batch before it sends it."""
@@ -82,7 +82,7 @@ class SharedBatch(dict[str, Any]):
 class TableParcel:
     """A table that pickles as one buffer and unpickles as a table with the same schema and rows."""
 
-    def __init__(self, table: pa.Table, mark: Mark | None = None) -> None:
+    def __init__(self, table: pa.Table, mark: StepMark | None = None) -> None:
         self.table = table
         self._mark = mark
 
@@ -139,7 +139,7 @@ def unmade_batches(options: StreamOptions) -> Callable[[Columns, int], Iterator[
     return unmade
 
 
-def share_batch(batch: Any, mark: Mark | None = None) -> Any:
+def share_batch(batch: Any, mark: StepMark | None = None) -> Any:
     """Return a batch in the form in which a worker should yield it. mark: noted when it arrives."""
     if isinstance(batch, pa.Table):
         return TableParcel(batch, mark)
@@ -205,7 +205,7 @@ def _arrived(
     sent: Sent,
     ranges: list[tuple[int, int]],
     make: Callable[[dict[str, Any]], Any] = dict,
-    mark: Mark | None = None,
+    mark: StepMark | None = None,
 ) -> Any:
     if mark is not None:
         mark.note()
@@ -213,7 +213,7 @@ def _arrived(
     return make(pickle.loads(data, buffers=[flat[start:stop] for start, stop in ranges]))
 
 
-def _arrived_table(sent: Sent, mark: Mark | None = None) -> pa.Table:
+def _arrived_table(sent: Sent, mark: StepMark | None = None) -> pa.Table:
     if mark is not None:
         mark.note()
     return pa.ipc.open_stream(pa.py_buffer(_opened(sent).numpy())).read_all()

@@ -43,7 +43,7 @@ from typing import Any, NamedTuple
 from torch._utils import ExceptionWrapper
 
 from headrace.errors import StreamError
-from headrace.stream.workers.arrivals import Mark
+from headrace.stream.workers.arrivals import StepMark
 from headrace.stream.workers.parcel import arrive_failed, share_batch
 
 _SERVERS: weakref.WeakValueDictionary[int, Server] = weakref.WeakValueDictionary()
@@ -157,7 +157,7 @@ class Server:
                 )
             )
         run.tickets.discard(ticket)
-        Mark(run.opened.beginning.arrivals, step).note()
+        StepMark(run.opened.beginning.arrivals, step).note()
         return batch
 
     def close_copy(self) -> None:
