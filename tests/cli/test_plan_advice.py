@@ -47,7 +47,7 @@ def test_a_plan_is_three_lines_and_its_figures_are_asked_for(shards: Path) -> No
 
     assert f"{record['steps_per_rank']:,} steps" in verdict
     assert "all 100,000 rows come once" in verdict
-    assert reason.startswith("the split is small")
+    assert reason.startswith("the split fits into memory")
     assert remedy == "nothing needs to change"
     assert detailed[:3] == [verdict, reason, remedy]
     assert any("read amplification" in line for line in detailed)

@@ -25,16 +25,20 @@ def test_small_data_is_one_permutation():
 
 
 def test_large_data_has_as_many_lanes_as_leave_four_blocks_to_each():
-    assert chosen(LARGE[:200], memory_bytes=1 << 40) == Lanes(48, (1 << 18) // 48, 16)
-    assert chosen(LARGE, memory_bytes=1 << 40) == Lanes(192, (1 << 18) // 192, 64)
-    assert chosen(LARGE[:1]).lanes == 1
+    memory = 192 * 65_536 * 40 * 2  # half of it for 192 open blocks; LARGE takes four times as much
+    assert chosen(LARGE, memory_bytes=memory)[::2] == (192, 64)
+    assert chosen(LARGE[:600], memory_bytes=memory)[::2] == (96, 32)
+    assert chosen(LARGE[:1], memory_bytes=1 << 20).lanes == 1
 
 
 def test_open_blocks_stay_within_memory():
-    wide = choose_lanes(index_of(LARGE), shuffle=True, ranks=1, batch_size=256)
-    bytes_of_block = 65_536 * (8 + 32)
+    wide = chosen(LARGE)
+    opened = wide.lanes * 65_536 * (8 + 32)
+    most = 3 << 27  # three quarters of 512 MiB
+    rest = (1 << 29) - opened
 
-    assert wide.lanes * bytes_of_block <= 1 << 29 < 2 * wide.lanes * bytes_of_block
+    assert opened <= most < 2 * opened
+    assert rest * 0.99 <= wide.lanes * wide.window_rows * (8 + 32 + 24) <= rest
 
 
 def test_ranks_divide_the_lanes():

@@ -12,9 +12,18 @@ from test_order import order_of, random_case
 from headrace.errors import InputError
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stream_loader import StreamLoader
+from headrace.stream.order import epoch
 from headrace.stream.order.state import StreamState
 from headrace.stream.order.whereabouts import find_row, find_rows, row_number, seen_per_shard
 from raised import raised
+
+
+@pytest.fixture(autouse=True, scope="module")
+def short_first_rounds():
+    """First rounds are shorter than others, though these orders are small."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(epoch, "FIRST_ROWS", 7)
+        yield
 
 
 @pytest.mark.slow

@@ -1,12 +1,22 @@
 """Pools hold exactly the rank's places of the line, in order, whatever order, remainder and topology."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.stream.order import epoch
 from headrace.stream.order.epoch import epoch_order
 from headrace.stream.order.plan import plan_pools
 from headrace.stream.order.remaining import Remaining, advance, rank_rows_of
+
+
+@pytest.fixture(autouse=True, scope="module")
+def short_first_rounds():
+    """First rounds are shorter than others, though these orders are small."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(epoch, "FIRST_ROWS", 7)
+        yield
 
 
 @st.composite

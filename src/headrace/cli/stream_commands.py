@@ -305,7 +305,7 @@ def plan(  # noqa: PLR0913 - the arguments are flags
 
 def _record(epoch: OneEpoch, index: Any, epoch_plan: Plan, saved: Any) -> dict[str, Any]:
     """Return the plan as a record with stable names for machines."""
-    from headrace.stream.order.advice import mixing_of_plan
+    from headrace.stream.order.advice import mixing_of_plan, sorted_mixing
     from headrace.stream.order.plan import better_lanes, estimate_peak_bytes
 
     def with_lanes(lanes: int) -> Plan:
@@ -321,6 +321,7 @@ def _record(epoch: OneEpoch, index: Any, epoch_plan: Plan, saved: Any) -> dict[s
     else:
         better = {"lanes": lanes[0], "read_amplification": round(lanes[1], 3)}
     coverage = epoch_plan.coverage()
+    in_classes = sorted_mixing(epoch_plan)
     steps = {epoch_plan.rank_rows(rank).steps for rank in range(epoch_plan.world_size)}
     delivered = coverage.delivered_rows + coverage.dropped_rows == epoch_plan.remaining.total
     return {
@@ -354,6 +355,7 @@ def _record(epoch: OneEpoch, index: Any, epoch_plan: Plan, saved: Any) -> dict[s
             else {"slowest_rank_over_mean": round(epoch_plan.imbalance, 4)}
         ),
         "peak_memory_bytes_per_rank": estimate_peak_bytes(epoch_plan),
+        "sorted_rows": None if in_classes is None else asdict(in_classes),
         "mixing": {
             batch_kind: {name: round(value, 6) for name, value in asdict(mixing).items()}
             for batch_kind, mixing in mixing_of_plan(index, epoch_plan).items()
@@ -371,7 +373,7 @@ def _extremes(values: Any) -> dict[str, int]:
 def _print_record(title: str, record: dict[str, Any]) -> None:
     rows_table = table(title, ["", ""], numbers_from=1)
     for name, value in record.items():
-        if name not in ("split", "mixing"):
+        if name not in ("split", "sorted_rows", "mixing"):
             rows_table.add_row(_LABELS.get(name, name.replace("_", " ")), _text(value))
     printer().print(rows_table)
     if not record["mixing"]:

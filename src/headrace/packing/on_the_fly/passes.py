@@ -392,6 +392,7 @@ class PackingPass:
             reading.read_block,
             passes.rows.options,
             topology=passes.topology,
+            memory=passes.rows.memory,
             make=_whole_windows,
         )
         with closing(windows):

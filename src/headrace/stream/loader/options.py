@@ -238,9 +238,8 @@ class StreamOptions:
     batch_size: rows in a batch of one rank.
     shuffle, seed: a keyed order of rows, the same on every machine; without shuffle, the order of
     the files, whatever the seed.
-    shuffle_rows: rows of a round, which are shuffled among themselves over all ranks. None: all
-        rows of a small split (up to 4,194,304 rows and 256 MiB decoded), else 262,144, or the
-        number that fits in 1/8 of memory_bytes.
+    shuffle_rows: rows of a round, which are shuffled among themselves over all ranks. None: as many
+        as memory_bytes allow, see `lanes`.
     lanes: slices of the data that are read side by side; None: chosen from the index,
     see `lanes`. They decide the
         order, and a resumed stream keeps those of its state.
@@ -261,8 +260,9 @@ class StreamOptions:
     prefetch_bytes, prefetch_blocks: bounds of what is decoded ahead. read_threads: threads that
         decode. None: the number of processors of this process, 2 to 8, and 64 if shards are in an
         object store, whose responses take time.
-    memory_bytes: bound of the open blocks of a process that reads all lanes; lanes are chosen by
-    it.
+    memory_bytes: what a process that reads all lanes may hold: open blocks, the rows of a round and
+        its order. A shuffled split of up to three quarters of it, decoded, is kept by every rank.
+        Lanes and rounds are chosen by it, so it is part of the order.
     cache: "decoded" keeps decoded blocks on disk in the first epoch and maps them in later ones.
         They are in cache_dir (None: ~/.cache/headrace), whose whole content is limited to
         cache_bytes. "files" keeps whole shards of an object store there, fetched once for all

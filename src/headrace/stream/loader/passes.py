@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Protocol, TypeAlias
 
@@ -22,6 +22,7 @@ from headrace.dataset.index import SplitIndex
 from headrace.errors import SettingsError, setting
 from headrace.sealed import MOST_EPOCHS
 from headrace.stream.loader.options import StreamOptions
+from headrace.stream.order.advice import sentence_of, sorted_mixing
 from headrace.stream.order.balance import CountedIndex, RowCosts
 from headrace.stream.order.epoch import Order
 from headrace.stream.order.lanes import (
@@ -29,6 +30,8 @@ from headrace.stream.order.lanes import (
     choose_lanes,
     choose_lanes_again,
     estimate_block_bytes,
+    is_kept,
+    mixes_everything,
 )
 from headrace.stream.order.layout import BlendIndex, order_of_state, samples_of_epoch, sources_of
 from headrace.stream.order.plan import Plan
@@ -182,6 +185,7 @@ class RowPass:
             remainder=self.passes.remainder,
             shard_partition=self.start.shard_partition,
             costs=self.passes.costs,
+            memory_bytes=self.passes.options.memory_bytes,
         )
 
     def state_after(self, batches: int) -> dict[str, Any]:
@@ -260,6 +264,7 @@ class RowPasses:
             import_torch()
         self.memory = KeptSplit()
         self._order: tuple[StreamState, Order] | None = None
+        self._mixing_logged = False
 
     def declare(self, schema: pa.Schema, columns: Sequence[str] | None) -> None:
         """Set the schema of blocks and the columns to read, from the next pass on."""
@@ -304,16 +309,29 @@ class RowPasses:
                 memory_bytes=self.options.memory_bytes,
                 sources=sources_of(self.index),
                 balanced=self.options.balance != "none",
+                whole_shards=partition is not None,
             )
         if samples is None:
             rows = self.index.total_rows
         else:
             rows = samples
-        return self.at(
+        begun = self.at(
             self.state_of(
                 epoch, chosen, rows=rows, samples_per_epoch=samples, shard_partition=partition
             )
         )
+        self._log_mixing(begun)
+        return begun
+
+    def _log_mixing(self, begun: RowPass) -> None:
+        """Log once, on one rank, how sorted rows mix."""
+        if self.topology.rank or self._mixing_logged or not self.options.shuffle:
+            return
+        self._mixing_logged = True
+        if log.isEnabledFor(logging.INFO):
+            in_classes = sorted_mixing(begun.plan())
+            if in_classes is not None:
+                log.info("split %r: %s", self.index.split, sentence_of(**asdict(in_classes)))
 
     def state_of(self, epoch: int, lanes: Lanes, **more: Any) -> StreamState:
         """Return the state at the beginning of an epoch in these lanes.
@@ -468,9 +486,15 @@ class RowPasses:
         if state.changes:
             last = state.changes[-1]
             return (last.groups or last.ranks or 1) % self.ranks == 0
-        # every rank holds all blocks
-        one_round = state.lanes * state.window_rows >= state.rows and state.shuffle
-        return one_round or state.groups % self.ranks == 0
+        if state.groups % self.ranks == 0:
+            return True
+        # otherwise every rank needs all blocks: in each round, or in the only one
+        cut = Lanes(state.lanes, state.window_rows, state.groups)
+        one_round = state.lanes * state.window_rows >= state.rows
+        kept = mixes_everything(cut, state.rows) and is_kept(
+            int(estimate_block_bytes(self.index).sum()), self.options.memory_bytes
+        )
+        return state.shuffle and (one_round or kept)
 
 
 def partition_of(

@@ -4,6 +4,13 @@ batches mix.
 The advice has three lines. They use only the plan's figures, and a remedy is named only if it was
 computed.
 
+For a shuffled plan, `sorted_mixing` computes how many classes of sorted rows a rank's batch meets,
+and what makes that number a permutation's. A round is worth s stretches of equal length, each of
+one class: s = L x^2 / (x - 1/3) for windows of x > 1 blocks, L / (1 - x/3) for shorter ones: lanes
+begin anywhere in blocks. Of C classes, a batch of B rows meets C (1 - (1 - 1/C)^m), where
+m = s (1 - (1 - 1/s)^B) is the number of stretches that it meets. Measured in 105 cases, batches met
+at most 6 % fewer.
+
 Mixing is measured on a column that is sorted in the natural order, and compared with a true
 permutation. A sorted column is the worst case, because adjacent rows are alike. Two numbers
 describe a batch: whether all its rows are in the same half of the split (one class of two), and how
@@ -11,13 +18,13 @@ many hundredths of the split it meets (classes of 100). Means come from sampled 
 permutation they follow from drawing without replacement.
 
 A sample has at most 200,000 positions, in clusters spread evenly over the epoch. A round must be
-permuted as a whole, so the number of clusters keeps the permuted rows near four million. The cost
-therefore does not grow with the epoch, except for the single round of a small split.
+permuted as a whole, so the number of clusters keeps the permuted rows below 17 million, or
+two rounds. The cost therefore does not grow with the epoch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,15 +34,20 @@ from headrace.arrays import I64
 from headrace.dataset.index import SplitIndex
 from headrace.stream.order.epoch import Order, natural_rows
 from headrace.stream.order.joined import PartitionOrder
+from headrace.stream.order.lanes import LANE_FAMILY, Lanes, choose_lanes
 from headrace.stream.order.plan import Plan
 
 SAMPLED_ROWS = 200_000
 _KINDS = 4  # of batches that a plan is asked about; they share the sample
-_PERMUTED_ROWS = 1 << 22
+_PERMUTED_ROWS = 1 << 24
 _MOST_CLUSTERS = 64
 # that may be touched: each has a fixed cost, which counts where rounds or groups are many
 _GROUP_ROUNDS = 1 << 13
+_WRITE_SHUFFLED = "write the rows shuffled once"
 _MUCH = 1.1  # times the split: decoding less than this is not worth a word
+_NEARLY_ALL = 0.95  # of the classes that a permutation gives: fewer are worth a word
+_CLASSES = 100
+_MOST_BYTES = 1 << 34  # of a rank: a setting that takes more is no advice
 _BADLY = 0.05  # of batches of one class more than a permutation has: worth a word
 
 
@@ -75,7 +87,8 @@ def _reason(plan: Mapping[str, Any]) -> str:
     memory = f"{plan['peak_memory_bytes_per_rank'] / 1e6:,.1f} MB of memory"
     if plan["memory_holds"] == "the decoded split":
         return (
-            f"the split is small: each rank decodes all of it once and keeps it, in about {memory}"
+            "the split fits into memory: each rank decodes all of it once and keeps it, in about"
+            f" {memory}"
         )
     if times >= _MUCH:
         return (
@@ -96,15 +109,121 @@ def _remedies(plan: Mapping[str, Any]) -> list[str]:
     if plan["dropped_rows"] > plan["ranks"] * plan["batch_size"]:
         remedies.append("--distribution balanced leaves no rows out, nor does --remainder pad")
     mixed = plan["mixing"].get("rank_batch")
-    if mixed is not None and mixed["single_class"] > mixed["permutation_single_class"] + _BADLY:
+    in_classes = plan["sorted_rows"]
+    if in_classes is not None:
+        remedies += [sentence_of(**in_classes)] if in_classes["remedies"] else []
+    elif mixed is not None and mixed["single_class"] > mixed["permutation_single_class"] + _BADLY:
         remedy = "--shuffle mixes them"
         if plan["shuffle"]:
-            remedy = "rewrite the shards with smaller row groups"
+            remedy = _WRITE_SHUFFLED
         remedies.append(
             f"in files sorted by a class of half the rows, {mixed['single_class']:.0%} of batches"
             f" hold one class: {remedy}"
         )
     return remedies
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SortedMixing:
+    """How many of 100 classes a rank's batch is expected to meet, if rows are sorted by class.
+
+    rows: of the batch. permutation_classes: what batches of a true permutation meet. remedies: what
+    makes it at least 95 % of that; empty if it is.
+    """
+
+    rows: int
+    classes: float
+    permutation_classes: float
+    remedies: tuple[str, ...]
+
+
+def sentence_of(
+    *, rows: int, classes: float, permutation_classes: float, remedies: Sequence[str]
+) -> str:
+    """Return what a plan and a log say of sorted rows."""
+    remedy = ""
+    if remedies:
+        remedy = f": {', or '.join(remedies)}"
+    return (
+        f"of rows sorted by {_CLASSES} classes, a rank's batch of {rows:,} meets about"
+        f" {classes:.0f} classes, a permutation's {permutation_classes:.0f}{remedy}"
+    )
+
+
+def sorted_mixing(plan: Plan) -> SortedMixing | None:
+    """Compute the expected mixing of sorted rows in a rank's batch, in O(blocks).
+
+    None unless all ranks share a shuffled order with rows.
+    """
+    order = plan.order
+    if not order.shuffle or plan.shard_partition is not None or not plan.split_rows:
+        return None
+    rows = min(plan.batch_size, max(1, plan.split_rows // plan.world_size))
+    permuted = permutation_mixing(plan.split_rows, rows)[1]
+    found = permuted
+    if not plan.keeps_split:
+        cut = Lanes(order.lanes, order.window_rows, order.groups)
+        found = min(permuted, _expected_classes(plan, cut, rows))
+    remedies: list[str] = []
+    if found < _NEARLY_ALL * permuted:
+        remedies = [*_settings_that_mix(plan, rows, permuted), _WRITE_SHUFFLED]
+    return SortedMixing(
+        rows=rows, classes=found, permutation_classes=permuted, remedies=tuple(remedies)
+    )
+
+
+def stretches(cut: Lanes, *, rows: int, block_rows: float, ranks: int) -> float:
+    """Return how many stretches of one class each a rank's part of a round is worth, at least 1."""
+    blocks = min(cut.window_rows, -(-rows // cut.lanes)) / block_rows
+    lanes = cut.lanes / (ranks if cut.groups % ranks == 0 else 1)
+    if blocks > 1:
+        return max(1.0, lanes * blocks**2 / (blocks - 1 / 3))
+    return max(1.0, lanes / (1 - blocks / 3))
+
+
+def _expected_classes(plan: Plan, cut: Lanes, batch_rows: int) -> float:
+    block_rows = plan.index.rows[plan.index.rows > 0]
+    of_rank = stretches(
+        cut,
+        rows=plan.split_rows,
+        block_rows=float(np.median(block_rows)),
+        ranks=plan.world_size,
+    )
+    drawn = of_rank * (1 - (1 - 1 / of_rank) ** batch_rows)
+    return float(_CLASSES * (1 - (1 - 1 / _CLASSES) ** drawn))
+
+
+def _settings_that_mix(plan: Plan, batch_rows: int, permuted: float) -> list[str]:
+    """Return the setting that takes the least memory and makes batches meet nearly all classes."""
+    ranks = plan.world_size
+    not_empty = plan.index.rows > 0
+    block_bytes = float(np.median(plan.block_bytes[not_empty]))
+    decoded = int(plan.block_bytes.sum())
+    memory = -(-4 * decoded // 3_000_000) * 1_000_000
+    text = (
+        f"memory_bytes={memory:_} makes it {permuted:.0f}"
+        f" (each rank keeps all {decoded / 1e6:,.0f} MB)"
+    )
+    ways = [(float(memory), text)]
+    for lanes in sorted({np.lcm(lanes, ranks).item() for lanes in LANE_FAMILY[:5]}):
+        cut = choose_lanes(
+            plan.index,
+            shuffle=True,
+            ranks=ranks,
+            batch_size=plan.batch_size,
+            lanes=lanes,
+            memory_bytes=plan.memory_bytes,
+        )
+        better = min(permuted, _expected_classes(plan, cut, batch_rows))
+        if lanes <= int(not_empty.sum()) / 2 and better >= _NEARLY_ALL * permuted:
+            opened = lanes * block_bytes / ranks
+            text = (
+                f"lanes={lanes} makes it {better:.0f}"
+                f" ({opened / 1e6:,.0f} MB of open blocks on each rank)"
+            )
+            ways.append((opened, text))
+    cost, way = min(ways)
+    return [way] if cost <= _MOST_BYTES else []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,7 +388,8 @@ def _clusters(total: int, order: Order, most: int) -> I64:
     clusters = min(_MOST_CLUSTERS, most)
     if order.shuffle:
         permuted = min(order.rows, shape.lanes * shape.window_rows)
-        clusters = max(1, min(clusters, _PERMUTED_ROWS // permuted, _GROUP_ROUNDS // shape.groups))
+        few = min(_PERMUTED_ROWS // permuted, _GROUP_ROUNDS // shape.groups)
+        clusters = min(clusters, max(2, few))
     run = most // clusters
     starts = np.arange(clusters, dtype=np.int64) * (total - run) // max(1, clusters - 1)
     return (starts[:, None] + np.arange(run, dtype=np.int64)).ravel()

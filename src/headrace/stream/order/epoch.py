@@ -4,8 +4,9 @@
 line of N places.
 2. The line is cut into L slices, and a keyed permutation of (seed, epoch) deals them to L lanes.
    The first N mod L lanes have one row more.
-3. The lanes l = d (mod D) are group d. A round is the next `window_rows` rows of every lane. All
-   rows of a group's round are permuted together, by a key of (seed, epoch, group, round).
+3. The lanes l = d (mod D) are group d. A round is the next `window_rows` rows of every lane; the
+   first round is shorter, see `first_window_rows`. All rows of a group's round are permuted
+   together, by a key of (seed, epoch, group, round).
 4. Position g is in group g mod D, at place g div D of that group's sequence.
 
 A rank that takes the positions r (mod R) owns the groups r (mod R) whenever R divides D, and a step
@@ -36,6 +37,7 @@ from headrace.stream.order.balance import RowCosts, balanced, runs_key
 from headrace.stream.order.remaining import count_out, even_parts, split_at
 
 _NAME_KEY = derive_key(0, "block identity")
+FIRST_ROWS = 1 << 18  # of the first round: the loop waits for them
 _LARGE_ROUND_ROWS = 1 << 19
 _HASH_ROWS = 1 << 14  # one part's hash state stays in the processor's cache
 
@@ -102,6 +104,17 @@ def settings_of(values: Any) -> OrderSettings:
     )
 
 
+def first_window_rows(*, lanes: int, window_rows: int, rows: int) -> int:
+    """Return the rows of a lane in the first round of a shuffled order of `rows` rows.
+
+    All lanes together have at most 262,144, so that the first batch does not wait for a whole
+    round. An order that is one permutation has no other round.
+    """
+    if lanes == 1 and window_rows >= rows:
+        return window_rows
+    return min(window_rows, max(1, FIRST_ROWS // lanes))
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Order(ABC):
     """One epoch's order of rows: positions 0..rows-1, places on a line of blocks, rows in blocks.
@@ -129,6 +142,11 @@ class Order(ABC):
     @abstractmethod
     def rows(self) -> int:
         """The number of positions."""
+
+    @property
+    def first_window_rows(self) -> int:
+        """The rows of a lane in the first round."""
+        return self.window_rows
 
     @abstractmethod
     def line_of(self, positions: I64) -> I64:
@@ -283,7 +301,8 @@ class EpochOrder(Order):
         """Sort any positions by round and group, as `_by_round` does."""
         groups = self.groups
         offset, group = np.divmod(positions, groups)
-        round_, inside = np.divmod(offset, self._sorting_rows)
+        round_ = self._round_of(offset, self._group_lanes)
+        inside = offset - self._taken(round_) * self._group_lanes
         # small keys are sorted faster
         least = int(round_.min()) if len(positions) else 0
         keys, members = grouped((round_ - least) * groups + group)
@@ -292,14 +311,16 @@ class EpochOrder(Order):
 
     def _in_turn(self, positions: I64, turns: int) -> Iterator[tuple[int, int, slice, slice]]:
         """Cut positions whose groups alternate every `turns` by round, as `_by_round` does."""
-        round_rows = self._sorting_rows
         begin, group = np.divmod(positions[:turns], self.groups)
         end = begin + (len(positions) - np.arange(len(begin)) + turns - 1) // turns
         by_group = np.argsort(group).tolist()
-        for number in range(int(begin.min()) // round_rows, int(end.max() - 1) // round_rows + 1):
-            border = number * round_rows
+        ends = np.array([begin.min(), end.max() - 1])
+        rounds = self._round_of(ends, self._group_lanes).tolist()
+        for number in range(rounds[0], rounds[1] + 1):
+            taken = self._group_lanes * self._taken(np.array([number, number + 1]))
+            border = int(taken[0])
             firsts = np.maximum(begin, border)
-            lasts = np.minimum(end, border + round_rows)
+            lasts = np.minimum(end, taken[1])
             for turn in by_group:
                 first = int(firsts[turn])
                 last = int(lasts[turn])
@@ -335,14 +356,15 @@ class EpochOrder(Order):
         offset = line_positions - self.lane_starts[lane]
         group = lane % self.groups
         if self.shuffle:
-            round_, inside = np.divmod(offset, self.window_rows)
+            round_ = self._round_of(offset, 1)
+            inside = offset - self._taken(round_)
             inside += self._rows_before(group, round_, lane // self.groups)
             offset = self._shuffled_offsets(group, round_, inside)
         return which, offset * self.groups + group
 
     def _shuffled_offsets(self, group: I64, round_: I64, inside: I64) -> I64:
         """Return the offsets in their groups of rows that lie at `inside` of unshuffled rounds."""
-        offset = round_ * self._group_round
+        offset = self._taken(round_) * self._group_lanes
         keys, members = grouped(round_ * self.groups + group)
         numbers, groups = np.divmod(keys, self.groups)
         counts = self._rows_before(groups, numbers, self.lanes // self.groups)
@@ -365,8 +387,10 @@ class EpochOrder(Order):
         """
         short, longer = divmod(self.rows, self.lanes)
         long_lanes = np.minimum(among, np.maximum(0, -((group - longer) // self.groups)))
-        left = short - round_ * self.window_rows
-        short_rows, each_long = (np.clip(rows, 0, self.window_rows) for rows in (left, left + 1))
+        taken = self._taken(round_)
+        left = short - taken
+        window = self._taken(round_ + 1) - taken
+        short_rows, each_long = (np.clip(rows, 0, window) for rows in (left, left + 1))
         return np.asarray(long_lanes * each_long + (among - long_lanes) * short_rows, np.int64)
 
     @cached_property
@@ -384,10 +408,9 @@ class EpochOrder(Order):
         per_group = self.lanes // self.groups
         run = np.repeat(np.arange(len(first), dtype=np.int64), per_group)
         lane = (first % self.groups)[:, None] + self.groups * np.arange(per_group, dtype=np.int64)
-        rounds = np.stack([first, last + self.groups * self._group_round]) // (
-            self.groups * self._group_round
-        )
-        lane_rows = np.minimum((rounds * self.window_rows)[:, :, None], self.lane_rows[lane])
+        rounds = self._round_of(np.stack([first, last]) // self.groups, per_group)
+        rounds[1] += 1
+        lane_rows = np.minimum(self._taken(rounds)[:, :, None], self.lane_rows[lane])
         # a stretch of the line per lane
         starts, ends = ((self.lane_starts[lane] + rows).ravel() for rows in lane_rows)
         not_empty = starts < ends
@@ -397,17 +420,26 @@ class EpochOrder(Order):
         block = self.blocks[along[holds_rows]]
         return Reads(run[not_empty][span], block, np.zeros(len(block), np.int64))
 
-    @property
-    def _sorting_rows(self) -> int:
-        """Return the number of rows of a group whose positions are looked up together."""
-        if self.shuffle:
-            return self._group_round
-        return self.rows
+    @cached_property
+    def first_window_rows(self) -> int:
+        if not self.shuffle:
+            return max(1, self.rows)  # in the order of the files, one round is as good as many
+        return first_window_rows(lanes=self.lanes, window_rows=self.window_rows, rows=self.rows)
 
     @property
-    def _group_round(self) -> int:
-        """Return the number of rows of a group's whole round."""
-        return self.lanes // self.groups * self.window_rows
+    def _group_lanes(self) -> int:
+        """The number of lanes of a group."""
+        return self.lanes // self.groups
+
+    def _taken(self, round_: I64) -> I64:
+        """Return the rows of a lane before each round."""
+        before = self.first_window_rows + (round_ - 1) * self.window_rows
+        return np.where(round_ > 0, before, 0)
+
+    def _round_of(self, offset: I64, lanes: int) -> I64:
+        """Return the round of each row of a sequence that takes rows of `lanes` lanes."""
+        first = lanes * self.first_window_rows
+        return np.maximum(-1, (offset - first) // (lanes * self.window_rows)) + 1
 
     def _round(self, group: int, round_: int) -> tuple[I64, I64, I64]:
         """Return (first place on the line, rows) of each lane of a group's round, int64 [L / D],
@@ -417,8 +449,9 @@ class EpochOrder(Order):
         first, second, …
         """
         lanes = slice(group, None, self.groups)
-        first_row = round_ * self.window_rows
-        counts = np.clip(self.lane_rows[lanes] - first_row, 0, self.window_rows)
+        first_row, last_row = self._taken(np.array([round_, round_ + 1])).tolist()
+        window = last_row - first_row
+        counts = np.clip(self.lane_rows[lanes] - first_row, 0, window)
         rows = int(counts.sum())
         mixed = self._large_round.get((group, round_))
         if mixed is None:
@@ -426,7 +459,7 @@ class EpochOrder(Order):
             if self.costs is not None:
                 starts = self.lane_starts[lanes] + first_row
                 costs = self.costs.between(*self.rows_between(starts, starts + counts))
-                of_each_lane = int(np.clip(self.lane_rows.min() - first_row, 0, self.window_rows))
+                of_each_lane = int(np.clip(self.lane_rows.min() - first_row, 0, window))
                 # as many as every group can fill
                 runs = of_each_lane * len(counts) // self.run_rows
                 key = runs_key(self.seed, self.epoch, round_)

@@ -135,6 +135,10 @@ class PartitionOrder(JoinedOrder):
     def rows(self) -> int:
         return int(self.bases[-1])
 
+    @property
+    def first_window_rows(self) -> int:
+        return self.parts[0].lanes * self.parts[0].first_window_rows
+
     def _split(self, positions: I64, /) -> tuple[I64, I64]:
         return split_at(self.bases, positions)
 

@@ -4,10 +4,16 @@ The choice depends on the index alone: rows, and the decoded bytes of all column
 depend on the machine, the requested columns or free memory, so every job makes the same one. Ranks
 matter only if they do not divide the lanes.
 
-Small data has one lane and one round, which is a true permutation; every rank keeps the decoded
-split in memory. Larger data has as many lanes as leave four blocks to each, limited by how many
-blocks one process may hold open. 262,144 rows are shuffled together, or as many as an eighth of
-that memory holds.
+There are three sizes of data. M is `memory_bytes`, 512 MiB unless set; a row counts its decoded
+bytes y, and 24 bytes for its place in the permutation of a round while the next round is permuted.
+
+- Small: N rows with N (y + 24) <= M / 2. One lane and one round, which is a true permutation.
+- Kept: N y <= 3/4 M. 12,288 lanes in one group, which begin anywhere in blocks, so that sorted data
+  mixes like a permutation. A round is only its order: W = (M - N y) / 24 rows.
+- Larger: as many lanes L as leave four blocks of b bytes to each, with L b <= 3/4 M. A round has
+  W = (M - L b) / (y + 24) rows.
+
+Every rank decodes small and kept data once and keeps it. Their order is the same on any ranks.
 """
 
 from __future__ import annotations
@@ -22,12 +28,11 @@ from headrace.arrays import I64
 from headrace.dataset.index import SplitIndex
 from headrace.stream.order.interleave import most_drift_rounds
 
-SMALL_ROWS = 1 << 22
-SMALL_BYTES = 1 << 28
 OPEN_BYTES = 1 << 29
-_ROUND_ROWS = 1 << 18
+ORDER_BYTES = 24  # a row of a round, for its permutation: the last one, the next, and its making
+KEPT_LANES = 48 << 8  # measured: with 768, batches of 1,024 meet 584 of 1,000 classes, not 641
 # with many divisors, so that most numbers of ranks divide one
-_FAMILY = (768, 384, 192, 96, 48, 24, 12, 6, 4, 2, 1)
+LANE_FAMILY = (768, 384, 192, 96, 48, 24, 12, 6, 4, 2, 1)
 _BLOCKS_PER_LANE = 4
 # measured: on 64 ranks, bins of 32,768 tokens, 1.004 of the mean; 1.011 with 128 steps
 _BALANCED_STEPS = 512
@@ -63,9 +68,27 @@ def estimate_block_bytes(index: SplitIndex) -> I64:
     return np.maximum(index.rows * max(1, row_bytes), length).astype(np.int64)
 
 
-def is_small(rows: int, decoded_bytes: int) -> bool:
-    """Return whether a split is shuffled as a whole and kept in memory."""
-    return rows <= SMALL_ROWS and decoded_bytes <= SMALL_BYTES
+def is_small(rows: int, decoded_bytes: int, memory_bytes: int) -> bool:
+    """Return whether the rows of a split are permuted as a whole."""
+    return 2 * (decoded_bytes + ORDER_BYTES * rows) <= memory_bytes
+
+
+def is_kept(decoded_bytes: int, memory_bytes: int) -> bool:
+    """Return whether every rank may keep a decoded split of this size."""
+    return decoded_bytes <= _most_open(memory_bytes)
+
+
+def mixes_everything(cut: Lanes, rows: int) -> bool:
+    """Return whether lanes are those of small or kept data: every rank needs every block for every
+    round.
+    """
+    one_round = cut.lanes * cut.window_rows >= rows
+    return cut.groups == 1 and (one_round or cut.lanes == KEPT_LANES)
+
+
+def _most_open(memory_bytes: int) -> int:
+    """Return the bytes of memory that decoded blocks may take; the rest is for a round."""
+    return memory_bytes * 3 // 4
 
 
 def choose_lanes(  # noqa: PLR0913 - all are settings
@@ -79,6 +102,7 @@ def choose_lanes(  # noqa: PLR0913 - all are settings
     memory_bytes: int = OPEN_BYTES,
     sources: int = 1,
     balanced: bool = False,
+    whole_shards: bool = False,
 ) -> Lanes:
     """Choose the lanes of the first epoch of a stream, for this many ranks.
 
@@ -87,6 +111,7 @@ def choose_lanes(  # noqa: PLR0913 - all are settings
     sources: of a blend; they share the memory, and take turns of D rows, which must be small
     compared with a global batch.
     balanced: whether rows of like cost share steps, which needs rounds of many steps.
+    whole_shards: whether each rank reads shards of its own, so that no rank keeps all of them.
     """
     global_batch = ranks * batch_size
     if not shuffle:
@@ -95,20 +120,21 @@ def choose_lanes(  # noqa: PLR0913 - all are settings
         return Lanes(lanes, 1, lanes)
     block_bytes = estimate_block_bytes(index)
     decoded = int(block_bytes.sum())
-    if lanes is None and shuffle_rows is None and is_small(index.total_rows, decoded):
-        return Lanes(1, max(1, index.total_rows), 1)
-    not_empty = index.rows > 0
-    block = 1.0
-    if not_empty.any():
-        block = float(np.median(block_bytes[not_empty]))
+    rows = max(1, index.total_rows)
+    if lanes is None and shuffle_rows is None:
+        if is_small(rows, decoded, memory_bytes):
+            return Lanes(1, rows, 1)
+        if is_kept(decoded, memory_bytes) and not whole_shards:
+            order_rows = (memory_bytes - decoded) // ORDER_BYTES // sources
+            return Lanes(KEPT_LANES, max(1, order_rows // KEPT_LANES), 1)
+    base = lanes or _most_lanes(block_bytes[index.rows > 0], _most_open(memory_bytes) / sources)
     if lanes is None:
-        most = min(int(not_empty.sum()) / _BLOCKS_PER_LANE, memory_bytes / sources / block)
-        lanes = next((lanes for lanes in _FAMILY if lanes <= most), 1)
-        if lanes % ranks:
-            lanes = ranks * max(1, round(lanes / ranks))
+        lanes = _for_ranks(base, ranks)
     if shuffle_rows is None:
-        row_bytes = max(1, decoded // max(1, index.total_rows))
-        shuffle_rows = min(_ROUND_ROWS, max(1, memory_bytes // 8 // row_bytes))
+        opened = min(
+            base * _median(block_bytes[index.rows > 0]) * sources, _most_open(memory_bytes)
+        )
+        shuffle_rows = int((memory_bytes - opened) / (decoded / rows + ORDER_BYTES))
         if balanced:
             shuffle_rows = max(shuffle_rows, _BALANCED_STEPS * global_batch)
     if sources == 1:
@@ -122,6 +148,27 @@ def choose_lanes(  # noqa: PLR0913 - all are settings
     )
 
 
+def _most_lanes(block_bytes: I64, most_open: float) -> int:
+    """Return the largest number of lanes that leaves four blocks to each, and whose open blocks
+    take at most `most_open` bytes.
+    """
+    most = min(len(block_bytes) / _BLOCKS_PER_LANE, most_open / _median(block_bytes))
+    return next((lanes for lanes in LANE_FAMILY if lanes <= most), 1)
+
+
+def _median(block_bytes: I64) -> float:
+    if len(block_bytes):
+        return float(np.median(block_bytes))
+    return 1.0
+
+
+def _for_ranks(lanes: int, ranks: int) -> int:
+    """Return the nearest number of lanes that these ranks divide."""
+    if lanes % ranks:
+        return ranks * max(1, round(lanes / ranks))
+    return lanes
+
+
 def choose_lanes_again(
     cut: Lanes, *, shuffle: bool, blocks: int, ranks: int, batch_size: int
 ) -> Lanes:
@@ -132,11 +179,11 @@ def choose_lanes_again(
         return Lanes(ranks, 1, ranks)
     base = next(
         lanes
-        for lanes in _FAMILY
+        for lanes in LANE_FAMILY
         if lanes == 1 or lanes <= min(cut.lanes, blocks / _BLOCKS_PER_LANE)
     )
-    lanes = ranks * max(1, round(base / ranks))
-    window_rows = max(1, cut.lanes * cut.window_rows // base)
+    lanes = _for_ranks(base, ranks)
+    window_rows = max(1, cut.lanes * cut.window_rows // lanes)
     return Lanes(lanes, window_rows, _groups(lanes, ranks * batch_size, ranks, ranks * batch_size))
 
 

@@ -29,7 +29,14 @@ from headrace.dataset.index import SplitIndex
 from headrace.stream.order.balance import RowCosts, step_loads
 from headrace.stream.order.epoch import Order, Pool, natural_rows
 from headrace.stream.order.joined import EpochPart, parts_of
-from headrace.stream.order.lanes import estimate_block_bytes, is_small
+from headrace.stream.order.lanes import (
+    OPEN_BYTES,
+    ORDER_BYTES,
+    Lanes,
+    estimate_block_bytes,
+    is_kept,
+    mixes_everything,
+)
 from headrace.stream.order.remaining import (
     RankRows,
     Remainder,
@@ -52,21 +59,26 @@ _NEARLY = 1.3  # more lanes mix more rows, which is worth some decoding
 
 
 def estimate_peak_bytes(plan: Plan) -> int:
-    """Estimate the peak memory of one rank: a gathered pool, its decoded blocks, and blocks decoded
-    ahead.
+    """Estimate the peak memory of one rank: decoded blocks, a round and its order, and what is
+    decoded ahead.
 
-    Counts the windows of the lanes it touches, each with one extra block, but never more than twice
-    the decoded split.
+    A split that every rank keeps counts once. Otherwise counts a block for each lane that the rank
+    touches and its rows of a round, which are laid end to end, but never more than twice the
+    decoded split.
     """
     order = plan.order
-    blocks = plan.block_bytes
-    row_bytes = int(blocks.sum()) / max(1, plan.split_rows)
+    decoded = int(plan.block_bytes.sum())
+    round_rows = 1
+    if order.shuffle:
+        round_rows = min(order.rows, order.lanes * order.window_rows)
+    if plan.keeps_split:
+        return decoded + ORDER_BYTES * round_rows
+    row_bytes = decoded / max(1, plan.split_rows)
     touched = order.lanes // gcd(order.groups, plan.world_size)
-    window_bytes = (order.window_rows if order.shuffle else 1) * row_bytes
-    pool = window_bytes * order.lanes / plan.world_size
-    decoded = touched * (window_bytes + int(blocks.max(initial=0)))
-    ahead = min(_PREFETCH_BYTES, int(plan.bytes_per_rank.max(initial=0)))
-    return int(min(pool + decoded + ahead, 2 * int(blocks.sum())))
+    rank_rows = round_rows * touched / order.lanes
+    opened = touched * int(plan.block_bytes.max(initial=0)) + 2 * rank_rows * row_bytes
+    ahead = min(plan.ahead_bytes(_PREFETCH_BYTES), int(plan.bytes_per_rank.max(initial=0)))
+    return int(min(opened + ahead, 2 * decoded) + rank_rows * ORDER_BYTES * order.shuffle)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +98,7 @@ class Plan:
 
     It is arithmetic over the index, so it can be computed for any number of ranks. shard_partition:
     whole shards for each rank, or equal parts of their rest; else None. costs: of the rows, if
-    steps are balanced by them.
+    steps are balanced by them. memory_bytes: what a rank may hold, see `lanes`.
     """
 
     index: SplitIndex = field(repr=False)
@@ -97,6 +109,7 @@ class Plan:
     remainder: Remainder
     shard_partition: ShardPartition | None = None
     costs: RowCosts | None = field(default=None, repr=False)
+    memory_bytes: int = OPEN_BYTES
 
     @property
     def split_rows(self) -> int:
@@ -268,18 +281,34 @@ class Plan:
 
     @property
     def keeps_split(self) -> bool:
-        """True if every rank decodes the whole split once and keeps it, because it is small and
-        shuffled as one.
+        """True if every rank decodes the whole split once and keeps it, because all ranks need all
+        lanes and it fits into memory.
         """
         order = self.order
-        decoded = int(self.block_bytes.sum())
-        one_round = order.groups == 1 and order.lanes * order.window_rows >= self.split_rows
         return (
             order.shuffle
             and self.shard_partition is None
-            and one_round
-            and is_small(self.split_rows, decoded)
+            and mixes_everything(
+                Lanes(order.lanes, order.window_rows, order.groups), self.split_rows
+            )
+            and is_kept(int(self.block_bytes.sum()), self.memory_bytes)
         )
+
+    def ahead_bytes(self, least: int) -> int:
+        """Return how many bytes a rank may decode ahead: at least `least`, and its next round if
+        that fits into memory beside this one.
+
+        Half of the rows of open blocks are still needed, see `ahead`.
+        """
+        order = self.order
+        if not order.shuffle or self.shard_partition is not None:
+            return least
+        touched = order.lanes // gcd(order.groups, self.world_size)
+        row_bytes = int(self.block_bytes.sum()) / max(1, self.split_rows)
+        round_rows = touched * order.window_rows
+        opened = touched * int(self.block_bytes.max(initial=0)) // 2
+        room = self.memory_bytes - opened - round_rows * (row_bytes + ORDER_BYTES)
+        return max(least, int(min(room, round_rows * row_bytes)))
 
     def coverage(self) -> Coverage:
         """Count every position that every rank would deliver, in O(rows) time and one byte
@@ -448,6 +477,8 @@ def pool_limits(
         # whole rounds
         pool_rows = max(1, -(-least_rows * rank_rows.stride // round_rows)) * round_rows
         origin = max(begin, rank_rows.origin)
+        if part.shuffle:  # as though the first round, which is shorter, had begun earlier
+            origin += part.lanes * part.first_window_rows - round_rows
         at = max(first, begin)
         last = origin + (at - origin) // pool_rows * pool_rows
         if quarter:

@@ -15,11 +15,11 @@ from headrace.dataset.index import SplitIndex
 from headrace.errors import StreamError, setting, setting_name
 from headrace.sealed import MOST_EPOCHS, MOST_LANES, MOST_POSITIONS, seal, short_repr, unseal
 from headrace.stream.order.balance import MOST_EVEN_TOKENS
-from headrace.stream.order.epoch import OrderSettings, settings_of
+from headrace.stream.order.epoch import OrderSettings, first_window_rows, settings_of
 from headrace.stream.order.remaining import Remainder, Remaining, advance, count_steps
 from headrace.stream.order.shard_partition import ShardPartition
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 COUNTED = "counted stream"
 MOST_CHANGES = 64  # every question to an order is put to each of its parts
 _KIND = "stream"
@@ -421,10 +421,16 @@ def next_border(state: StreamState, cut: Change | None, position: int) -> int:
     if cut is not None:
         base = cut
         begin = cut.position
-    round_rows = base.lanes or 1
+    lanes = base.lanes or 1
+    window = 1
+    first = 0
     if state.shuffle:
-        round_rows *= base.window_rows or 1
-    return min(begin - (begin - position) // round_rows * round_rows, state.rows)
+        window = base.window_rows or 1
+        first = first_window_rows(lanes=lanes, window_rows=window, rows=state.rows - begin)
+    since = position - begin
+    if since > 0:  # the first round, then whole rounds
+        since = lanes * (first + max(0, -((lanes * first - since) // (lanes * window))) * window)
+    return min(begin + since, state.rows)
 
 
 def _bad(name: str, value: Any, expected: str) -> StreamError:

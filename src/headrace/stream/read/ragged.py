@@ -25,6 +25,7 @@ from headrace.stream.read.buffers import Buffers
 
 LENGTHS = "_lengths"
 
+_FEW_ROWS = 4  # rows for each one that is gathered: the others are not even counted
 _LONG_ROW = 256  # values; measured: for shorter rows, one index is faster than a copy per row
 
 
@@ -78,6 +79,8 @@ class Ragged:
         """Return rows `index` of the pieces laid end to end, None: all; values are a copy in memory
         of `buffers`.
         """
+        if len(columns) == 1 and index is not None and _FEW_ROWS * len(index) <= len(columns[0]):
+            return columns[0][index].compact()
         missing = None
         lengths = np.concatenate([column.lengths for column in columns])
         if any(column.missing is not None for column in columns):

@@ -4,16 +4,19 @@ For each pool (see `plan_pools`) threads decode the needed blocks ahead. The blo
 the needed rows and gathered by one index for all columns; batches are then views. A thread gathers
 the next pool while this one is used, and another plans the one after it. Rows that coming pools
 need of a block stay decoded. Only a batch that crosses a pool border is copied again. Memory is
-three pools, about half of the rows of their open blocks, and what is decoded ahead.
+the rows of a round, about half of the rows of the open blocks, and what is decoded ahead. A large
+pool is laid out for chunks, block by block, and gathered chunk by chunk, see `laid`.
 
 The loop waits for the first pool. If that takes few rows of many blocks, and at most an eighth of
 all blocks, only these rows are kept. The blocks are decoded again for the next pool, while the
 first one is used. Most of the time of a first round goes into memory that the process never used
 before, so keeping all rows of its blocks would take several times as long.
 
-A small split that is shuffled is decoded whole, once, and stays in memory for later passes (see
-`KeptSplit`). Its order is one permutation, so every batch needs every block. The threads copy each
-block to its position as it is decoded.
+A split that fits into memory is decoded whole, once, if all ranks need all its lanes, and stays
+there for later passes (see `KeptSplit`): every round needs every block. The threads copy each block
+to its position as it is decoded. Batches are gathered from there, and a round is never copied. The
+rows of the next batches are looked up ahead, so that the next round is permuted while this one is
+used.
 """
 
 from __future__ import annotations
@@ -39,10 +42,26 @@ from headrace.stream.order.epoch import Pool, natural_rows, span_rows
 from headrace.stream.order.plan import MOST_POOLS_AHEAD, Plan, least_pool_rows, plan_pools
 from headrace.stream.order.remaining import RankRows
 from headrace.stream.ranks.topology import Topology
-from headrace.stream.read.ahead import Fetcher, Keep, end_threads, made_ahead, start_threads
+from headrace.stream.read.ahead import (
+    Fetcher,
+    Keep,
+    Piece,
+    end_threads,
+    made_ahead,
+    start_threads,
+)
 from headrace.stream.read.batch import make_batches
 from headrace.stream.read.buffers import Buffers
-from headrace.stream.read.columns import Column, Columns, concatenate, cut, from_table, gather, join
+from headrace.stream.read.columns import (
+    Column,
+    Columns,
+    concatenate,
+    cut,
+    from_table,
+    gather,
+    join,
+)
+from headrace.stream.read.laid import LaidPool
 from headrace.stream.read.mask import KEPT
 from headrace.stream.read.quarantine import Quarantine
 
@@ -52,8 +71,8 @@ MakeBatches = Callable[[Columns, int], Iterator[Any]]
 
 @dataclass(eq=False)
 class KeptSplit:
-    """The decoded columns of a small split, block after block; the stream passes the same object to
-    every pass.
+    """The decoded columns of a split, block after block; the stream passes the same object to every
+    pass.
     """
 
     columns: Columns | None = None
@@ -65,6 +84,7 @@ class KeptSplit:
 _MOST_PLACES = 1 << 18  # per lookup, which takes a dozen arrays of this length
 _WORTH_A_THREAD = 4096  # rows of a pool
 _POOLS_OF_MEMORY = 3  # in the loop, waiting for it, and being gathered
+_CHUNK_POOLS = 4  # smallest pools that a chunk of a large pool is long
 _MANY_TIMES = 8  # blocks per block that may be decoded twice for an earlier first batch
 
 
@@ -80,10 +100,10 @@ def read_share(  # noqa: PLR0913 - all are settings
 ) -> Generator[Any, None, None]:
     """Yield the batches of one rank in order, exactly `plan.steps_per_rank` of them.
 
-    quarantine: takes blocks that cannot be read. memory: keeps a small split decoded; None: for
-    this pass alone. make: makes batches of a given number of rows from columns; None: as the
-    options say. Threads end when the iterator is exhausted, closed or dropped, or raises. Raises
-    what reading a block raised, with rank, shard and block.
+    quarantine: takes blocks that cannot be read. memory: keeps a split decoded; None, and where
+    blocks may be given up: for this pass alone. make: makes batches of a given number of rows from
+    columns; None: as the options say. Threads end when the iterator is exhausted, closed or
+    dropped, or raises. Raises what reading a block raised, with rank, shard and block.
     """
     index = plan.index
     rank_rows = plan.rank_rows(topology.rank)
@@ -103,7 +123,7 @@ def read_share(  # noqa: PLR0913 - all are settings
         ),
         lambda block: int(plan.block_bytes[block]),
         threads=options.threads,
-        ahead_bytes=options.prefetch_bytes,
+        ahead_bytes=plan.ahead_bytes(options.prefetch_bytes),
         ahead_blocks=options.prefetch_blocks,
         keep=keep,
     )
@@ -114,8 +134,10 @@ def read_share(  # noqa: PLR0913 - all are settings
             padding=options.padding,
             form=options.form,
         )
-    if plan.keeps_split and quarantine is None:
-        pools = _from_memory(memory or KeptSplit(), fetcher, plan, rank_rows, columns)
+    if plan.keeps_split:
+        if memory is None or quarantine is not None:
+            memory = KeptSplit()
+        pools = _from_memory(memory, fetcher, plan, rank_rows, columns)
     else:
         planned = plan_pools(
             plan.order, plan.remaining, rank_rows, least_rows=least_pool_rows(plan)
@@ -160,15 +182,49 @@ class _Gather:
         self._second = start_threads(1, name="headrace-read-gather")
 
     def __call__(self, parts: Sequence[Columns], index: I64 | None, rows: int) -> Columns:
-        names = list(parts[0])
+        def gathered(names: list[str], buffers: Buffers) -> Columns:
+            return gather([{name: part[name] for name in names} for part in parts], index, buffers)
+
+        return self._both(list(parts[0]), rows, gathered)
+
+    def lay(self, fetcher: Fetcher, pool: Pool, chunk_rows: int, *, release: bool) -> LaidPool:
+        """Lay out a large pool that was announced; `release` drops each block after its rows."""
+        assert pool.index is not None
+        parts = fetcher.get(pool.spans)
+        laid = LaidPool(parts[0], pool.index, rows=pool.rows, chunk_rows=chunk_rows)
+        for spans, of_block in _by_block(pool, parts):
+            while of_block:
+                first, part = of_block.pop()
+
+                def lay(
+                    names: list[str], _: Buffers, first: int = first, part: Columns = part
+                ) -> Columns:
+                    laid.lay(first, {name: part[name] for name in names})
+                    return {}
+
+                self._both(list(part), len(next(iter(part.values()))), lay)
+                del part, lay
+            if release:
+                fetcher.release(spans)
+        laid.join()
+        return laid
+
+    def chunks(self, laid: LaidPool) -> Iterator[tuple[int, Columns]]:
+        """Yield the number of items and the columns of each chunk of a pool."""
+        for number in range(laid.chunks):
+            items = laid.items_of(number)
+            yield items, self._both(laid.names, items, partial(laid.chunk, number))
+
+    def _both(
+        self, names: list[str], rows: int, use: Callable[[list[str], Buffers], Columns]
+    ) -> Columns:
+        """Use half of the columns in the second thread, if there is enough to do."""
         half = 0
         if rows >= _WORTH_A_THREAD:
             half = len(names) // 2
         if half:
-            others = [{name: part[name] for name in names[:half]} for part in parts]
-            parts = [{name: part[name] for name in names[half:]} for part in parts]
-            second = self._second.submit(gather, others, index, self._buffers[1])
-        columns = gather(parts, index, self._buffers[0])
+            second = self._second.submit(use, names[:half], self._buffers[1])
+        columns = use(names[half:], self._buffers[0])
         if half:
             columns = {**second.result(), **columns}
         for part in self._buffers:
@@ -177,6 +233,28 @@ class _Gather:
 
     def close(self) -> None:
         self._end_threads(self._second)
+
+
+def _by_block(
+    pool: Pool, parts: list[Columns]
+) -> Iterator[tuple[list[Piece], list[tuple[int, Columns]]]]:
+    """Yield the pieces of each block, and its parts with their first rows in the pool; empties
+    `parts`.
+    """
+    spans_of_block: dict[int, list[Piece]] = {}
+    parts_of_block: dict[int, list[tuple[int, Columns]]] = {}
+    parts.reverse()
+    first = 0
+    for block, start, stop in pool.spans:
+        spans_of_block.setdefault(block, []).append((block, start, stop))
+        end = first + stop - start
+        while first < end:  # a block is kept in parts
+            part = parts.pop()
+            parts_of_block.setdefault(block, []).append((first, part))
+            first += len(next(iter(part.values())))
+            del part
+    for block, spans in spans_of_block.items():
+        yield spans, parts_of_block.pop(block)
 
 
 def _gathered(
@@ -189,6 +267,7 @@ def _gathered(
         if first is None:
             return
         index = plan.index
+        chunk_rows = _CHUNK_POOLS * least_pool_rows(plan)
         count = len(first.blocks)
         # With STORE_THREADS the data is in an object store, where fetching twice costs more than
         # memory.
@@ -205,6 +284,16 @@ def _gathered(
             pool = ahead.popleft()
             if pool is not first:  # decode for the next pool while waiting for this one
                 _announce(fetcher, pools, ahead)
+            if pool.index is not None and pool.items > chunk_rows:
+                laid = gathered.lay(fetcher, pool, chunk_rows, release=pool is not first)
+                chunks = gathered.chunks(laid)
+                yield next(chunks)
+                if pool is first:  # before the release, as below
+                    _announce(fetcher, pools, ahead)
+                    fetcher.release(pool.spans)
+                yield from chunks
+                del laid, chunks
+                continue
             spans = fetcher.get(pool.spans)
             columns = gathered(spans, pool.index, pool.rows)
             if pool is first:  # the loop waits for it, so begin nothing else before
@@ -241,20 +330,27 @@ def _from_memory(
     if memory.columns is None:
         memory.columns = _decode_whole(fetcher, index, names)
     columns = memory.columns
-    buffers = Buffers()
     size = least_pool_rows(plan)
-    for begin in range(begun, max(1, rank_rows.rows), _MOST_PLACES):
+    looked_up = made_ahead(_kept_rows(plan, rank_rows, begun), thread_name="headrace-read-plan")
+    with closing(looked_up), closing(_Gather()) as gathered:
+        for rows in looked_up:
+            for start in range(0, len(rows), size):
+                batch_rows = rows[start : start + size]
+                yield len(batch_rows), gathered([columns], batch_rows, len(batch_rows))
+
+
+def _kept_rows(plan: Plan, rank_rows: RankRows, begin: int) -> Iterator[I64]:
+    """Yield the row numbers in the split of a rank's items from `begin` on, in order."""
+    while begin < max(1, rank_rows.rows):
         if rank_rows.rows:
             indices = rank_rows.indices(begin, begin + _MOST_PLACES)
         else:
             indices = np.array([rank_rows.index_of(0)], np.int64)
-        rows = natural_rows(index, plan.order, plan.remaining.positions(indices))
-        if begin + len(rows) >= rank_rows.rows:  # the last row also fills the last step
+        rows = natural_rows(plan.index, plan.order, plan.remaining.positions(indices))
+        begin += len(rows)
+        if begin >= rank_rows.rows:  # the last row also fills the last step
             rows = np.append(rows, np.full(rank_rows.items - max(1, rank_rows.rows), rows[-1]))
-        for start in range(0, len(rows), size):
-            batch_rows = rows[start : start + size]
-            yield len(batch_rows), gather([columns], batch_rows, buffers)
-            buffers.trim(len(columns))
+        yield rows
 
 
 def _decode_whole(fetcher: Fetcher, index: SplitIndex, columns: Sequence[str]) -> Columns:
