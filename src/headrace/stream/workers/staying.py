@@ -22,6 +22,7 @@ import os
 import pickle
 import queue
 import random
+import signal
 import threading
 import time
 import traceback
@@ -395,6 +396,9 @@ def _work(connection: Any, job: _Job, parents_end: Any) -> None:
     """Transform the batches that arrive, until the pipe ends. parents_end: a fork's copy of it."""
     if parents_end is not None:
         parents_end.close()
+    # Ctrl-C is for the parent, whose own handlers a fork has
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     keep_inherited()
     torch.set_num_threads(1)
     torch.manual_seed(job.seed)
