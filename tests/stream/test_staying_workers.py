@@ -335,7 +335,7 @@ def run_script(code, *arguments):
         ({"workers": 0, "worker_init_fn": number_worker}, "worker_init_fn"),
         ({"workers": 0, "multiprocessing_context": "fork"}, "multiprocessing_context"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
 def test_settings_that_cannot_work_are_refused_when_the_stream_is_made(shards, settings, at_fault):
     import headrace
