@@ -8,7 +8,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from threading import Lock
 from typing import NamedTuple
@@ -20,11 +20,13 @@ from headrace.dataset.index import Index, SplitIndex
 from headrace.dataset.local_shards import FileCache
 from headrace.dataset.local_shards import Verify as Verify
 from headrace.dataset.manifest import in_usual_order
+from headrace.dataset.small_shards import SmallShards
 from headrace.dataset.sound import damaged
 from headrace.digest import checksum_bytes
 from headrace.errors import CorruptShard, InputError, SettingsError, setting, setting_name
 from headrace.formats.column_paths import columns_of_paths, select_paths
 from headrace.formats.dialect import TextDialect, dialect_of
+from headrace.formats.joined import joins
 from headrace.formats.names import partition_of
 from headrace.formats.parquet import Stamp, fact_of, stamp_of
 from headrace.formats.partitions import with_partition
@@ -214,6 +216,9 @@ class BlockReader:
         self._copies: dict[int, Path] = {}
         self._targets: dict[tuple[tuple[str, ...] | None, int], Target] = {}
         self._whole: dict[int, Stamp] = {}  # verified shards, with their stamps
+        self._small: SmallShards | None = None
+        if index.stamps is not None and not self._remote and joins(dialect):
+            self._small = SmallShards(index)
         self._stored: BlockReader | None = None
         if index.stored_as_text:
             schema = _as_text(index.schema, index.stored_as_text)
@@ -230,6 +235,9 @@ class BlockReader:
     def _read_typed(self, number: int, columns: Sequence[str] | None) -> pa.Table:
         shard = int(self._index.shard_of_block[number])
         word = self._index.formats[shard]
+        table = self._read_small(number, columns)
+        if table is not None:
+            return table
         # delimited text is parsed as numbers, and other formats are read as they hold it
         if self._stored is None or file_type_of_word(word).format.separator is not None:
             return self._read(number, columns)
@@ -287,6 +295,54 @@ class BlockReader:
         if in_file.target is block_target:
             return table
         return self._fitted(table, table.num_rows, number, block_target.schema)
+
+    def _read_small(self, number: int, columns: Sequence[str] | None) -> pa.Table | None:
+        """Read a block with its neighbours; None if it must be read alone."""
+        if self._small is None or not self._small.holds(number):
+            return None
+        table = self._small.read(number, columns, self._content, partial(self._parse, columns))
+        if table is not None:
+            shard = int(self._index.shard_of_block[number])
+            assert self._index.stamps is not None
+            _refuse_changed(self._root / self._index.shards[shard], self._index.stamps[shard])
+        return table
+
+    def _content(self, number: int) -> bytes:
+        """Read the bytes of a block of a local plain shard."""
+        index = self._index
+        shard = int(index.shard_of_block[number])
+        path = self._root / index.shards[shard]
+        assert index.stamps is not None
+        _refuse_changed(path, index.stamps[shard])
+        offset, length = int(index.offset[number]), int(index.length[number])
+        with path.open("rb", buffering=0) as file:
+            file.seek(offset)
+            content = file.read(length)
+        if len(content) < length:
+            raise _changed(path)
+        return content
+
+    def _parse(self, columns: Sequence[str] | None, number: int, content: bytes) -> pa.Table:
+        """Parse the bytes of several blocks like that of the first of them."""
+        index = self._index
+        shard = int(index.shard_of_block[number])
+        target = self._target(columns)
+        in_file = self._in_file(shard, target)
+        table = read_block(
+            self._root / index.shards[shard],
+            index.formats[shard],
+            block=int(index.block[number]),
+            offset=int(index.offset[number]),
+            length=len(content),
+            target=in_file.target,
+            names=in_file.names,
+            dialect=self._dialect,
+            content=pa.py_buffer(content),
+            of_run=False,
+        )
+        if in_file.target is target:
+            return table
+        return self._fitted(table, table.num_rows, number, target.schema)
 
     def _in_file(self, shard: int, target: Target) -> _InFile:
         """Return which columns of the target are read from a file, as what, and all that it has."""

@@ -51,7 +51,7 @@ from headrace.formats.names import in_order
 from headrace.formats.partitions import partition_types, stored
 from headrace.formats.registry import file_type_of_name
 from headrace.formats.shard import Shard
-from headrace.formats.source import describe_empty, look
+from headrace.formats.source import describe_empty, look_at_all
 from headrace.formats.type_words import by_column, keeps_text
 from headrace.formats.types import REMEDY, column_types, is_text, missing_header, shorten_list
 from headrace.formats.widen import Layouts, list_changes, own_schema, same_columns
@@ -522,18 +522,14 @@ def build(  # noqa: PLR0913, PLR0914 - all that an index is made of
         numbers = list[int]()
         blocks: list[tuple[int, int, int, int]] = []
         numbers_of_files = range(start, min(start + _FILES_A_TASK, len(listing.names)))
-        for number in numbers_of_files:
-            last = None
-            if distinct.shards:
-                last = distinct.shards[-1]
-            shard, spans = look(
-                listing.path(number),
-                listing.names[number],
-                last,
-                partitions,
-                dialect=dialect,
-                evidence=None if keeps_text else evidence,
-            )
+        found = look_at_all(
+            [(listing.path(number), listing.names[number]) for number in numbers_of_files],
+            [listing.stats[number][0] for number in numbers_of_files],
+            partitions,
+            dialect=dialect,
+            evidence=None if keeps_text else evidence,
+        )
+        for number, (shard, spans) in zip(numbers_of_files, found, strict=True):
             stat = listing.stats[number]
             shard = replace(shard, size=stat[0], mtime_ns=stat[1])
             words.append(shard.word)

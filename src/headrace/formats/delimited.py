@@ -305,7 +305,7 @@ def _seen_by(evidence: Evidence, shard: Shard, parts: _Parts) -> _Parts:
     first_row = 0
     offset = shard.dialect.header_bytes
     for part in parts:
-        chunk = _chunk(shard, part, first_row, offset)
+        chunk = chunk_of(shard, part, first_row, offset)
         offset += len(part.data)
         first_row += chunk.rows
         evidence.add(chunk.table(evidence.undecided(shard.schema.names)))
@@ -321,7 +321,7 @@ def chunks(shard: Shard, chunk_bytes: int = CHUNK_BYTES) -> Iterator[DelimitedCh
     first_row = 0
     offset = shard.dialect.header_bytes
     for part in record_blocks(shard, chunk_bytes, offset):
-        chunk = _chunk(shard, part, first_row, offset)
+        chunk = chunk_of(shard, part, first_row, offset)
         offset += len(part.data)
         if chunk.rows:
             yield chunk
@@ -390,11 +390,11 @@ def parse_block(
     assert shard.dialect is not None
     marked = records.mark(data, shard.dialect.text)
     if b"\r" in data:
-        _check_returns(shard, marked, None)
-    return _chunk(shard, marked, 0, offset).table(columns)
+        check_returns(shard, marked, None)
+    return chunk_of(shard, marked, 0, offset).table(columns)
 
 
-def _chunk(
+def chunk_of(
     shard: Shard, marked: records.Marked, first_row: int, offset: int | None
 ) -> DelimitedChunk:
     """Make a chunk without blank lines, except in a file of one column, where they are nulls."""
@@ -507,7 +507,7 @@ def record_blocks(shard: Shard, chunk_bytes: int, skip: int) -> Iterator[records
             if cut:
                 inside = quotes[: int(np.searchsorted(quotes, cut))]
                 complete = records.Marked(data.slice(0, cut), marks[:cut], inside)
-                _check_returns(shard, complete, offset)
+                check_returns(shard, complete, offset)
                 yield complete
             incomplete = data.slice(cut).to_pybytes()
             offset += cut
@@ -522,11 +522,11 @@ def record_blocks(shard: Shard, chunk_bytes: int, skip: int) -> Iterator[records
                 path=path,
                 remedy=f"or, if {quotes_remedy(incomplete, text)}",
             )
-        _check_returns(shard, last, offset)
+        check_returns(shard, last, offset)
         yield last
 
 
-def _check_returns(shard: Shard, marked: records.Marked, offset: int | None) -> None:
+def check_returns(shard: Shard, marked: records.Marked, offset: int | None) -> None:
     """Raise `InputError` for a carriage return outside quotes that no newline follows.
 
     offset: where the data begin in the text of the file; None: count lines from the beginning of
@@ -558,7 +558,7 @@ def _head(shard: Shard, dialect: TextDialect) -> tuple[bytes, Literal["all", "pa
         with reading(path), open_text(path, shard.file_type.compression, dialect) as stream:
             head: bytes = stream.read(size)
         checked = head.removesuffix(b"\r") if len(head) == size else head
-        _check_returns(shard, records.mark(checked, dialect), None)
+        check_returns(shard, records.mark(checked, dialect), None)
         _, marks, quotes = records.mark(head, dialect)
         if len(head) < size or records.last_record_end(marks, quotes):
             return head, "all" if len(head) < size else "part"

@@ -21,7 +21,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from threading import Lock
 from typing import Any, BinaryIO, Literal
@@ -62,11 +62,15 @@ _SLACK = 100  # bytes that some old writers left out of a column's length
 
 @dataclass(frozen=True, eq=False)
 class Footer:
-    """The footer of one version of a file. raw: headrace's column names → the file's own."""
+    """The footer of one version of a file."""
 
     version: Stamp | Fact
     metadata: pq.FileMetaData
-    raw: dict[str, str]
+
+    @cached_property
+    def raw(self) -> dict[str, str]:
+        """Headrace's column names → the file's own."""
+        return _raw_names(self.metadata.schema.to_arrow_schema())
 
     @property
     def size(self) -> int:
@@ -175,7 +179,7 @@ def _open(
         with open_bytes(path, file_type.compression) as stream:
             return _file(pa.BufferReader(stream.read()), None, pages, coded, wide=wide)
     if place_of(path).reads == "calls":
-        return _file(str(path), footer, pages, coded, wide=wide)
+        return _file(_opened(path), footer or _footer(path).metadata, pages, coded, wide=wide)
     fetched = _fetched_footer(path)
     assert isinstance(fetched.version, Fact)
     source = pa.PythonFile(place_of(path).open(fetched.version), mode="r")
@@ -209,10 +213,12 @@ def read_group(block: BlockRead, columns: Sequence[str]) -> pa.Table:
             if actual != rows:  # decoding it might take any memory
                 raise pa.ArrowInvalid(f"it has {actual:,} rows, the index says {rows:,}")
         file_names = [footer.raw[name] for name in columns]
-        source: Any = str(path)
+        source: Any = None
         if block.content is not None:
             source = pa.BufferReader(block.content)
-        elif isinstance(fact, Fact):  # fetch the bytes that are needed
+        elif not isinstance(fact, Fact):
+            source = _opened(path)
+        else:  # fetch the bytes that are needed
             if group >= groups:
                 raise pa.ArrowInvalid(f"it has {groups} row groups")
             chunks = place_of(path).read_pieces(
@@ -253,14 +259,14 @@ def _file(
         # 9999-12-31 becomes 1816-03-29.
         coerce_int96_timestamp_unit="us",
     )
-    if footer is not None:
-        return file
-    if isinstance(source, str):
-        with open(source, "rb", buffering=0) as opened:
-            _refuse_encryption(file.metadata, opened)
-    else:
+    if footer is None:
         _refuse_encryption(file.metadata, source)
     return file
+
+
+def _opened(path: Path) -> pa.NativeFile:
+    """Open a local file. It is closed with the last reference to it."""
+    return pa.OSFile(str(path))
 
 
 def _refuse_encryption(metadata: pq.FileMetaData, source: BinaryIO) -> None:
@@ -311,8 +317,19 @@ def _footer(path: Path) -> Footer:
     stamp = stamp_of(path)
     if known is not None and known.version == stamp:
         return known
-    with _open(path, FileType.named("parquet"), "check") as file:
-        footer = Footer(stamp, file.metadata, _raw_names(file.schema_arrow))
+    with path.open("rb", buffering=0) as file:
+        size = file.seek(0, os.SEEK_END)
+        reach = min(size, _TAIL)
+        file.seek(size - reach)
+        tail = file.read(reach)
+        reach = min(size, int.from_bytes(tail[-_TRAILER:-4], "little") + _TRAILER)
+        if reach > len(tail):
+            file.seek(size - reach)
+            tail = file.read(reach)
+    source = pa.BufferReader(tail)
+    metadata = pq.read_metadata(source)
+    _refuse_encryption(metadata, source)
+    footer = Footer(stamp, metadata)
     _kept.keep(str(path), footer)
     return footer
 
@@ -323,7 +340,7 @@ def _fetched_footer(path: Path) -> Footer:
     source = place_of(path).open(fact, [(fact.size - len(tail), tail)])
     metadata = pq.read_metadata(pa.PythonFile(source, mode="r"))
     _refuse_encryption(metadata, source)
-    footer = Footer(fact, metadata, _raw_names(metadata.schema.to_arrow_schema()))
+    footer = Footer(fact, metadata)
     _kept.keep(str(path), footer)
     return footer
 

@@ -442,6 +442,15 @@ def detect(path: Path) -> FileType:
     return file_type
 
 
+def looks_like(start: bytes, file_type: FileType) -> bool:
+    """Return whether the first bytes of an uncompressed file are certainly of its format."""
+    if any(start.startswith(magic) for magic, _ in _COMPRESSED):
+        return False
+    if any(pattern.match(start.removeprefix(_BOM)) for pattern, _, _ in _INSTEAD):
+        return False
+    return _content_of(start, file_type.format) == file_type.format.content
+
+
 def _content_of(start: bytes, named: Format) -> str:
     """Return what the first bytes show: "text", "json", "nothing", or the name of a binary
     format.

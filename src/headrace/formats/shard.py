@@ -288,7 +288,10 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockRead:
-    """Which block of which file to read. Fields are those of `source.read_block`."""
+    """Which block of which file to read. Fields are those of `source.read_block`.
+
+    content: of Parquet the bytes of the file, of text those of the block.
+    """
 
     path: Path
     file_type: FileType

@@ -21,6 +21,7 @@ from headrace.formats import parquet, records
 from headrace.formats.column_paths import columns_of_paths, known_columns
 from headrace.formats.dialect import PLAIN, TextDialect
 from headrace.formats.evidence import Evidence
+from headrace.formats.joined import look_at_small
 from headrace.formats.listing import list_files
 from headrace.formats.parquet import open_file
 from headrace.formats.partitions import PartitionChunk, in_partition, stored
@@ -221,6 +222,29 @@ def look(
             return in_partition(surveyed[0], partitions), surveyed[1]
     shard = survey(path, name, dialect=dialect)
     return in_partition(shard, partitions), scan(shard, evidence)
+
+
+def look_at_all(
+    files: Sequence[tuple[Path, str]],
+    sizes: Sequence[int],
+    partitions: Mapping[str, pa.DataType] | None = None,
+    dialect: TextDialect = PLAIN,
+    evidence: Evidence | None = None,
+) -> Iterator[tuple[Shard, list[Span]]]:
+    """Survey and scan several files, small ones of text at once; yield what `look` returns of each.
+
+    files: paths and names. sizes: in bytes, as listed.
+    """
+    small = look_at_small(files, sizes, dialect, evidence)
+    last = None
+    for number, (path, name) in enumerate(files):
+        if number in small:
+            shard, spans = small[number]
+            last = in_partition(shard, partitions)
+            yield last, spans
+            continue
+        last, spans = look(path, name, last, partitions, dialect, evidence)
+        yield last, spans
 
 
 def _look_at_parquet(

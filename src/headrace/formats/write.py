@@ -266,7 +266,11 @@ def block_bytes(block: BlockRead) -> Iterator[bytes]:
     `CorruptShard`.
     """
     try:
-        data = place_of(block.path).read_ranges([(block.offset, block.offset + block.length)])[0]
+        if block.content is not None:
+            data = block.content.to_pybytes()
+        else:
+            stop = block.offset + block.length
+            data = place_of(block.path).read_ranges([(block.offset, stop)])[0]
         if len(data) < block.length:
             raise CorruptShard("the file ends before")
         yield decompress_block(data, block.file_type.compression)
