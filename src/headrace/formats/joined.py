@@ -101,13 +101,13 @@ def joins(dialect: TextDialect) -> bool:
     return dialect.plain_records and dialect.encoding == UTF8
 
 
-def ended(body: bytes) -> bytes | None:
+def ended(body: bytes, newline: bytes = b"\n") -> bytes | None:
     """Return records with the line end that the last one may lack; None if they would not be the
     same records behind and before others.
     """
     if body.count(b'"') & 1 or body.endswith(b"\r"):
         return None
-    return body if not body or body.endswith(b"\n") else body + b"\n"
+    return body if not body or body.endswith(b"\n") else body + newline
 
 
 def _read(files: Sequence[tuple[int, Path, str]], file_type: FileType) -> Iterator[_Content]:

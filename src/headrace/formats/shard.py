@@ -81,7 +81,8 @@ class Shard:
     partition: columns of the schema that its name holds and the file does not, as text; see
     `formats.partitions`. file_schema: the columns of the file and its name, if rows are read as
     others, the schema; see `formats.widen`. complete: the same shard with all columns, if its
-    columns are a choice of them.
+    columns are a choice of them. parts: of a group, the shards whose rows it has; path and time are
+    then of the first of them; see `formats.grouped`.
 
     Raises `InputError` on a column name, at any depth, that holds a zero byte.
     """
@@ -98,6 +99,7 @@ class Shard:
     partition: Mapping[str, str | None] = field(default_factory=dict)
     file_schema: pa.Schema | None = None
     complete: Shard | None = None
+    parts: Sequence[Shard] = ()
 
     def __post_init__(self) -> None:
         inside = _names_inside(type_ for type_ in self.schema.types if type_.num_fields)
@@ -159,6 +161,11 @@ class Shard:
         return frozenset(name for name in columns if name in self.null_columns or name not in known)
 
     @property
+    def paths(self) -> list[Path]:
+        """The files that its rows are read from."""
+        return [part.path for part in self.parts] or [self.path]
+
+    @property
     def word(self) -> str:
         """The word of its format in an index."""
         return index_word(self.file_type, None if self.dialect is None else self.dialect.separator)
@@ -174,6 +181,10 @@ def _names_inside(types: Iterable[pa.DataType]) -> Iterator[str]:
 
 def unchanged(shard: Shard) -> None:
     """Raise `InputError` if the file has changed since it was surveyed."""
+    for part in shard.parts:
+        unchanged(part)
+    if shard.parts:
+        return
     stat = shard.path.stat()
     if (stat.st_size, stat.st_mtime_ns) != (shard.size, shard.mtime_ns):
         raise InputError(

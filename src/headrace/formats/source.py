@@ -21,7 +21,8 @@ from headrace.formats import parquet, records
 from headrace.formats.column_paths import columns_of_paths, known_columns
 from headrace.formats.dialect import PLAIN, TextDialect
 from headrace.formats.evidence import Evidence
-from headrace.formats.joined import look_at_small
+from headrace.formats.grouped import GroupChunk, group_records, joined_chunk
+from headrace.formats.joined import Looked, look_at_small
 from headrace.formats.listing import list_files
 from headrace.formats.parquet import open_file
 from headrace.formats.partitions import PartitionChunk, in_partition, stored
@@ -119,6 +120,29 @@ def survey(
     return in_partition(shard, partitions)
 
 
+def survey_all(
+    files: Sequence[tuple[Path, str]],
+    signature: Sequence[str] | None = None,
+    partitions: Mapping[str, pa.DataType] | None = None,
+    dialect: TextDialect = PLAIN,
+) -> list[Shard]:
+    """Survey several files, small ones of text at once. Arguments are those of `survey`."""
+    small: Mapping[int, Looked] = {}
+    if signature is None and len(files) > 1:
+        sizes = []
+        for path, _ in files:
+            with reading(path):
+                sizes.append(path.stat().st_size)
+        small = look_at_small(files, sizes, dialect)
+    shards = []
+    for number, (path, name) in enumerate(files):
+        if number in small:
+            shards.append(in_partition(small[number].shard, partitions))
+        else:
+            shards.append(survey(path, name, signature, partitions, dialect))
+    return shards
+
+
 def read_chunks(
     shard: Shard, columns: Sequence[str] | None = None, *, coded: Sequence[str] = ()
 ) -> Iterator[Chunk]:
@@ -143,6 +167,9 @@ def read_chunks(
         return
     if shard.partition:
         yield from _read_partition(shard, columns, coded)
+        return
+    if shard.parts:
+        yield from _read_group(shard, columns)
         return
     with reading(shard.path):
         yield from shard.file_type.format.load().read(shard, columns, coded=coded)
@@ -169,6 +196,34 @@ def _read_partition(
     coded = [name for name in coded if name not in shard.partition]
     for chunk in read_chunks(stored(shard), in_file, coded=coded):
         yield PartitionChunk(chunk, shard, chunk.first_row)
+
+
+def _read_group(group: Shard, columns: Sequence[str] | None) -> Iterator[GroupChunk]:
+    """Iterate over the rows of a group: all at once, or the chunks of its parts put together."""
+    joined = joined_chunk(group)
+    if joined is not None:
+        unchanged(group)
+        yield joined
+        return
+    held: GroupChunk | None = None
+    found = GroupChunk([], 0, [])
+    for part in group.parts:
+        rows = 0
+        for chunk in read_chunks(part, columns):
+            found.chunks.append(chunk)
+            rows += chunk.rows
+            if found.rows >= parquet.CHUNK_ROWS:
+                if held is not None:
+                    yield held
+                held, found = found, GroupChunk([], found.first_row + found.rows, [])
+        if not rows:
+            found.without_rows.append(part.name)
+    if held is not None:
+        if not found.chunks:
+            held.without_rows += found.without_rows
+        yield held
+    if found.chunks:
+        yield found
 
 
 def _read_widened(
@@ -369,6 +424,9 @@ def copied_records(
     sizes: bytes of every row, int32 [rows]. Raises `InputError` if the file no longer has these
     rows.
     """
+    if shard.parts:
+        yield from group_records(shard, sizes)
+        return
     ends = np.cumsum(sizes, dtype=np.int64)
     if shard.dialect is not None:
         newline = shard.dialect.newline.encode()

@@ -33,6 +33,7 @@ from headrace.errors import InputError, SettingsError, setting, setting_name
 from headrace.formats.column_paths import has_column, known_columns, select_paths, with_paths
 from headrace.formats.content import NOTHING, Repeated, content_columns, row_digests, tagged
 from headrace.formats.dialect import PLAIN
+from headrace.formats.grouped import first_of_groups
 from headrace.formats.parquet import key_values
 from headrace.formats.registry import FileType, stem_of_name
 from headrace.formats.source import file_type_of_word
@@ -568,6 +569,7 @@ class _PieceWriter:
         if not stays.any():
             return {"rows_in": chunk.rows, "blocks": []}
         read = self.source.block_reader(chunk.split)
+        index = self.source.split_index(chunk.split)
         writer = self._writer(chunk, files)
         with writer:
             rows = 0
@@ -575,6 +577,13 @@ class _PieceWriter:
                 table = read(block, self.schema.names)
                 kept_rows = stays[rows : rows + len(table)]
                 rows += len(table)
+                if len(table) != index.rows[block]:
+                    raise InputError(
+                        f"has {len(table)} rows in a block for which the index says"
+                        f" {index.rows[block]}: it changed while it was read",
+                        path=self.source.root / index.shards[index.shard_of_block[block]],
+                        remedy="run again once it is complete",
+                    )
                 if not kept_rows.all():
                     table = table.filter(pa.array(kept_rows))
                 if self.digested:
@@ -582,12 +591,6 @@ class _PieceWriter:
                 if len(table):
                     writer.append(table)
             written = writer.finish()
-            if rows != chunk.rows:
-                raise InputError(
-                    f"has {rows} rows, the index says {chunk.rows}: it changed while it was read",
-                    path=self.source.root / chunk.source_shard,
-                    remedy="run again once it is complete",
-                )
             files.finished(writer.path, chunk.target, written)
         return {"rows_in": rows, "blocks": [asdict(block) for block in written.blocks]}
 
@@ -611,14 +614,18 @@ class _PieceWriter:
 def plan_pieces(index: SplitIndex, directory: str, shard_bytes: int | None) -> list[Piece]:
     """Plan the output shards of a split; every block is in one of them, in order.
 
-    shard_bytes=None keeps shards and their names. Otherwise shards are numbered, and one ends with
+    shard_bytes=None keeps shards and their names; of many small ones, groups are written under the
+    name of their first. Otherwise shards are numbered, and one ends with
     the block that brings it to shard_bytes or beyond, so small source shards are merged and large
     ones are divided.
     """
     if not len(index.rows):
         return []
     if shard_bytes is None:
-        first_blocks = np.flatnonzero(np.diff(index.shard_of_block, prepend=-1)).tolist()
+        begins = np.diff(index.shard_of_block, prepend=-1) != 0
+        if not are_bins(index.schema.names):
+            begins &= _begins_group(index)[index.shard_of_block]
+        first_blocks = np.flatnonzero(begins).tolist()
         names = _kept_names(index, directory)
         targets = [names[int(index.shard_of_block[begin])] for begin in first_blocks]
     else:
@@ -649,6 +656,15 @@ def plan_pieces(index: SplitIndex, directory: str, shard_bytes: int | None) -> l
     return chunks
 
 
+def _begins_group(index: SplitIndex) -> Bools:
+    """Mask the shards that begin an output shard."""
+    sizes = np.bincount(index.shard_of_block, index.length, len(index.shards))
+    firsts = first_of_groups(index.shards, sizes.astype(np.int64).tolist())
+    begins = np.zeros(len(index.shards), np.bool_)
+    begins[firsts] = True
+    return begins
+
+
 def _kept_names(index: SplitIndex, directory: str) -> list[str]:
     """Return the path of each shard below the split's directory: its name as a Parquet file.
 
@@ -659,9 +675,8 @@ def _kept_names(index: SplitIndex, directory: str) -> list[str]:
         path.relative_to(directory) if path.is_relative_to(directory) else path for path in paths
     ]
     stems = [path.with_name(stem_of_name(path.name)) for path in inside]
-    names = [
-        stem if stems.count(stem) == 1 else path for stem, path in zip(stems, inside, strict=True)
-    ]
+    counts = Counter(stems)
+    names = [stem if counts[stem] == 1 else path for stem, path in zip(stems, inside, strict=True)]
     return [f"{directory}/{name}.parquet" for name in names]
 
 

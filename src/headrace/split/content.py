@@ -16,6 +16,7 @@ from headrace.formats.column_paths import select_paths
 from headrace.formats.content import NOTHING, among, row_digests
 from headrace.formats.delimited_rows import DelimitedChunk
 from headrace.formats.dialect import TextDialect
+from headrace.formats.grouped import GroupChunk
 from headrace.formats.shard import Chunk, Shard
 from headrace.formats.text_columns import typed
 
@@ -46,7 +47,7 @@ class Content:
     def digest_chunk(self, chunk: Chunk, table: pa.Table, path: str) -> U64:
         """Digest the rows of a chunk. table: its columns as they were read; path: for errors."""
         if self.by == "fields":
-            assert isinstance(chunk, DelimitedChunk)
+            assert isinstance(chunk, DelimitedChunk | GroupChunk)
             return chunk.digests(list(self.schema.names))
         return self.digest(self.select(table, path, chunk.first_row))
 

@@ -255,7 +255,10 @@ def version_of(versions: Mapping[Path, Version], shard: Shard, schema: pa.Schema
     common to all shards.
     """
     digest = sha256_hex(canonical_json(describe(schema)))
-    return [*versions[shard.path], digest]
+    if not shard.parts:
+        return [*versions[shard.path], digest]
+    parts = [[part.name, *versions[part.path]] for part in shard.parts]
+    return [sha256_hex(canonical_json(parts)), digest]
 
 
 def find_earlier(

@@ -7,21 +7,23 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
 
 from headrace.checks import nearest
-from headrace.errors import InputError, SettingsError, setting, setting_name
+from headrace.errors import HeadraceError, InputError, SettingsError, setting, setting_name
 from headrace.folds.settings import Rolling
 from headrace.formats.column_paths import has_column
 from headrace.formats.common_schema import join_shards, with_content
 from headrace.formats.evidence import Evidence
+from headrace.formats.grouped import at_fault, grouped, part_of
 from headrace.formats.partitions import partition_types
 from headrace.formats.registry import FORMATS, FileType
 from headrace.formats.shard import Shard
-from headrace.formats.source import read_signature, survey
+from headrace.formats.source import read_signature, survey_all
 from headrace.formats.type_words import keeps_text
 from headrace.formats.types import column_types, hint, is_text, shorten_list
 from headrace.run.context import STAGE_DIRECTORY, RunContext, Task, TaskFiles
@@ -67,6 +69,7 @@ from headrace.split.write import join_split, output_schema, records_of, split_sh
 from headrace.storage import local
 
 DIRECTORIES = {split: f"training_data/{split}" for split in SPLITS} | {"oot": "oot_data"}
+_FILES_A_TASK = 64  # surveyed
 _NUMBER = re.compile(r"part-(\d+)")
 # of columns whose values the split changes, so a field inside a struct cannot be one
 _WRITTEN_ROLES = ("label", "targets", "types")
@@ -76,12 +79,17 @@ _DAY_US = timedelta(days=1) // timedelta(microseconds=1)
 @dataclass(frozen=True)
 class SurveyedSource:
     """The surveyed source: shards in name order, the number that each keeps, and their common
-    schema.
+    schema. Of many small shards, groups stand in their place.
     """
 
     shards: Sequence[Shard]
     numbers: Sequence[int]
     schema: pa.Schema
+
+    @property
+    def files(self) -> int:
+        """The number of source files."""
+        return sum(len(shard.paths) for shard in self.shards)
 
     @property
     def first(self) -> Shard:
@@ -96,7 +104,7 @@ class SurveyedSource:
         tasks = []
         for number, shard in enumerate(self.shards):
             call = partial(work, number, shard)
-            tasks.append(Task(shard.name, shard.size, call, [shard.path]))
+            tasks.append(Task(shard.name, shard.size, call, shard.paths))
         return tasks
 
 
@@ -128,20 +136,66 @@ def _scan(
         if earlier is not None and shard.name in earlier.linked:
             known = earlier.scans[shard.name]
             return {"rows_in": known.rows_in, **known.extra}
-        scanners: list[Scanner] = []
-        if shard.dialect is not None and not keeps_text(settings.types):
-            scanners.append(TypesScanner(shard, [*settings.types], settings.dialect))
-        for feature in features:
-            scanner = feature.scanner(shard)
-            if scanner is not None:
-                scanners.append(scanner)
-        result = scan_shard(files, settings, shard, number, scanners)
+        result = _scanned(settings, features, shard, number, files)
         return {**result, "source": version_of(versions, shard, source.schema)}
 
     receipts = context.stage("scan", source.tasks(scan), durable=False)
     scans = Scans(context, source.shards, receipts, earlier)
     context.warn(advice.odd_values(settings, scans))
     return scans
+
+
+def _scanners(settings: SplitSettings, features: Sequence[Feature], shard: Shard) -> list[Scanner]:
+    """Return what looks at the rows of a shard."""
+    scanners: list[Scanner] = []
+    if shard.dialect is not None and not keeps_text(settings.types):
+        scanners.append(TypesScanner(shard, [*settings.types], settings.dialect))
+    for feature in features:
+        scanner = feature.scanner(shard)
+        if scanner is not None:
+            scanners.append(scanner)
+    return scanners
+
+
+def _scanned(
+    settings: SplitSettings,
+    features: Sequence[Feature],
+    shard: Shard,
+    number: int,
+    files: TaskFiles,
+) -> dict[str, Any]:
+    """Scan a shard, or a group of shards, of which errors and advice name the one that they are
+    about.
+    """
+
+    def scan(shard: Shard, files: TaskFiles) -> dict[str, Any]:
+        return scan_shard(files, settings, shard, number, _scanners(settings, features, shard))
+
+    def scan_alone(shard: Shard) -> dict[str, Any]:
+        nothing_kept = TaskFiles(files.run, durable=False)
+        try:
+            return scan(shard, nothing_kept)
+        finally:
+            nothing_kept.discard()
+
+    def same_form(parts: Sequence[Shard], results: Sequence[dict[str, Any]]) -> None:
+        if isinstance(settings, TemporalSplit):
+            forms = [
+                (part.path, result["forms"]) for part, result in zip(parts, results, strict=True)
+            ]
+            one_form(forms, settings.time_format, settings.time_name)
+
+    if not shard.parts:
+        return scan(shard, files)
+    try:
+        result = scan(shard, files)
+    except HeadraceError as error:
+        raise at_fault(shard, error, scan_alone, same_form) from error
+    if result["first_unreadable"] is not None:
+        alone = (scan_alone(part_of(shard, part)) for part in shard.parts)
+        found = (each["first_unreadable"] for each in alone)
+        result["first_unreadable"] = next(filter(None, found), result["first_unreadable"])
+    return result
 
 
 def _plan(output: Output, scans: Scans, features: Sequence[Feature]) -> SplitPlan:
@@ -289,10 +343,12 @@ def _finish(
         splits=totals,
         dropped=counts.dropped,
         source={
-            "files": len(source.shards),
+            "files": source.files,
             "bytes": sum(shard.size for shard in source.shards),
             "rows": sum(part.rows_in for part in parts),
-            "empty_shards": [part.subject for part in parts if not part.rows_in],
+            "empty_shards": [
+                name for receipt in scans.receipts for name in receipt.extra["without_rows"]
+            ],
         },
         directories=directories,
         metadata={**_metadata(plan, scans, parts, splits), **feature_metadata},
@@ -347,7 +403,8 @@ def _written_shards(
             for split in splits:
                 for record in records_of(part, split):
                     blocks = part.extra["blocks"][split]
-                    shards.append(ShardRecord(split, record, blocks, word, shard.name))
+                    name = "" if shard.parts else shard.name  # rows of several
+                    shards.append(ShardRecord(split, record, blocks, word, name))
         return shards
     word = word_of_output(plan.output, source.first)
     tasks = []
@@ -381,8 +438,10 @@ def _survey(
         signature = read_signature(settings.signature)
     declared = column_types(settings.types)
     types = partition_types((name for _, name in files), declared)
-    look = partial(survey, signature=signature, partitions=types, dialect=settings.dialect)
-    shards = context.map([partial(look, path, name) for path, name in files])
+    look = partial(survey_all, signature=signature, partitions=types, dialect=settings.dialect)
+    starts = range(0, len(files), _FILES_A_TASK)
+    found = context.map([partial(look, files[start : start + _FILES_A_TASK]) for start in starts])
+    shards = [shard for some in found for shard in some]
     if settings.columns is not None:
         shards = _choose_columns(settings, settings.columns, shards)
     joined = join_shards(shards, settings.schema_drift)
@@ -418,9 +477,12 @@ def _survey(
                     column=name,
                     remedy="leave it off or rename the column",
                 )
-    return SurveyedSource(
-        joined.shards, number_shards([name for _, name in files], settings.shard_numbers), schema
-    )
+    numbers = number_shards([name for _, name in files], settings.shard_numbers)
+    shards = list(joined.shards)
+    if settings.lineage == "off":  # else each row says which shard it is from
+        shards = grouped(shards)
+    firsts = accumulate((len(shard.paths) for shard in shards[:-1]), initial=0)
+    return SurveyedSource(shards, [numbers[first] for first in firsts], schema)
 
 
 def _choose_columns(

@@ -39,6 +39,7 @@ from headrace.formats.dates import (
 )
 from headrace.formats.dialect import MEANS_MISSING, TextDialect
 from headrace.formats.evidence import Evidence
+from headrace.formats.grouped import parts_without_rows
 from headrace.formats.shard import Chunk, Shard
 from headrace.formats.source import read_chunks
 from headrace.formats.text_columns import as_text, joined_time, nulled
@@ -161,13 +162,18 @@ def scan_shard(
     Raises `InputError` for rows without time or entity if the settings make that an error.
     """
     scan = _ShardScan(settings, shard, scanners)
+    empty: list[str] = []
     for chunk in read_chunks(shard, scan.columns):
         scan.take(chunk)
+        if shard.parts:
+            empty += parts_without_rows(chunk)
     rows = scan.rows()
+    if not len(rows):
+        empty = [part.name for part in shard.parts] or [shard.name]
     entities = scan.entities()
     files.write_arrow(scan_file(number, "rows"), rows)
     files.write_arrow(scan_file(number, "entities"), entities)
-    result = scan.result()
+    result = {**scan.result(), "without_rows": empty}
     for scanner in scanners:
         scanner.finish(files, number, rows)
         result |= scanner.result()

@@ -20,10 +20,11 @@ import pyarrow as pa
 
 from headrace.arrays import I64, U64, Bools
 from headrace.digest import FileDigest
-from headrace.errors import InputError
+from headrace.errors import HeadraceError, InputError
 from headrace.formats import delimited
 from headrace.formats.column_paths import select_paths
 from headrace.formats.content import tagged
+from headrace.formats.grouped import at_fault
 from headrace.formats.registry import compress_block, index_word
 from headrace.formats.shard import Dialect, Shard, unchanged
 from headrace.formats.source import copied_records, read_block, read_chunks
@@ -206,6 +207,16 @@ class _Pieces:
             names += plan.content.schema.names
         if not names:
             return
+        try:
+            self._check_rows(names)
+        except HeadraceError as error:
+            if not shard.parts:
+                raise
+            raise at_fault(shard, error, self._try) from error
+
+    def _check_rows(self, names: Sequence[str]) -> None:
+        plan = self.plan
+        shard = self.shard
         for chunk in read_chunks(shard, names):
             table = chunk.table(list(dict.fromkeys(names)))
             table = typed(
@@ -218,7 +229,19 @@ class _Pieces:
             self._digest(table)
 
     def _derived(self) -> Iterator[BlockRows]:
-        """Yield the shard's rows as the output's columns."""
+        """Yield the shard's rows as the output's columns; an error of a group names the part."""
+        try:
+            yield from self._tables()
+        except HeadraceError as error:
+            if not self.shard.parts:
+                raise
+            raise at_fault(self.shard, error, self._try) from error
+
+    def _try(self, part: Shard) -> None:
+        for _ in replace(self, shard=part, digests=[])._tables():
+            pass
+
+    def _tables(self) -> Iterator[BlockRows]:
         plan = self.plan
         path = str(self.shard.path)
         for chunk in read_chunks(self.shard):

@@ -85,4 +85,4 @@ def _part(content: Content, shard: Shard) -> DocumentPart:
                 table = table.take(pa.array(selected[first:stop] - chunk.first_row))
             yield from shingles_of_rows(table)
 
-    return DocumentPart(shard.name, shard.size, shingles, [shard.path])
+    return DocumentPart(shard.name, shard.size, shingles, shard.paths)
