@@ -522,14 +522,14 @@ def build(  # noqa: PLR0913, PLR0914 - all that an index is made of
         numbers = list[int]()
         blocks: list[tuple[int, int, int, int]] = []
         numbers_of_files = range(start, min(start + _FILES_A_TASK, len(listing.names)))
-        found = look_at_all(
+        looked = look_at_all(
             [(listing.path(number), listing.names[number]) for number in numbers_of_files],
             [listing.stats[number][0] for number in numbers_of_files],
             partitions,
             dialect=dialect,
             evidence=None if keeps_text else evidence,
         )
-        for number, (shard, spans) in zip(numbers_of_files, found, strict=True):
+        for number, (shard, spans) in zip(numbers_of_files, looked, strict=True):
             stat = listing.stats[number]
             shard = replace(shard, size=stat[0], mtime_ns=stat[1])
             words.append(shard.word)

@@ -83,15 +83,15 @@ class SmallShards:
         group = int(self._group_of[number])
         key = (group, None if columns is None else tuple(columns))
         with self._lock:
-            held = self._held.setdefault(key, _Held())
+            loaded = self._held.setdefault(key, _Held())
         start, stop = self._bounds[group]
-        with held.lock:
-            if number not in held.left:
-                held.table = self._together(range(start, stop), content_of, parse)
-                held.left = set(range(start, stop))
-            table = held.table
-            held.left.discard(number)
-            if not held.left:
+        with loaded.lock:
+            if number not in loaded.left:
+                loaded.table = self._together(range(start, stop), content_of, parse)
+                loaded.left = set(range(start, stop))
+            table = loaded.table
+            loaded.left.discard(number)
+            if not loaded.left:
                 with self._lock:
                     self._held.pop(key, None)
         if table is None:
@@ -142,11 +142,13 @@ def _groups(index: SplitIndex) -> tuple[I64, list[tuple[int, int]]]:
         kind_of_shard = np.where(
             kind_of_shard < 0, -1, kind_of_shard * len(index.layouts) + index.layout_of_shard
         )
-    kind = np.where(small, kind_of_shard[index.shard_of_block], -1)
-    borders = np.flatnonzero(np.diff(kind)) + 1
+    layout_of_block = np.where(small, kind_of_shard[index.shard_of_block], -1)
+    boundaries = np.flatnonzero(np.diff(layout_of_block)) + 1
     bounds: list[tuple[int, int]] = []
-    for start, stop in zip([0, *borders.tolist()], [*borders.tolist(), len(kind)], strict=True):
-        if start == stop or kind[start] < 0:
+    for start, stop in zip(
+        [0, *boundaries.tolist()], [*boundaries.tolist(), len(layout_of_block)], strict=True
+    ):
+        if start == stop or layout_of_block[start] < 0:
             continue
         for first in range(start, stop, _GROUP_BLOCKS):
             last = min(first + _GROUP_BLOCKS, stop)

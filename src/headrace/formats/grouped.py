@@ -214,8 +214,8 @@ def joined_chunk(group: Shard) -> JoinedChunk | None:
         ends = records.record_ends(records.as_bytes(data), np.empty(0, np.int64))
     if chunk.sizes() is None:  # blank lines, and other things that one of the parts has
         return None
-    borders = np.cumsum([len(body) for body in bodies])
-    rows = np.diff(np.searchsorted(ends, borders, side="right"), prepend=0)
+    boundaries = np.cumsum([len(body) for body in bodies])
+    rows = np.diff(np.searchsorted(ends, boundaries, side="right"), prepend=0)
     empty = [group.parts[index].name for index in np.flatnonzero(rows == 0).tolist()]
     return JoinedChunk([chunk], 0, empty)
 
@@ -266,15 +266,15 @@ def at_fault(
     attempt: does the same with any shard. compare: raises for parts whose results do not fit. If
     neither fails, the fault is in the last part of the shortest beginning of the group that does.
     """
-    whole = [part_of(group, part) for part in group.parts]
+    parts = [part_of(group, part) for part in group.parts]
     try:
-        compare(whole, [attempt(part) for part in whole])
+        compare(parts, [attempt(part) for part in parts])
     except HeadraceError as alone:
         return alone
 
     def fails(count: int) -> bool:
         try:
-            attempt(_group(whole[:count]))
+            attempt(_group(parts[:count]))
         except HeadraceError:
             return True
         return False

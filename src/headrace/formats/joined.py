@@ -3,7 +3,7 @@
 Opening a file of a few rows and parsing it take a hundred times as long as its share of a larger
 text. So small files that are alike – plain CSV with the same header byte for byte, or flat JSON
 lines – are joined record by record, checked and counted by one pass, and told apart again by the
-borders of their bytes. What is found of each is what a look at it alone finds. A file about which
+ends of their bytes. What is found of each is what a look at it alone finds. A file about which
 there is any doubt is left out, and looked at alone, so that errors name it.
 """
 
@@ -82,7 +82,7 @@ def look_at_small(
             continue
         if file_type.format.separator is not None or file_type.format.name == "jsonl":
             of_type.setdefault(file_type, []).append(number)
-    found: dict[int, Looked] = {}
+    looked: dict[int, Looked] = {}
     for file_type, numbers in of_type.items():
         delimits = file_type.format.separator is not None
         if len(numbers) < 2 or (delimits and not joins(dialect)):
@@ -90,10 +90,10 @@ def look_at_small(
         with suppress(HeadraceError, *raw_errors()):
             contents = list(_read([(number, *files[number]) for number in numbers], file_type))
             if delimits:
-                found |= _look_at_delimited(contents, file_type, dialect, evidence)
+                looked |= _look_at_delimited(contents, file_type, dialect, evidence)
             else:
-                found |= _look_at_lines(contents, file_type)
-    return found
+                looked |= _look_at_lines(contents, file_type)
+    return looked
 
 
 def joins(dialect: TextDialect) -> bool:
@@ -150,7 +150,7 @@ def _look_at_delimited(
     chunk = delimited.chunk_of(first, marked, 0, None)
     if evidence is not None:
         evidence.add(chunk.table(evidence.undecided(first.schema.names)))
-    found = {}
+    looked = {}
     for content, rows in zip(alike, _rows_of(bodies, chunk.ends), strict=True):
         shard = replace(
             first,
@@ -162,8 +162,8 @@ def _look_at_delimited(
         spans = []
         if rows:
             spans.append(Span(0, rows, len(header), len(content.data) - len(header)))
-        found[content.number] = Looked(shard, spans)
-    return found
+        looked[content.number] = Looked(shard, spans)
+    return looked
 
 
 def _has_blank_line(body: bytes) -> bool:
@@ -172,8 +172,8 @@ def _has_blank_line(body: bytes) -> bool:
 
 def _rows_of(bodies: Sequence[bytes], ends: I64) -> list[int]:
     """Count the records of each file. ends: of all records, joined."""
-    borders = np.cumsum([len(body) for body in bodies])
-    rows: list[int] = np.diff(np.searchsorted(ends, borders, side="right"), prepend=0).tolist()
+    boundaries = np.cumsum([len(body) for body in bodies])
+    rows: list[int] = np.diff(np.searchsorted(ends, boundaries, side="right"), prepend=0).tolist()
     return rows
 
 
@@ -194,14 +194,14 @@ def _look_at_lines(contents: Sequence[_Content], file_type: FileType) -> dict[in
         return {}
     types = dict(zip(schema.names, schema.types, strict=True))
     shapes: dict[tuple[object, ...], pa.Schema] = {}
-    found = {}
+    looked = {}
     for content, body in zip(alike, bodies, strict=True):
         seen = _seen_in(body, types)
         if seen is None:
             continue
-        own, nulls = seen
+        file_types, nulls = seen
         # one object for all files with the same columns
-        own_schema = shapes.setdefault((*own.items(),), pa.schema([*own.items()]))
+        own_schema = shapes.setdefault((*file_types.items(),), pa.schema([*file_types.items()]))
         shard = Shard(
             path=content.path,
             name=content.name,
@@ -212,8 +212,8 @@ def _look_at_lines(contents: Sequence[_Content], file_type: FileType) -> dict[in
             null_columns=nulls,
         )
         span = Span(0, body.count(b"\n"), 0, len(content.data))
-        found[content.number] = Looked(shard, [span])
-    return found
+        looked[content.number] = Looked(shard, [span])
+    return looked
 
 
 def _seen_in(
@@ -226,27 +226,27 @@ def _seen_in(
     rows = body.splitlines()
     if len(rows) > _MOST_ROWS or len(rows) != body.count(b"\n"):
         return None
-    kinds: dict[str, list[type]] = {}
+    python_types: dict[str, list[type]] = {}
     for row in rows:
         pairs = json.loads(row, object_pairs_hook=list)
         if len(dict(pairs)) < len(pairs):
             return None
         for key, value in pairs:
-            kinds.setdefault(key, []).append(type(value))
+            python_types.setdefault(key, []).append(type(value))
             if type(value) is int and abs(value) > EXACT:
                 return None
-    own = {key: _type_of(set(seen), types[key]) for key, seen in kinds.items()}
-    if not own or None in own.values():
+    file_types = {key: _type_of(set(seen), types[key]) for key, seen in python_types.items()}
+    if not file_types or None in file_types.values():
         return None
-    nulls = [key for key, seen in kinds.items() if len(seen) < len(rows) or NoneType in seen]
-    return {key: type_ for key, type_ in own.items() if type_ is not None}, frozenset(nulls)
+    nulls = [key for key, seen in python_types.items() if len(seen) < len(rows) or NoneType in seen]
+    return {key: type_ for key, type_ in file_types.items() if type_ is not None}, frozenset(nulls)
 
 
-def _type_of(kinds: set[type], known: pa.DataType) -> pa.DataType | None:
+def _type_of(python_types: set[type], known: pa.DataType) -> pa.DataType | None:
     """Return the type of a key in one file; None if in doubt. known: its type in many."""
-    kinds = kinds - {NoneType}
-    if not kinds:
+    python_types = python_types - {NoneType}
+    if not python_types:
         return pa.null()
-    if kinds == {int} and known in (pa.int64(), pa.float64()):
+    if python_types == {int} and known in (pa.int64(), pa.float64()):
         return pa.int64()
-    return known if kinds <= _KINDS.get(known, set()) else None
+    return known if python_types <= _KINDS.get(known, set()) else None

@@ -205,25 +205,25 @@ def _read_group(group: Shard, columns: Sequence[str] | None) -> Iterator[GroupCh
         unchanged(group)
         yield joined
         return
-    held: GroupChunk | None = None
-    found = GroupChunk([], 0, [])
+    complete: GroupChunk | None = None
+    current = GroupChunk([], 0, [])
     for part in group.parts:
         rows = 0
         for chunk in read_chunks(part, columns):
-            found.chunks.append(chunk)
+            current.chunks.append(chunk)
             rows += chunk.rows
-            if found.rows >= parquet.CHUNK_ROWS:
-                if held is not None:
-                    yield held
-                held, found = found, GroupChunk([], found.first_row + found.rows, [])
+            if current.rows >= parquet.CHUNK_ROWS:
+                if complete is not None:
+                    yield complete
+                complete, current = current, GroupChunk([], current.first_row + current.rows, [])
         if not rows:
-            found.without_rows.append(part.name)
-    if held is not None:
-        if not found.chunks:
-            held.without_rows += found.without_rows
-        yield held
-    if found.chunks:
-        yield found
+            current.without_rows.append(part.name)
+    if complete is not None:
+        if not current.chunks:
+            complete.without_rows += current.without_rows
+        yield complete
+    if current.chunks:
+        yield current
 
 
 def _read_widened(

@@ -622,10 +622,10 @@ def plan_pieces(index: SplitIndex, directory: str, shard_bytes: int | None) -> l
     if not len(index.rows):
         return []
     if shard_bytes is None:
-        begins = np.diff(index.shard_of_block, prepend=-1) != 0
+        starts_shard = np.diff(index.shard_of_block, prepend=-1) != 0
         if not are_bins(index.schema.names):
-            begins &= _begins_group(index)[index.shard_of_block]
-        first_blocks = np.flatnonzero(begins).tolist()
+            starts_shard &= _begins_group(index)[index.shard_of_block]
+        first_blocks = np.flatnonzero(starts_shard).tolist()
         names = _kept_names(index, directory)
         targets = [names[int(index.shard_of_block[begin])] for begin in first_blocks]
     else:
@@ -660,9 +660,9 @@ def _begins_group(index: SplitIndex) -> Bools:
     """Mask the shards that begin an output shard."""
     sizes = np.bincount(index.shard_of_block, index.length, len(index.shards))
     firsts = first_of_groups(index.shards, sizes.astype(np.int64).tolist())
-    begins = np.zeros(len(index.shards), np.bool_)
-    begins[firsts] = True
-    return begins
+    starts_shard = np.zeros(len(index.shards), np.bool_)
+    starts_shard[firsts] = True
+    return starts_shard
 
 
 def _kept_names(index: SplitIndex, directory: str) -> list[str]:

@@ -193,8 +193,8 @@ def _scanned(
         raise at_fault(shard, error, scan_alone, same_form) from error
     if result["first_unreadable"] is not None:
         alone = (scan_alone(part_of(shard, part)) for part in shard.parts)
-        found = (each["first_unreadable"] for each in alone)
-        result["first_unreadable"] = next(filter(None, found), result["first_unreadable"])
+        unreadable = (part_result["first_unreadable"] for part_result in alone)
+        result["first_unreadable"] = next(filter(None, unreadable), result["first_unreadable"])
     return result
 
 
@@ -440,8 +440,10 @@ def _survey(
     types = partition_types((name for _, name in files), declared)
     look = partial(survey_all, signature=signature, partitions=types, dialect=settings.dialect)
     starts = range(0, len(files), _FILES_A_TASK)
-    found = context.map([partial(look, files[start : start + _FILES_A_TASK]) for start in starts])
-    shards = [shard for some in found for shard in some]
+    surveyed = context.map(
+        [partial(look, files[start : start + _FILES_A_TASK]) for start in starts]
+    )
+    shards = [shard for part in surveyed for shard in part]
     if settings.columns is not None:
         shards = _choose_columns(settings, settings.columns, shards)
     joined = join_shards(shards, settings.schema_drift)
