@@ -35,7 +35,7 @@ def row_of(number):
 def write_shard(path, rows):
     names = list(row_of(0))
     if path.suffix == ".parquet":
-        pq.write_table(pa.Table.from_pylist(rows, pa.table([row_of(0)]).schema), path)
+        pq.write_table(pa.Table.from_pylist(rows), path)
         return
     if path.suffix == ".jsonl":
         path.write_text("\n".join(map(json.dumps, rows)) + "\n")
