@@ -228,6 +228,82 @@ def test_an_assignment_of_other_groups_is_refused(
         prepared(drawn(source=lake, by="who", assignment_from=tmp_path / "nowhere"), out)
 
 
+WIDER: dict[str, tuple[pa.DataType, pa.DataType]] = {
+    "fractions": (pa.int64(), pa.float64()),
+    "units": (pa.timestamp("ms"), pa.timestamp("us")),
+    "decimals": (pa.decimal128(20, 0), pa.decimal128(22, 2)),
+    "structs": (pa.struct([("a", pa.int64())]), pa.struct([("a", pa.int64()), ("b", pa.int64())])),
+}
+
+
+def write_values(path: Path, type_: pa.DataType, first: int) -> None:
+    numbers = pa.array(range(first, first + 100), pa.int64())
+    if pa.types.is_struct(type_):
+        fields = [numbers] * type_.num_fields
+        values = pa.StructArray.from_arrays(
+            fields, names=[type_.field(i).name for i in range(len(fields))]
+        )
+    else:
+        values = numbers.cast(type_)
+    day = pa.array(["2024-01-01", "2024-05-01"] * 50)
+    path.parent.mkdir(exist_ok=True)
+    pq.write_table(pa.table({"who": values, "day": day, "n": numbers}), path)
+
+
+@pytest.mark.parametrize("kind", WIDER)
+@pytest.mark.parametrize(
+    "config", [{}, {"by": "who"}, {"by": "content", "content": "who"}], ids=str
+)
+def test_groups_of_another_type_are_refused(
+    kind: str, config: dict[str, Any], tmp_path: Path
+) -> None:
+    """They have other hashes, so none would be found again."""
+    if kind == "structs" and config.get("by") == "who":
+        return  # no entity
+    lake, out = tmp_path / "lake", tmp_path / "out"
+    one, other = WIDER[kind]
+    write_values(lake / "part-0.parquet", one, 0)
+    prepared(drawn(source=lake, schema_drift="widen", **config), out)
+    write_values(lake / "part-1.parquet", other, 1000)
+    asked = drawn(source=lake, schema_drift="widen", assignment_from=out, **config)
+    with raised(InputError, column="who"):
+        prepared(asked, out)
+
+
+def test_entities_of_another_type_are_refused_in_time_too(tmp_path: Path) -> None:
+    lake, out = tmp_path / "lake", tmp_path / "out"
+    write_values(lake / "part-0.parquet", pa.timestamp("ms"), 0)
+    prepared(temporal(source=lake, schema_drift="widen"), out)
+    write_values(lake / "part-1.parquet", pa.timestamp("us"), 1000)
+    with raised(InputError, column="who"):
+        prepared(temporal(source=lake, schema_drift="widen", assignment_from=out), out)
+
+
+def test_other_declared_types_of_rows_are_refused(tmp_path: Path) -> None:
+    lake, out = tmp_path / "lake", tmp_path / "out"
+    add(lake, 0)
+    prepared(drawn(source=lake), out)
+    with raised(InputError, column="value"):
+        prepared(drawn(source=lake, assignment_from=out, types={"value": "float64"}), out)
+
+
+@pytest.mark.parametrize("config", [{}, {"by": "who"}], ids=str)
+def test_wider_whole_numbers_stay_where_they_are(config: dict[str, Any], tmp_path: Path) -> None:
+    lake, out = tmp_path / "lake", tmp_path / "out"
+    write_values(lake / "part-0.parquet", pa.int32(), 0)
+    before = prepared(drawn(source=lake, schema_drift="widen", **config), out)
+    write_values(lake / "part-1.parquet", pa.int64(), 1000)
+    after = prepared(drawn(source=lake, schema_drift="widen", assignment_from=out, **config), out)
+    for split in before.manifest.splits:
+        paths = (shards(run.run, split) for run in (before, after))
+        then, now = ({n for path in part for n in read_numbers(path)} for part in paths)
+        assert then == {number for number in now if number < 1000}
+
+
+def read_numbers(path: Path) -> list[int]:
+    return pq.read_table(path)["n"].to_pylist()
+
+
 def test_verify_says_when_the_earlier_run_is_gone(tmp_path: Path) -> None:
     lake, out = tmp_path / "lake", tmp_path / "out"
     add(lake, 0)

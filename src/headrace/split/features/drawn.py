@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.arrays import I64, U64
-from headrace.errors import InputError, setting
+from headrace.errors import InputError, setting, setting_name
 from headrace.formats.column_paths import with_paths
 from headrace.formats.dates import Dates
 from headrace.formats.shard import Chunk, Shard
@@ -20,7 +20,7 @@ from headrace.run.events import Note
 from headrace.split.allocate import Allocation, EntitySet, Hashes, hash_null_entity
 from headrace.split.content import Content
 from headrace.split.drawing import Assigned
-from headrace.split.earlier import UNKNOWN, Groups
+from headrace.split.earlier import UNKNOWN, EarlierRun, Groups
 from headrace.split.features import Counts, Feature, Scans
 from headrace.split.features.folds import StrataScanner, rows_of_entities
 from headrace.split.random_split import RandomSplit
@@ -168,6 +168,59 @@ def content_drawn(output: Output) -> Content | None:
         dialect=settings.dialect,
         by="values",
     )
+
+
+def group_types(output: Output) -> dict[str, str]:
+    """Return the types, by column, of the values that groups are known by.
+
+    Whole numbers of any width, texts, and whole numbers as texts are alike: "text" where an entity
+    is its text, else "integer". Values of other types have other hashes, so that a group of another
+    type is another group.
+    """
+    content = None
+    if isinstance(output.settings, RandomSplit):
+        content = content_drawn(output)
+    if content is not None:
+        fields = {field.name: content.types.get(field.name, field.type) for field in content.schema}
+        return {name: _word_of(type_, "integer") for name, type_ in fields.items()}
+    entity = output.settings.entity_column
+    if entity is None:
+        return {}
+    (field,) = with_paths(output.source, [entity])
+    return {entity: _word_of(field.type, "text")}
+
+
+def refuse_other_types(output: Output, earlier: EarlierRun) -> None:
+    """Raise `InputError` if groups have hashes of other types than in the earlier run, which would
+    find none of them again.
+    """
+    before = earlier.run.manifest.metadata.get("group_types", {})
+    for name, type_ in group_types(output).items():
+        if before.get(name) != type_:
+            raise InputError(
+                f"it is {type_}, and {before.get(name)} in the earlier run, so its values cannot be"
+                " found again there, and rows in test could come to be in train",
+                path=earlier.run.root,
+                column=name,
+                remedy=(
+                    f"give the column the type that it had, with {setting('types')} or in the"
+                    f" source, or leave {setting_name('assignment_from')} out"
+                ),
+            )
+
+
+def _word_of(type_: pa.DataType, integer: str) -> str:
+    if isinstance(type_, pa.DictionaryType):
+        type_ = type_.value_type
+    if pa.types.is_integer(type_):
+        return integer
+    if (
+        pa.types.is_string(type_)
+        or pa.types.is_large_string(type_)
+        or pa.types.is_string_view(type_)
+    ):
+        return "text"
+    return str(type_)
 
 
 def draws_compare(output: Output) -> bool:
