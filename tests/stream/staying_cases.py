@@ -128,9 +128,11 @@ import headrace
 if __name__ == "__main__":
     shards, how = Path(sys.argv[1]), sys.argv[2]
     if how == "stream":
-        batches = stream_of(shards, 2)
+        batches = stream_of(shards, 2, stall_seconds=None)
     else:
-        dataset = headrace.open(shards, cache_dir=shards.parent / "cache").torch_dataset(batch_size=5, num_workers=2)
+        dataset = headrace.open(shards, cache_dir=shards.parent / "cache").torch_dataset(
+            batch_size=5, num_workers=2, stall_seconds=None
+        )
         batches = (
             dataset.data_loader(method="fork")
             if how == "data_loader"

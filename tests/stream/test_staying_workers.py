@@ -305,7 +305,7 @@ def test_a_fork_does_not_end_workers_of_its_parent(shards):
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["stream", "data_loader", "own"])
 def test_an_interpreter_that_leaves_a_loop_ends_silently(shards, how):
-    for _ in range(3):
+    for _ in range(2):
         done = run_script(staying_cases.LEFT, str(shards), how)
         assert (0, "end\n", "") == (done.returncode, done.stdout, done.stderr)
 

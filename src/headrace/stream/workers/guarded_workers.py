@@ -92,6 +92,9 @@ class GuardedWorkers(_MultiProcessingDataLoaderIter):
     Raises `ImportError` if the iterator of this torch has another form.
     """
 
+    # still found when the interpreter has emptied this module
+    _is_finalizing = staticmethod(sys.is_finalizing)
+
     def __init__(self, loader: Any) -> None:
         self.abandoned = False  # because another rank has gone
         self._let_go: set[int] = set()  # workers that may end
@@ -169,12 +172,15 @@ class GuardedWorkers(_MultiProcessingDataLoaderIter):
             super()._try_put_index()
 
     def _shutdown_workers(self) -> None:
+        # multiprocessing has ended the processes, and modules are torn down
+        if self._is_finalizing():
+            return
         if not self._lost and not is_leaving():
             super()._shutdown_workers()
         elif not self._shutdown:
             self._abandon()
         guard = self._guard
-        if guard is None or not self._shutdown or sys.is_finalizing():
+        if guard is None or not self._shutdown:
             return
         # the garbage collector may run this in the guard
         if guard is not threading.current_thread():
