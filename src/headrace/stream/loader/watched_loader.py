@@ -83,9 +83,10 @@ class WatchedLoader(DataLoader[Batch]):
         self, batches: Iterator[Batch], begun: list[GuardedWorkers]
     ) -> Generator[Batch, None, None]:
         """Yield the batches, and end the workers at once if the ranks do not start the pass."""
+        stream_error = StreamError  # globals are gone when an interpreter ends with a loop open
         try:
             yield from batches
-        except StreamError:
+        except stream_error:
             if begun and hasattr(begun[0], "abandon"):
                 begun.pop().abandon()
                 self._iterator = None
