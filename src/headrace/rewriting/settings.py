@@ -52,7 +52,7 @@ class Rewrite(RecipeSettings):
         ge=1,
         description=(
             "Cut into shards of about this many source bytes. By default, shards and their names"
-            " stay; of more than 256, small neighbours are joined."
+            " stay; of more than 1,000, small neighbours are joined."
         ),
     )
     columns: Names | None = Field(None, description="Columns to keep, in this order. Default: all.")
