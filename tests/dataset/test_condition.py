@@ -214,3 +214,24 @@ def test_an_expression_that_fails_on_a_value_says_so():
     condition = condition_of(pc.field("x") == 1.5, pa.schema([("x", pa.int64())]))
     with raised(InputError, setting="filter", remedy="compare exactly"):
         condition.matching(pa.table({"x": [2**53 + 1]}))
+
+
+@pytest.mark.parametrize("unit", ["s", "us", "ns"])
+@pytest.mark.parametrize("comparison", ["==", "<", ">=", "in"])
+def test_a_moment_is_compared_whatever_zone_it_is_written_in(unit, comparison):
+    utc = dt.UTC
+    moments = [dt.datetime(2024, 1, 1, hour, tzinfo=utc) for hour in range(4)]
+    table = pa.table({"t": pa.array(moments, pa.timestamp(unit, "Asia/Tokyo"))})
+    asked = dt.datetime(2024, 1, 1, 3, tzinfo=dt.timezone(dt.timedelta(hours=1)))
+    value = [asked] if comparison == "in" else asked
+    found = condition_of([("t", comparison, value)], table.schema).matching(table)["t"]
+    compare = operator.eq if comparison == "in" else COMPARE[comparison]
+    assert [moment for moment in moments if compare(moment, asked)] == found.to_pylist()
+
+
+@pytest.mark.parametrize("zones", [("UTC", None), (None, dt.UTC)])
+def test_a_time_with_a_zone_is_not_compared_with_one_without(zones):
+    column, literal = zones
+    schema = pa.schema([("t", pa.timestamp("us", column))])
+    with raised(SettingsError, setting="filter", column="t"):
+        condition_of([("t", ">", dt.datetime(2024, 1, 1, tzinfo=literal))], schema)

@@ -344,6 +344,7 @@ def test_a_ragged_row_is_told_with_its_line(text: str, line: int, tmp_path: Path
         ({"encoding": "hex"}, "encoding", None),
         ({"decimal": ",", "thousands": ","}, "thousands", None),
         ({"time_format": "dmy"}, "time_format", None),
+        ({"time_format": "%Y-%m-%d %H:%M %Z"}, "time_format", None),
         ({"quotes": "none"}, None, None),
     ],
 )  # fmt: skip

@@ -4,11 +4,14 @@ import datetime
 import decimal
 import math
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import headrace
 from headrace.errors import InputError
 from headrace.stream.read.batch import make_batches, python_rows
 from raised import raised
@@ -97,3 +100,13 @@ def test_tensors_come_with_no_other_moments_inside_structs(batch_format, value, 
 
     with raised(InputError, column="when", remedy='batch_format="arrow"'):
         list(make_batches(columns, 2, batch_format))
+
+
+@pytest.mark.parametrize("batch_format", ["torch", "numpy", "rows"])
+def test_text_that_is_not_utf_8_names_its_column(batch_format, tmp_path):
+    offsets = pa.py_buffer(np.array([0, 1, 2], np.int32))
+    text = pa.StringArray.from_buffers(2, offsets, pa.py_buffer(b"a\xff"))
+    pq.write_table(pa.table({"name": text}), tmp_path / "a.parquet")
+    stream = headrace.open(tmp_path).stream(batch_size=2, batch_format=batch_format)
+    with raised(InputError, column="name"):
+        list(stream)

@@ -242,12 +242,28 @@ def _clause(term: Term, schema: pa.Schema) -> Clause:
             column=name,
             remedy=f"use one of {shorten_list(schema.names)}",
         )
-    values = value if comparison in _MANY else (value,)
+    values = tuple(_moment(path, item) for item in (value if comparison in _MANY else (value,)))
     known = [number_of(item) for item in values]
     restated = None
     if is_numeric(path.type) and all(number is not None for number in known):
         restated = exact(path.type, comparison, [number for number in known if number is not None])
     return Clause(path, comparison, values, restated)
+
+
+def _moment(path: ColumnPath, value: Any) -> Any:
+    """Return a moment in the zone of the column; other values as they are."""
+    if not pa.types.is_timestamp(path.type) or not isinstance(value, dt.datetime):
+        return value
+    zone = path.type.tz
+    if (zone is None) == (value.tzinfo is None):
+        return value if zone is None else pa.scalar(value, pa.timestamp("us", zone))
+    if zone is None:
+        problem = "the column holds times without a zone, and this one has one"
+        remedy = "give a datetime without tzinfo, as the column has them"
+    else:
+        problem = f"the column holds moments of {zone}, and this time has no zone"
+        remedy = "give a datetime with tzinfo, such as datetime(2024, 1, 1, tzinfo=timezone.utc)"
+    raise SettingsError(problem, setting="filter", column=path.name, value=value, remedy=remedy)
 
 
 def _expression(clause: Clause, schema: pa.Schema) -> pc.Expression:

@@ -316,6 +316,11 @@ def date_word(word: str, name: str, *others: str) -> str:
         raise ValueError(
             f"{setting_name(name)} is {word!r}, and %{unknown[0]} is not a directive; correct it"
         )
+    if "Z" in directives:
+        raise ValueError(
+            f"{setting_name(name)} is {word!r}, and the name of a zone (%Z) says no certain offset;"
+            " read offsets with %z, or cut the names off"
+        )
     dated = directives & set("sDFcvx+") or (
         directives & set("YyG") and directives & set("mbBhjUWV")
     )

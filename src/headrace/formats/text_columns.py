@@ -18,6 +18,7 @@ from headrace.formats.dates import typed_times
 from headrace.formats.dialect import TextDialect, null_setting
 from headrace.formats.types import first_refused, is_text
 
+_ISO_WITH_OFFSET = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d.*(Z|[+-]\d\d:?\d\d)")
 _SCALAR_TYPES = (
     pa.types.is_integer,
     pa.types.is_floating,
@@ -241,7 +242,8 @@ def _converted(
         row, _ = first_unreadable(plain, type_)
         value = str(column[row].as_py())
         if temporal:
-            form = setting("dialect", {"time_format": "%d/%m/%Y"})
+            word = "iso" if _ISO_WITH_OFFSET.fullmatch(value) else "%d/%m/%Y"
+            form = setting("dialect", {"time_format": word})
             remedy = f"{_correct(value)}, or give its form, such as {form}, or declare another type"
         else:
             remedy = f"{number_remedy(value, dialect)}, or declare another type"

@@ -166,8 +166,7 @@ def _objects(name: str, column: pa.Array) -> npt.NDArray[np.object_]:
     dtype = column.type
     # many times faster than to_pylist
     if pa.types.is_string(dtype) or pa.types.is_large_string(dtype):
-        texts: npt.NDArray[np.object_] = column.to_numpy(zero_copy_only=False)
-        return texts
+        return _texts(name, column)
     return np.fromiter(_python_values(name, column), object, len(column))
 
 
@@ -184,11 +183,31 @@ def python_rows(table: pa.Table) -> list[dict[str, Any]]:
         number = (
             pa.types.is_integer(dtype) or pa.types.is_floating(dtype) or pa.types.is_boolean(dtype)
         )
-        if text or (number and not column.null_count):  # many times faster than to_pylist
+        if text:
+            columns.append(_texts(name, column).tolist())
+            continue
+        if number and not column.null_count:  # many times faster than to_pylist
             columns.append(column.to_numpy().tolist())
             continue
         columns.append(_python_values(name, column))
     return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+
+
+def _texts(name: str, column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.object_]:
+    """Return the values as str. Raises `InputError` for bytes that are no text."""
+    try:
+        chunked = column if isinstance(column, pa.ChunkedArray) else pa.chunked_array([column])
+        texts: npt.NDArray[np.object_] = chunked.to_numpy()
+    except pa.ArrowException:  # of no narrower type
+        raise InputError(
+            "it holds bytes that are not UTF-8, and so no text",
+            column=name,
+            remedy=(
+                "write the column again as binary or as text in UTF-8, or leave it out with"
+                f" {setting('columns')}"
+            ),
+        ) from None
+    return texts
 
 
 def _python_values(name: str, column: pa.Array | pa.ChunkedArray) -> list[Any]:
