@@ -1,6 +1,6 @@
 """The order of an epoch: the same batches on any ranks and workers, how well they mix, and what is decoded for it.
 
-    python benchmarks/order.py [--parts batches mixing reads resume] [--rows 2000000 10000000]
+    python benchmarks/order.py [--parts batches mixing sizes reads resume] [--rows 2000000 10000000]
 
 No clock: counts only, so any machine gives the same.
 
@@ -8,6 +8,8 @@ batches: Parquet files are streamed by 1 to 16 ranks with 0 to 4 DataLoader work
 workers as processes. The rows of every global step are compared with those of one rank without workers.
 mixing: every batch of an epoch of files that are sorted by label, of headrace's order and of the plans that
 mosaicml-streaming makes with its own functions, beside a true permutation in closed form.
+sizes: classes that a global batch and one rank's batch of sorted rows meet, of small, kept and larger data on 1 to 64
+ranks, beside a permutation and what `headrace plan` says; and chi-squared of global batches.
 reads: blocks that streams of 1 to 64 ranks decode, counted where they are read, and what the plan says of it.
 resume: the same for the rest of an epoch that goes on with other ranks.
 
@@ -22,7 +24,7 @@ import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import Any
@@ -41,8 +43,15 @@ from headrace.dataset.index import SplitIndex
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.passes import RowPasses
 from headrace.stream.loader.stream_loader import StreamLoader
-from headrace.stream.order.advice import measure, natural_rows, permutation_mixing
+from headrace.stream.order.advice import (
+    measure,
+    natural_rows,
+    permutation_mixing,
+    sample_batches,
+    sorted_mixing,
+)
 from headrace.stream.order.plan import Plan
+from headrace.stream.order.remaining import even_parts
 from headrace.stream.ranks.topology import Topology
 
 SEED, EPOCH = 5, 1
@@ -319,6 +328,71 @@ def mixing_tables(asked: argparse.Namespace) -> Iterator[Table]:
         yield Table(f"mixing-{number + 1}", title, heads, lines, missing=missing)
 
 
+# (rows, bytes of a row, blocks): small, kept and larger data
+SIZES = (
+    (4_190_000, 6, 88),
+    (4_200_000, 6, 88),
+    (50_000_000, 6, 300),
+    (4_200_000, 100, 88),
+    (4_200_000, 100, 1500),
+    (10_000_000, 100, 1500),
+    (50_000_000, 100, 1500),
+)
+SIZES_RANKS, STEP_ROWS, CLASSES = (1, 8, 64), 1024, 100
+
+
+def sizes_tables(_asked: argparse.Namespace) -> Iterator[Table]:
+    """A line for each size and number of ranks."""
+    lines: list[tuple[Cell, ...]] = []
+    for rows, row_bytes, blocks in SIZES:
+        index = replace(
+            wide_index(even_parts(rows, blocks).tolist()),
+            schema=pa.schema([("x", pa.binary(row_bytes))]),
+        )
+        for ranks in SIZES_RANKS:
+            plan = planned(index, ranks, STEP_ROWS // ranks, EPOCH)
+            said = sorted_mixing(plan)
+            assert said is not None
+            of_global = class_counts(plan, STEP_ROWS, 1)
+            of_rank = class_counts(plan, STEP_ROWS // ranks, ranks)
+            expected = STEP_ROWS / CLASSES
+            chi_squared = ((of_global - expected) ** 2).sum(axis=1).mean() / expected
+            lines.append(
+                (
+                    f"{rows:,} × {row_bytes} in {blocks:,}",
+                    f"{ranks}",
+                    f"{plan.order.lanes:,}, {plan.order.window_rows:,}",
+                    f"{(of_global > 0).sum(axis=1).mean():.1f}",
+                    f"{chi_squared / (CLASSES - 1):.1f}",
+                    f"{(of_rank > 0).sum(axis=1).mean():.1f}",
+                    f"{said.classes:.1f}",
+                    f"{said.permutation_classes:.1f}",
+                )
+            )
+    heads = (
+        "rows × bytes in blocks",
+        "ranks",
+        "lanes, rows of a window",
+        f"classes met by a global {STEP_ROWS:,}",
+        "chi-squared of it, per degree of freedom",
+        f"classes met by a rank's {STEP_ROWS:,} / ranks",
+        "as planned",
+        "a permutation's",
+    )
+    title = f"Rows sorted by {CLASSES} classes: what global batches and a rank's batches meet"
+    yield Table("sizes", title, heads, lines)
+
+
+def class_counts(plan: Plan, batch_rows: int, ranks: int) -> I64:
+    """The rows of each class in sampled batches of one rank: int64 [batches, classes]."""
+    positions = sample_batches(plan.order, batch_rows=batch_rows, ranks=ranks)
+    natural = natural_rows(plan.index, plan.order, positions.ravel()).reshape(positions.shape)
+    batch = np.arange(len(positions), dtype=np.int64)[:, None]
+    of_class = natural * CLASSES // plan.split_rows + batch * CLASSES
+    counts = np.bincount(of_class.ravel(), minlength=len(positions) * CLASSES)
+    return counts.reshape(-1, CLASSES)
+
+
 # ---- what is decoded ------------------------------------------------------------------------------------------------
 
 READERS = (1, 2, 3, 4, 8, 12, 16, 32, 64)
@@ -459,6 +533,7 @@ def state_at_half(index: SplitIndex, path: Path, world_size: int) -> dict[str, A
 PARTS = {
     "batches": batches_tables,
     "mixing": mixing_tables,
+    "sizes": sizes_tables,
     "reads": reads_tables,
     "resume": resume_tables,
 }

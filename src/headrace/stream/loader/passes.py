@@ -491,10 +491,10 @@ class RowPasses:
         # otherwise every rank needs all blocks: in each round, or in the only one
         cut = Lanes(state.lanes, state.window_rows, state.groups)
         one_round = state.lanes * state.window_rows >= state.rows
-        kept = mixes_everything(cut, state.rows) and is_kept(
+        in_memory = mixes_everything(cut, state.rows) and is_kept(
             int(estimate_block_bytes(self.index).sum()), self.options.memory_bytes
         )
-        return state.shuffle and (one_round or kept)
+        return state.shuffle and (one_round or in_memory)
 
 
 def partition_of(

@@ -19,7 +19,7 @@ permutation they follow from drawing without replacement.
 
 A sample has at most 200,000 positions, in clusters spread evenly over the epoch. A round must be
 permuted as a whole, so the number of clusters keeps the permuted rows below 17 million, or
-two rounds. The cost therefore does not grow with the epoch.
+six rounds. The cost therefore does not grow with the epoch.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from headrace.arrays import I64
 from headrace.dataset.index import SplitIndex
 from headrace.stream.order.epoch import Order, natural_rows
 from headrace.stream.order.joined import PartitionOrder
-from headrace.stream.order.lanes import LANE_FAMILY, Lanes, choose_lanes
+from headrace.stream.order.lanes import LANE_FAMILY, Lanes, choose_lanes, mixes_everything
 from headrace.stream.order.plan import Plan
 
 SAMPLED_ROWS = 200_000
@@ -145,8 +145,8 @@ def sentence_of(
     if remedies:
         remedy = f": {', or '.join(remedies)}"
     return (
-        f"of rows sorted by {_CLASSES} classes, a rank's batch of {rows:,} meets about"
-        f" {classes:.0f} classes, a permutation's {permutation_classes:.0f}{remedy}"
+        f"of rows sorted by {_CLASSES} classes, a rank's batch of {rows:,} meets at"
+        f" least about {classes:.0f} classes, a permutation's {permutation_classes:.0f}{remedy}"
     )
 
 
@@ -160,19 +160,19 @@ def sorted_mixing(plan: Plan) -> SortedMixing | None:
         return None
     rows = min(plan.batch_size, max(1, plan.split_rows // plan.world_size))
     permuted = permutation_mixing(plan.split_rows, rows)[1]
-    found = permuted
+    classes = permuted
     if not plan.keeps_split:
         cut = Lanes(order.lanes, order.window_rows, order.groups)
-        found = min(permuted, _expected_classes(plan, cut, rows))
+        classes = min(permuted, _expected_classes(plan, cut, rows))
     remedies: list[str] = []
-    if found < _NEARLY_ALL * permuted:
+    if classes < _NEARLY_ALL * permuted:
         remedies = [*_settings_that_mix(plan, rows, permuted), _WRITE_SHUFFLED]
     return SortedMixing(
-        rows=rows, classes=found, permutation_classes=permuted, remedies=tuple(remedies)
+        rows=rows, classes=classes, permutation_classes=permuted, remedies=tuple(remedies)
     )
 
 
-def stretches(cut: Lanes, *, rows: int, block_rows: float, ranks: int) -> float:
+def segment_count(cut: Lanes, *, rows: int, block_rows: float, ranks: int) -> float:
     """Return how many stretches of one class each a rank's part of a round is worth, at least 1."""
     blocks = min(cut.window_rows, -(-rows // cut.lanes)) / block_rows
     lanes = cut.lanes / (ranks if cut.groups % ranks == 0 else 1)
@@ -183,13 +183,13 @@ def stretches(cut: Lanes, *, rows: int, block_rows: float, ranks: int) -> float:
 
 def _expected_classes(plan: Plan, cut: Lanes, batch_rows: int) -> float:
     block_rows = plan.index.rows[plan.index.rows > 0]
-    of_rank = stretches(
+    segments = segment_count(
         cut,
         rows=plan.split_rows,
         block_rows=float(np.median(block_rows)),
         ranks=plan.world_size,
     )
-    drawn = of_rank * (1 - (1 - 1 / of_rank) ** batch_rows)
+    drawn = segments * (1 - (1 - 1 / segments) ** batch_rows)
     return float(_CLASSES * (1 - (1 - 1 / _CLASSES) ** drawn))
 
 
@@ -388,8 +388,12 @@ def _clusters(total: int, order: Order, most: int) -> I64:
     clusters = min(_MOST_CLUSTERS, most)
     if order.shuffle:
         permuted = min(order.rows, shape.lanes * shape.window_rows)
-        few = min(_PERMUTED_ROWS // permuted, _GROUP_ROUNDS // shape.groups)
-        clusters = min(clusters, max(2, few))
+        affordable = min(_PERMUTED_ROWS // permuted, _GROUP_ROUNDS // shape.groups)
+        least = 6
+        if mixes_everything(Lanes(shape.lanes, shape.window_rows, shape.groups), shape.rows):
+            least = 2  # every round is as good as another
+        clusters = min(clusters, max(least, affordable))
     run = most // clusters
-    starts = np.arange(clusters, dtype=np.int64) * (total - run) // max(1, clusters - 1)
+    # in the middle of equal parts: the first round is short, and the last one may be
+    starts = (2 * np.arange(clusters, dtype=np.int64) + 1) * (total - run) // (2 * clusters)
     return (starts[:, None] + np.arange(run, dtype=np.int64)).ravel()

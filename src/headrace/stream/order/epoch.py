@@ -302,7 +302,7 @@ class EpochOrder(Order):
         groups = self.groups
         offset, group = np.divmod(positions, groups)
         round_ = self._round_of(offset, self._group_lanes)
-        inside = offset - self._taken(round_) * self._group_lanes
+        inside = offset - self._rows_before_round(round_) * self._group_lanes
         # small keys are sorted faster
         least = int(round_.min()) if len(positions) else 0
         keys, members = grouped((round_ - least) * groups + group)
@@ -317,10 +317,10 @@ class EpochOrder(Order):
         ends = np.array([begin.min(), end.max() - 1])
         rounds = self._round_of(ends, self._group_lanes).tolist()
         for number in range(rounds[0], rounds[1] + 1):
-            taken = self._group_lanes * self._taken(np.array([number, number + 1]))
-            border = int(taken[0])
+            offsets = self._group_lanes * self._rows_before_round(np.array([number, number + 1]))
+            border = int(offsets[0])
             firsts = np.maximum(begin, border)
-            lasts = np.minimum(end, taken[1])
+            lasts = np.minimum(end, offsets[1])
             for turn in by_group:
                 first = int(firsts[turn])
                 last = int(lasts[turn])
@@ -357,14 +357,14 @@ class EpochOrder(Order):
         group = lane % self.groups
         if self.shuffle:
             round_ = self._round_of(offset, 1)
-            inside = offset - self._taken(round_)
+            inside = offset - self._rows_before_round(round_)
             inside += self._rows_before(group, round_, lane // self.groups)
             offset = self._shuffled_offsets(group, round_, inside)
         return which, offset * self.groups + group
 
     def _shuffled_offsets(self, group: I64, round_: I64, inside: I64) -> I64:
         """Return the offsets in their groups of rows that lie at `inside` of unshuffled rounds."""
-        offset = self._taken(round_) * self._group_lanes
+        offset = self._rows_before_round(round_) * self._group_lanes
         keys, members = grouped(round_ * self.groups + group)
         numbers, groups = np.divmod(keys, self.groups)
         counts = self._rows_before(groups, numbers, self.lanes // self.groups)
@@ -387,9 +387,9 @@ class EpochOrder(Order):
         """
         short, longer = divmod(self.rows, self.lanes)
         long_lanes = np.minimum(among, np.maximum(0, -((group - longer) // self.groups)))
-        taken = self._taken(round_)
-        left = short - taken
-        window = self._taken(round_ + 1) - taken
+        before = self._rows_before_round(round_)
+        left = short - before
+        window = self._rows_before_round(round_ + 1) - before
         short_rows, each_long = (np.clip(rows, 0, window) for rows in (left, left + 1))
         return np.asarray(long_lanes * each_long + (among - long_lanes) * short_rows, np.int64)
 
@@ -410,7 +410,7 @@ class EpochOrder(Order):
         lane = (first % self.groups)[:, None] + self.groups * np.arange(per_group, dtype=np.int64)
         rounds = self._round_of(np.stack([first, last]) // self.groups, per_group)
         rounds[1] += 1
-        lane_rows = np.minimum(self._taken(rounds)[:, :, None], self.lane_rows[lane])
+        lane_rows = np.minimum(self._rows_before_round(rounds)[:, :, None], self.lane_rows[lane])
         # a stretch of the line per lane
         starts, ends = ((self.lane_starts[lane] + rows).ravel() for rows in lane_rows)
         not_empty = starts < ends
@@ -431,7 +431,7 @@ class EpochOrder(Order):
         """The number of lanes of a group."""
         return self.lanes // self.groups
 
-    def _taken(self, round_: I64) -> I64:
+    def _rows_before_round(self, round_: I64) -> I64:
         """Return the rows of a lane before each round."""
         before = self.first_window_rows + (round_ - 1) * self.window_rows
         return np.where(round_ > 0, before, 0)
@@ -449,7 +449,7 @@ class EpochOrder(Order):
         first, second, …
         """
         lanes = slice(group, None, self.groups)
-        first_row, last_row = self._taken(np.array([round_, round_ + 1])).tolist()
+        first_row, last_row = self._rows_before_round(np.array([round_, round_ + 1])).tolist()
         window = last_row - first_row
         counts = np.clip(self.lane_rows[lanes] - first_row, 0, window)
         rows = int(counts.sum())

@@ -33,12 +33,12 @@ class LaidPool:
         self._chunk_rows = chunk_rows
         others = np.flatnonzero(index != index[-1])
         self._items = 1 + (int(others[-1]) + 1 if len(others) else 0)  # without the repetitions
-        self._place = np.full(rows, -1, np.int64)  # of each row; -1: another rank delivers it
+        self._target = np.full(rows, -1, np.int64)  # of each row; -1: another rank delivers it
         self._turns: list[I64] = []
         for start in range(0, self._items, chunk_rows):
-            of_piece = index[start : min(start + chunk_rows, self._items)]
-            turn = np.argsort(of_piece)
-            self._place[of_piece[turn]] = np.arange(start, start + len(turn))
+            of_chunk = index[start : min(start + chunk_rows, self._items)]
+            turn = np.argsort(of_chunk)
+            self._target[of_chunk[turn]] = np.arange(start, start + len(turn))
             inverse = np.empty_like(turn)
             inverse[turn] = np.arange(len(turn))
             self._turns.append(inverse)
@@ -58,12 +58,12 @@ class LaidPool:
                 self._others[name][first] = column
                 continue
             rows: Any = column
-            place = self._place[first : first + len(rows)]
-            if place.min(initial=0) < 0:
-                wanted = place >= 0
-                self._arrays[name][place[wanted]] = rows[wanted]
+            target = self._target[first : first + len(rows)]
+            if target.min(initial=0) < 0:
+                required = target >= 0
+                self._arrays[name][target[required]] = rows[required]
             else:
-                self._arrays[name][place] = rows
+                self._arrays[name][target] = rows
 
     def join(self) -> None:
         """Put lists and texts end to end, after the last row was laid."""
