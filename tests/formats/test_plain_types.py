@@ -17,6 +17,8 @@ import pytest
 import headrace
 from headrace.errors import InputError
 from headrace.formats.plain_types import cast_array, converted, plain, settled
+from headrace.packing.chats.reader import read_rows
+from headrace.run.events import silent
 from raised import raised
 
 IDS = [uuid.UUID(int=number * 0x0123_4567_89AB_CDEF_0123) for number in range(4)]
@@ -128,9 +130,68 @@ def test_what_no_plain_type_holds_is_refused_by_name(
     with pa.ipc.new_file(path, table.schema) as writer:
         writer.write_table(table)
 
-    for given, told in ((path, path), (table, "a Table")):
-        with raised(InputError, path=told, column="x", remedy="leave it out of the file"):
-            headrace.open(given, cache_dir=tmp_path / "cache")
+    with raised(InputError, path="a Table", column="x", remedy="columns="):
+        headrace.open(table, cache_dir=tmp_path / "cache")
+    opened = headrace.open(path, cache_dir=tmp_path / "cache")
+    for read in (opened["all"].to_arrow, opened["all"].to_polars, opened.map_dataset):
+        with raised(InputError, column="x", remedy="columns="):
+            read()
+    with raised(InputError, path=tmp_path, column="x", remedy="columns="):
+        opened.stream(batch_size=1)
+    with raised(InputError, column="x", remedy="columns="):
+        opened.filter([("x", "==", 1)])
+    with raised(InputError, path=path, column="x", remedy="columns="):
+        headrace.rewrite(path, tmp_path / "whole")
+    with raised(InputError, path=path, column="x", remedy="columns="):
+        headrace.prepare(headrace.RandomSplit(source=path), tmp_path / "whole", on_event=silent)
+
+
+@pytest.mark.parametrize("values", [UNION, INTERVALS], ids=["union", "interval"])
+def test_what_no_plain_type_holds_stops_nothing_that_leaves_it_out(
+    values: pa.Array, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.arrow"
+    table = pa.table(
+        {
+            "row": [0, 1],
+            "x": values,
+            "who": ["a", "b"],
+            "at": ["2024-01-01", "2024-01-02"],
+            "text": ["apples", "pears"],
+        }
+    )
+    with pa.ipc.new_file(path, table.schema) as writer:
+        writer.write_table(table)
+    opened = headrace.open(path, cache_dir=tmp_path / "cache")
+    plain = table.drop_columns(["x"])
+
+    assert opened["all"].to_arrow(["row", "who"]).equals(table.select(["row", "who"]))
+    assert [0, 1] == [
+        n
+        for batch in opened.stream(
+            batch_size=1, columns=["row"], filter=[("who", "!=", "c")], shuffle=False
+        )
+        for n in batch["row"].tolist()
+    ]
+    run = headrace.rewrite(path, tmp_path / "rewritten", columns=plain.column_names)
+    assert plain.to_pylist() == headrace.open(run.run)["all"].to_arrow().to_pylist()
+    chosen = headrace.RandomSplit(source=path, columns=["row", "who"], by="who", test_ratio=0)
+    run = headrace.prepare(chosen, tmp_path / "split", on_event=silent)
+    assert 2 == sum(split.rows for split in run.manifest.splits.values())
+    histories = headrace.Histories(
+        source=path,
+        entity="who",
+        entity_kind="text",
+        time="at",
+        values={"row": "int8"},
+        format="arrow",
+    )
+    headrace.prepare(histories, tmp_path / "histories", on_event=silent)
+    assert [] == headrace.verify(tmp_path / "histories").problems
+    rows = [row for batch in read_rows(path, named=["who"]) for row in batch.rows]
+    assert plain.to_pylist() == rows
+    with raised(InputError, path=path, column="x", remedy="columns="):
+        list(read_rows(path, named=["x.y"]))
 
 
 def test_values_of_one_size_too_large_to_write_are_refused_by_name() -> None:
@@ -138,7 +199,7 @@ def test_values_of_one_size_too_large_to_write_are_refused_by_name() -> None:
     assert widest == plain(widest)
 
     table = pa.table({"row": pa.array([], pa.int8()), "x": pa.array([], pa.binary(1 << 28))})
-    with raised(InputError, path="a Table", column="x", remedy="leave it out of the file"):
+    with raised(InputError, path="a Table", column="x", remedy="columns="):
         headrace.open(table)
 
 

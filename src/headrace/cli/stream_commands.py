@@ -163,11 +163,13 @@ def peek(
         )
     import pyarrow as pa
 
+    from headrace.formats.plain_types import check_read
     from headrace.formats.types import describe
 
     dataset = shards.open(path)
     index = dataset.split_index(split)
     read = dataset.block_reader(split)
+    check_read(index.schema, path)
     tables = [index.schema.empty_table()]
     left = min(rows, index.total_rows)
     for block in range(len(index.rows)):

@@ -23,7 +23,8 @@ import pyarrow.compute as pc
 from headrace.dataset.comparisons import Comparison, exact, is_numeric, number_of
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import InputError, SettingsError, first_line
-from headrace.formats.column_paths import ColumnPath, column_path
+from headrace.formats.column_paths import ColumnPath, column_path, with_paths
+from headrace.formats.plain_types import check_read, readable
 from headrace.formats.types import is_text, shorten_list
 
 Term: TypeAlias = tuple[str, str, Any]
@@ -123,6 +124,7 @@ def condition_of(requested: Filter, schema: pa.Schema) -> Condition:
         condition = Condition(expression=requested, columns=(), digest=digest)
     else:
         condition = _of_terms(_terms(requested), schema)
+    schema = readable(schema)
     empty = schema.empty_table()
     try:
         _rows_where(condition.expression, empty)
@@ -242,6 +244,7 @@ def _clause(term: Term, schema: pa.Schema) -> Clause:
             column=name,
             remedy=f"use one of {shorten_list(schema.names)}",
         )
+    check_read(with_paths(schema, [name]))
     values = tuple(_moment(path, item) for item in (value if comparison in _MANY else (value,)))
     known = [number_of(item) for item in values]
     restated = None
@@ -312,7 +315,7 @@ def _listed_expression(
         problem = None  # the type holds other values, such as times without their microseconds
     try:
         inside = reduce(operator.or_, [field == value for value in values])
-        _rows_where(inside, schema.empty_table())
+        _rows_where(inside, readable(schema).empty_table())
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise SettingsError(
             f"the values are not of type {path.type} ({problem or error})",

@@ -30,6 +30,7 @@ from headrace.formats.joined import joins
 from headrace.formats.names import partition_of
 from headrace.formats.parquet import Stamp, fact_of, stamp_of
 from headrace.formats.partitions import with_partition
+from headrace.formats.plain_types import check_read
 from headrace.formats.source import file_type_of_word, read_block
 from headrace.formats.text_columns import typed
 from headrace.formats.types import Target, in_schema
@@ -264,7 +265,10 @@ class BlockReader:
             )
         if index.stamps is not None and not self._remote:
             _refuse_changed(path, index.stamps[shard])
-        block_target = self._target(columns)
+        try:
+            block_target = self._target(columns)
+        except InputError as error:  # a column of a type that is not read
+            raise error.at(path=path) from None
         in_file = self._in_file(shard, block_target)
         if not in_file.target.schema.names and block_target.schema.names:
             rows = int(index.rows[number])
@@ -411,7 +415,9 @@ class BlockReader:
             for name in schema.names if columns is None else columns:
                 field = schema.field(name)
                 fields.append(field if layout is None else field.with_type(layout.field(name).type))
-            self._targets[key] = Target.of(pa.schema(fields))
+            delivered = pa.schema(fields)
+            check_read(delivered)
+            self._targets[key] = Target.of(delivered)
         return self._targets[key]
 
     def _check(self, shard: int, path: Path, checksum: str, block_bytes: int) -> pa.Buffer | None:

@@ -16,6 +16,7 @@ import pyarrow as pa
 from headrace.dataset.indexed import IndexedDataset
 from headrace.errors import InputError, MissingExtra, SettingsError
 from headrace.formats.column_paths import column_path, with_paths
+from headrace.formats.plain_types import check_read
 from headrace.formats.saved import info_of
 from headrace.formats.types import Target, in_schema, shorten_list
 
@@ -105,6 +106,7 @@ class SplitRows:
                 if left <= 0:
                     return
 
+        check_read(self.schema, self._dataset.root)
         empty = pl.DataFrame(self.schema.empty_table())
         return register_io_source(read, schema=empty.schema, is_pure=True)
 

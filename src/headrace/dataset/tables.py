@@ -191,7 +191,7 @@ def _write(table: object, directory: Path, digest: Any) -> list[Path]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from headrace.formats.plain_types import plain_schema, settled
+    from headrace.formats.plain_types import check_read, plain_schema, settled
     from headrace.formats.types import Target
     from headrace.storage.local import created, storing
 
@@ -200,7 +200,8 @@ def _write(table: object, directory: Path, digest: Any) -> list[Path]:
         raise InputError(
             f"a {type(table).__name__} has no columns", remedy="give a table with some"
         )
-    read_as = plain_schema(schema.names, schema.types, f"a {type(table).__name__}")
+    read_as = plain_schema(schema.names, schema.types)
+    check_read(read_as, f"a {type(table).__name__}")
     types = [settled(type_) for type_ in read_as.types]
     target = Target.of(pa.schema(list(zip(schema.names, types, strict=True))))
     if len(set(schema.names)) < len(schema):

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 import pyarrow as pa
 
 from headrace.errors import InputError, setting
-from headrace.formats.plain_types import settled
+from headrace.formats.plain_types import check_read, settled
 from headrace.formats.shard import Shard
 from headrace.formats.types import hint, merged_names, supertype
 from headrace.formats.widen import Layouts, list_changes, narrowed, widened
@@ -44,13 +44,15 @@ def join_shards(
     """Find the common schema of all shards, and return them as shards that are read as it.
 
     columns: the only ones that are read and compared, whatever their order in the files. Raises
-    `InputError` as `common_schema` does.
+    `InputError` as `common_schema` does, and for a column of a type that is not read.
     """
     if columns is not None:
         chosen = []
         for shard in shards:
             chosen.append(shard if shard.content == "nothing" else narrowed(shard, columns))
         shards = chosen
+    for shard in _of_each_layout(with_content(shards)):
+        check_read(shard.schema, shard.path)
     schema = common_schema(shards, drift)
     changes = list_changes([shard.schema for shard in shards if shard.content != "nothing"], schema)
     return Joined(schema, [widened(shard, schema) for shard in shards], changes)

@@ -1,7 +1,9 @@
 """Read every type of Arrow as one of a few plain types with the same values, or refuse it by name.
 
 Every source passes here when it is surveyed, whatever its format: `plain_schema` gives the types
-that its columns are read as, and `converted` brings values to them. What a library has registered
+that its columns are read as, and `converted` brings values to them. A column of a type that is not
+read keeps it, and `check_read` refuses it where it is read, so that it can be left out. What a
+library has registered
 with Arrow in this process changes nothing. `docs/types.md` has the table.
 
 Most conversions are casts of Arrow, which copy at most. Arrow has none for UUIDs, run ends and
@@ -11,7 +13,7 @@ structs without fields inside other types; these are converted here, by whole ar
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.arrays import offsets_from_lengths
-from headrace.errors import InputError
+from headrace.errors import InputError, setting
 
 _MOST_BYTES = (1 << 31) - 1  # of text, or items, in an array with offsets of 32 bits
 _WIDEST = (1 << 28) - 1  # bytes of a value, all of one size, that Arrow can write
@@ -121,23 +123,44 @@ def _plain_field(field: pa.Field) -> pa.Field:
 
 
 def _refused(type_: pa.DataType, problem: str, remedy: str) -> InputError:
-    return InputError(problem, value=str(type_), remedy=f"leave it out of the file, or {remedy}")
+    leave_out = f"leave it out with {setting('columns')}, or out of the file"
+    return InputError(problem, value=str(type_), remedy=f"{leave_out}, or {remedy}")
 
 
-def plain_schema(
-    names: Sequence[str], types: Sequence[pa.DataType], path: str | Path | None = None
-) -> pa.Schema:
-    """Return the columns of a source as they are read.
-
-    Raises `InputError` that names the file and the column of a type that is refused.
+def plain_schema(names: Sequence[str], types: Sequence[pa.DataType]) -> pa.Schema:
+    """Return the columns of a source as they are read; those of types that are not read keep
+    them.
     """
     fields = []
     for name, type_ in zip(names, types, strict=True):
-        try:
-            fields.append((name, plain(type_)))
-        except InputError as error:
-            raise error.at(path=path, column=name) from None
+        fields.append((name, type_ if refusal(type_) is not None else plain(type_)))
     return pa.schema(fields)
+
+
+def refusal(type_: pa.DataType) -> InputError | None:
+    """Return the error of a type that no plain one stands for; None for others."""
+    try:
+        plain(type_)
+    except InputError as error:
+        return error
+    return None
+
+
+def readable(schema: pa.Schema) -> pa.Schema:
+    """Return a schema without the columns of types that are not read."""
+    fields = [field for field in schema if refusal(field.type) is None]
+    return schema if len(fields) == len(schema) else pa.schema(fields)
+
+
+def check_read(schema: pa.Schema, path: str | PathLike[str] | None = None) -> None:
+    """Raise `InputError`, with file and column, if a column that is read has a type that is not.
+
+    schema: of the columns that are read.
+    """
+    for name, type_ in zip(schema.names, schema.types, strict=True):
+        error = refusal(type_)
+        if error is not None:
+            raise error.at(path=path, column=name)
 
 
 def settled(type_: pa.DataType) -> pa.DataType:  # noqa: PLR0911 - one case each
@@ -146,7 +169,7 @@ def settled(type_: pa.DataType) -> pa.DataType:  # noqa: PLR0911 - one case each
     """
     if pa.types.is_null(type_):
         return pa.string()
-    if not pa.types.is_nested(type_):
+    if not pa.types.is_nested(type_) or pa.types.is_union(type_):
         return type_
     if pa.types.is_map(type_):
         item = type_.item_field.with_type(settled(type_.item_type))

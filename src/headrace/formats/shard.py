@@ -131,11 +131,11 @@ class Shard:
 
         nulls: the file's names of those that may hold nulls.
 
-        Raises `InputError` if a name is repeated, and for a type that is not read.
+        Raises `InputError` if a name is repeated.
         """
         names = [column_name(raw) for raw in file_schema.names]
         refuse_repeated_names(self.path, names)
-        schema = plain_schema(names, file_schema.types, self.path)
+        schema = plain_schema(names, file_schema.types)
         return replace(
             self, schema=schema, null_columns=frozenset(map(column_name, nulls)), content="table"
         )

@@ -26,6 +26,7 @@ from headrace.formats.joined import Looked, look_at_small
 from headrace.formats.listing import list_files
 from headrace.formats.parquet import open_file
 from headrace.formats.partitions import PartitionChunk, in_partition, stored
+from headrace.formats.plain_types import check_read
 from headrace.formats.registry import (
     FileType,
     detect,
@@ -168,6 +169,7 @@ def read_chunks(
     if shard.partition:
         yield from _read_partition(shard, columns, coded)
         return
+    _check_read(shard, columns)
     if shard.parts:
         yield from _read_group(shard, columns)
         return

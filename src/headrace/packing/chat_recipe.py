@@ -4,7 +4,7 @@ of a row.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,8 +12,9 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, model_validator
 
 from headrace.errors import setting_name
+from headrace.formats.dialect import DialectSetting, dialect_field
 from headrace.packing.blend import SPLITS, SourceBlend, Split, blend_of
-from headrace.packing.chats.settings import ROWS, ChatSettings, fingerprint_of
+from headrace.packing.chats.settings import ROWS, ChatForm, ChatSettings, fingerprint_of
 from headrace.run.settings import RecipeSettings
 from headrace.settings import Duplicates, Names
 from headrace.stream.audit.exclude import Exclude, ExcludeWords, exclusion_identity
@@ -67,6 +68,7 @@ class ChatRecipe(RecipeSettings, ChatSettings):
         le=1,
         description="The run fails if more than this share of the rows is rejected.",
     )
+    dialect: DialectSetting = dialect_field(ROWS)
     num_shards: int | None = Field(
         None,
         ge=1,
@@ -87,6 +89,11 @@ class ChatRecipe(RecipeSettings, ChatSettings):
         if self.train_ratio == 0 and self.blend.datasets:
             raise ValueError(f"{setting_name('train_ratio')} is 0; leave something to train on")
         return self
+
+    def named_columns(self, form: ChatForm) -> Collection[str] | None:
+        """Return the columns of a dataset that settings name; None if all are needed."""
+        names = [*form.mapping.values(), *form.filters, *self.content]
+        return names if self.entity is None else [*names, self.entity]
 
     @property
     def several_sources(self) -> bool:

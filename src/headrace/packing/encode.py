@@ -105,14 +105,20 @@ class EncodeTask:
         """
         return f"stage/tokenise-{self.number:05d}{suffix}"
 
-    def batches(self) -> Iterator[tuple[FilePart, RowBatch]]:
+    def batches(self, settings: ChatRecipe) -> Iterator[tuple[FilePart, RowBatch]]:
         """Read the rows of the task in batches."""
+        named = settings.named_columns(self.dataset.source)
         for part in self.parts:
             path = self.dataset.paths[part.file]
             name = self.dataset.names[part.file]
             alignment = self.dataset.source.alignment
             for batch in read_rows(
-                path, name=name, part=(part.remainder, part.modulus), alignment=alignment
+                path,
+                name=name,
+                part=(part.remainder, part.modulus),
+                alignment=alignment,
+                named=named,
+                dialect=settings.dialect,
             ):
                 yield part, batch
 
@@ -221,7 +227,7 @@ def _sample(task: EncodeTask, files: TaskFiles, settings: ChatRecipe) -> dict[st
     """Keep the `sample` smallest sample hashes of a task's rows in a file. Tokenises nothing."""
     hash_parts = [np.empty(0, np.uint64)]
     rows_in = 0
-    for part, batch in task.batches():
+    for part, batch in task.batches(settings):
         rows_in += len(batch.rows)
         hash_parts.append(
             task.hashes(settings.seed, "sample", part, np.array(batch.numbers, np.int64))[0]
@@ -264,7 +270,7 @@ def run_encoding(
     def encoded() -> dict[str, Any]:
         with SpoolWriter(files, task.file()) as spool:
             state = start(spool=spool)
-            for part, batch in task.batches():
+            for part, batch in task.batches(state.settings):
                 state.take(part, batch)
         return state.written(files)
 

@@ -1,11 +1,11 @@
 """Read the rows of chat files in batches, and keep going after broken rows.
 
-Formats: JSON lines, JSON arrays (or objects one after another), Parquet and Arrow, also with gzip
-and zstd. A line that is not valid JSON becomes a `BrokenRow` in its position, so that it can be
-counted with its file and line. A file that cannot be read at all raises `InputError`. Memory is
-O(batch): a batch has at most `batch_rows` rows, and ends once it holds `batch_bytes` of text. A
+Formats: JSON lines, JSON arrays (or objects one after another), Parquet, Arrow, CSV and TSV, also
+with gzip and zstd. A line that is not valid JSON becomes a `BrokenRow` in its position, so that it
+can be counted with its file and line. A file that cannot be read at all raises `InputError`. Memory
+is O(batch): a batch has at most `batch_rows` rows, and ends once it holds `batch_bytes` of text. A
 line longer than `line_bytes` is skipped without being held. A JSON array is decoded object by
-object, an Arrow file by its record batches.
+object, an Arrow file by its record batches, delimited text by its blocks.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,14 +24,18 @@ from headrace.bins import Alignment
 from headrace.digest import DECODER, RepeatedKey, loads
 from headrace.errors import InputError, setting, setting_name
 from headrace.formats.column_paths import value_at
+from headrace.formats.dialect import PLAIN, TextDialect
+from headrace.formats.plain_types import refusal
 from headrace.formats.registry import (
-    FORMATS,
     FileType,
     detect,
     file_type_of_name,
     holds_nothing,
     open_bytes,
 )
+from headrace.formats.shard import Shard
+from headrace.formats.text_columns import nulled
+from headrace.packing.chats.layouts import NAMES
 from headrace.packing.chats.rejections import RowRejected, preview
 from headrace.packing.storage.legacy import read_legacy, sequences_of_bins
 
@@ -87,35 +91,35 @@ def read_rows(  # noqa: PLR0913 - arguments are settings of reading
     batch_bytes: int = BATCH_BYTES,
     line_bytes: int = LINE_BYTES,
     alignment: Alignment | None = None,
+    named: Collection[str] | None = None,
+    dialect: TextDialect = PLAIN,
 ) -> Iterator[RowBatch]:
     """Read the rows of a file in order, in batches; blank lines are not rows.
 
     name: the file's name in messages; the path if None. part: (k, n) gives every n-th row from the
     k-th on, 0-based. The n parts together are all rows, each once. Lines of other parts are not
-    parsed. alignment: of the masks in a pickled .npy of bins. Raises `InputError` for other formats
-    and for damaged files.
+    parsed. alignment: of the masks in a pickled .npy of bins. named: the columns that settings
+    name; others whose type is not read are left out. None: all are needed. dialect: of delimited
+    text, whose values are texts, and null where a field is empty. Raises `InputError` for other
+    formats and for damaged files.
     """
     name = name or str(path)
     if path.suffix == NPY:
         yield from _sequences_of_bins(path, name, part, alignment, batch_rows)
         return
     file_type = _detected(path)
-    if holds_nothing(path, file_type):
+    if holds_nothing(path, file_type, dialect):
         return
     is_lines = file_type.format.name == "jsonl"
     if is_lines:
         numbered_rows = _lines(path, file_type, part, line_bytes)
     elif file_type.format.name == "json":
         numbered_rows = _values(path, file_type, part)
-    elif file_type.format.separator is None:
-        numbered_rows = _own_rows(_tables(path, file_type, batch_rows, batch_bytes), part)
     else:
-        *others, last = (f".{entry.extensions[0]}" for entry in FORMATS if entry.separator is None)
-        raise InputError(
-            f"is {file_type.format.name}",
-            path=path,
-            remedy=f"write the chats as {', '.join(others)} or {last}, also .gz or .zst",
-        )
+        code = file_type.format.load()
+        shard = code.survey(path, path.name, file_type, dialect=dialect)
+        columns = _columns_to_read(shard, named)
+        numbered_rows = _own_rows(_tables(shard, columns, batch_rows, batch_bytes), part)
     unit = "row"
     if is_lines:
         unit = "line"
@@ -361,16 +365,38 @@ def _texts(path: Path, file_type: FileType) -> Iterator[str]:
     yield decoder.decode(b"", final=True)
 
 
+def _columns_to_read(shard: Shard, named: Collection[str] | None) -> list[str]:
+    """Return the columns of types that are read. Raises `InputError` if another one is needed."""
+    columns = []
+    for field in shard.schema:
+        error = refusal(field.type)
+        if error is None:
+            columns.append(field.name)
+        elif named is None or field.name in NAMES or _is_named(field.name, named):
+            raise error.at(path=shard.path, column=field.name)
+    return columns
+
+
+def _is_named(column: str, named: Collection[str]) -> bool:
+    return any(name == column or name.startswith(f"{column}.") for name in named)
+
+
 def _tables(
-    path: Path, file_type: FileType, batch_rows: int, batch_bytes: int
+    shard: Shard, columns: Sequence[str], batch_rows: int, batch_bytes: int
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """Yield the rows of a file of typed columns, with the average size of a row."""
-    code = file_type.format.load()
-    shard = code.survey(path, path.name, file_type)
-    spans = code.blocks(shard)
-    mean = sum(span.length for span in spans) // max(1, sum(span.rows for span in spans))
-    for chunk in code.read(shard, most_rows=max(1, min(batch_rows, batch_bytes // max(1, mean)))):
-        table = chunk.table()
+    """Yield the rows of a file of columns, with the average size of a row."""
+    code = shard.file_type.format.load()
+    most_rows = batch_rows
+    if shard.dialect is None:  # blocks of text are known when it was read
+        spans = code.blocks(shard)
+        mean = sum(span.length for span in spans) // max(1, sum(span.rows for span in spans))
+        most_rows = max(1, min(batch_rows, batch_bytes // max(1, mean)))
+    for chunk in code.read(shard, columns, most_rows=most_rows):
+        table = chunk.table(columns)
+        if shard.dialect is not None:
+            nulls = ("", *shard.dialect.text.null_values)
+            texts = [nulled(column, nulls) for column in table.columns]
+            table = pa.Table.from_arrays(texts, columns)
         size = table.nbytes // max(1, chunk.rows)
         for batch in table.to_batches(max(1, min(batch_rows, batch_bytes // max(1, size)))):
             yield batch, size

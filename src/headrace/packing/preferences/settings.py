@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from headrace.errors import setting, setting_name
 from headrace.packing.chat_recipe import ChatRecipe
-from headrace.packing.chats.settings import ROWS
+from headrace.packing.chats.settings import ROWS, ChatForm
 from headrace.settings import Names
 
 Kind = Literal["pairs", "judged", "prompts"]
@@ -64,6 +65,13 @@ class Preferences(ChatRecipe):
             " for others."
         ),
     )
+
+    def named_columns(self, form: ChatForm) -> Collection[str] | None:
+        """Return the columns of a dataset that settings name; None if all are needed."""
+        names = super().named_columns(form)
+        if names is None or (self.columns is None and self.kind == "prompts"):
+            return None
+        return [*names, *(self.columns or ())]
 
     @model_validator(mode="after")
     def _has_a_tokenizer(self) -> Preferences:

@@ -25,6 +25,7 @@ from headrace.arrays import I64, U64, Bools
 from headrace.dataset.open import is_prepared
 from headrace.digest import sha256_file
 from headrace.errors import InputError, SettingsError
+from headrace.formats.plain_types import check_read
 from headrace.formats.registry import FORMATS
 from headrace.formats.types import is_text
 from headrace.near.shingles import hash_runs, words_of
@@ -119,6 +120,7 @@ def texts_of_blocks(splits: Iterable[SplitBlocks]) -> Iterator[tuple[str, str, i
 
 def holds_texts(schema: pa.Schema) -> bool:
     """Check whether any column can hold texts, including inside lists and structs."""
+    check_read(schema)
     nowhere = np.empty(0, np.int64)
     return any(
         list(_leaves(column.combine_chunks(), nowhere)) for column in schema.empty_table().columns

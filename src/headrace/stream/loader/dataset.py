@@ -262,6 +262,10 @@ class Dataset(IndexedDataset):
             index = self.counted_index(split, options)
         if options.form is not None:
             index = options.form.index_of(index)
+        try:
+            options.check_columns(index.schema)
+        except InputError as error:  # a column of a type that is not read
+            raise error.at(path=self.root) from None
         return index, self.reader(split, options)
 
     def counted_index(

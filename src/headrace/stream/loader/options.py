@@ -16,7 +16,8 @@ from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock, Verify
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import SettingsError, setting, setting_name
-from headrace.formats.column_paths import column_path
+from headrace.formats.column_paths import column_path, with_paths
+from headrace.formats.plain_types import check_read
 from headrace.recipe import recipe_of_option
 from headrace.sealed import MOST_LANES, MOST_POSITIONS
 from headrace.storage.places import place_of
@@ -501,7 +502,8 @@ class StreamOptions:
     def check_columns(self, schema: pa.Schema) -> tuple[str, ...]:
         """Return the columns to read, in order; a name may be a path to a field of a struct.
 
-        Raises `SettingsError` for unknown columns and for a name that the batch needs itself.
+        Raises `SettingsError` for unknown columns and for a name that the batch needs itself, and
+        `InputError` for a type that is not read.
         """
         available = schema.names
         if self.form is None:
@@ -520,6 +522,7 @@ class StreamOptions:
                 value=unknown,
                 remedy=f"give some of {available}",
             )
+        check_read(schema if columns == tuple(available) else with_paths(schema, columns))
         if self.form is not None:
             self.form.check_columns(columns)
         if self.lists == "padded":
