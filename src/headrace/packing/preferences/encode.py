@@ -34,7 +34,7 @@ from headrace.packing.encode import (
     run_encoding,
 )
 from headrace.packing.preferences.layouts import Question, question_of
-from headrace.packing.preferences.settings import LABEL, Preferences
+from headrace.packing.preferences.settings import LABEL, Preferences, copies_all
 from headrace.run.context import TaskFiles
 from headrace.stream.audit.overlap import Benchmarks
 
@@ -206,7 +206,7 @@ class _Questions(Encoding):
         settings = self.settings
         mapping = self.task.dataset.source.mapping
         names: Sequence[str] = settings.columns or ()
-        if settings.kind == "prompts" and settings.columns is None:
+        if copies_all(settings):
             lists = [mapping.get(name, name) for name in ("messages", "conversations", "prompt")]
             names = [name for name in row if name not in lists]
         values = {name: value_at(row, name) for name in names}

@@ -69,7 +69,7 @@ class Preferences(ChatRecipe):
     def named_columns(self, form: ChatForm) -> Collection[str] | None:
         """Return the columns of a dataset that settings name; None if all are needed."""
         names = super().named_columns(form)
-        if names is None or (self.columns is None and self.kind == "prompts"):
+        if names is None or copies_all(self):
             return None
         return [*names, *(self.columns or ())]
 
@@ -88,3 +88,8 @@ class Preferences(ChatRecipe):
                         " no prompt; name another"
                     )
         return self
+
+
+def copies_all(settings: Preferences) -> bool:
+    """Return whether all columns but those of the conversation are copied to the output."""
+    return settings.kind == "prompts" and settings.columns is None
