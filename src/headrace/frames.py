@@ -24,7 +24,7 @@ import pyarrow as pa
 from headrace.arrays import F32
 from headrace.errors import InputError, setting
 from headrace.formats.dates import MISSING
-from headrace.formats.text_columns import as_text
+from headrace.formats.text_columns import as_text, with_one_time
 from headrace.report.words import pluralise
 from headrace.series.arrays.axis import Axis, agreed, infer, place_rows
 from headrace.series.clean import Cleaned
@@ -32,7 +32,7 @@ from headrace.series.clean import clean as clean_entity
 from headrace.series.division import THREE_SPLITS
 from headrace.series.pipelines.frames import as_given, as_polars, check_column
 from headrace.series.settings import Series
-from headrace.series.sources import parse, unread_value, with_one_time
+from headrace.series.sources import parse, unread_value
 from headrace.series.store import calendar_rows
 from headrace.series.times import Observed, put_on_instants
 from headrace.series.windows.store import Columns, EntityTable, Matrices, SeriesStore
@@ -141,7 +141,7 @@ def _read(frame: Any, settings: Series) -> tuple[dict[str, Observed], Series]:
         check_column(table, name)
     if not is_one_entity:
         check_column(table, key)
-    rows = with_one_time(settings, table.to_arrow())
+    rows = with_one_time(table.to_arrow(), settings.time_columns)
     names = pl.Series([""] * len(table), dtype=pl.String)
     if not is_one_entity:
         names = pl.Series(as_text(rows[key], (), key), dtype=pl.String)

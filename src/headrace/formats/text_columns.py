@@ -193,6 +193,15 @@ def joined_time(columns: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
     return pc.binary_join_element_wise(*texts, pa.scalar(" ", pa.large_string()))
 
 
+def with_one_time(table: pa.Table, names: Sequence[str]) -> pa.Table:
+    """Join the columns of a date and a clock, in that of the date; one column stays as it is."""
+    if len(names) == 1:
+        return table
+    times = joined_time([nulled(table[name], ("",)) for name in names])
+    table = table.set_column(table.column_names.index(names[0]), names[0], times)
+    return table.drop_columns(list(names[1:]))
+
+
 def typed(
     table: pa.Table,
     types: Mapping[str, pa.DataType],

@@ -12,7 +12,7 @@ from headrace.errors import setting, setting_name
 from headrace.formats.dialect import DialectSetting, dialect_field
 from headrace.histories import IdKind
 from headrace.run.settings import RecipeSettings
-from headrace.settings import Duplicates, Names
+from headrace.settings import Duplicates, Names, TimeColumns
 from headrace.storage.settings import Places
 
 VALUE_TYPES = ("int8", "int16", "int32", "int64", "float32", "float64", "category")
@@ -75,7 +75,14 @@ class Histories(RecipeSettings):
             " stored through a dictionary in the run."
         ),
     )
-    time: str = Field("event_time", min_length=1, description="Column of the time.")
+    time: TimeColumns = Field(
+        "event_time",
+        json_schema_extra={"flag": "repeated"},
+        description=(
+            "Column of the time; or two, of its date and its time of day, which are read as one"
+            " with a blank between them, under the name of the first."
+        ),
+    )
     dialect: DialectSetting = dialect_field()
     peer: str | None = Field(None, description="Column of the other end. Default: none.")
     peer_kind: IdKind = Field("address", description="What a peer is; see entity_kind.")
@@ -168,6 +175,16 @@ class Histories(RecipeSettings):
     )
 
     @property
+    def time_columns(self) -> tuple[str, ...]:
+        """The column of the time, or those of date and clock."""
+        return (self.time,) if isinstance(self.time, str) else self.time
+
+    @property
+    def time_column(self) -> str:
+        """The column of the time, or that of the date, under whose name both are read."""
+        return self.time_columns[0]
+
+    @property
     def time_forms(self) -> tuple[str, ...]:
         """How times are written; the first form that reads a value counts."""
         return self.dialect.time_format or ("iso",)
@@ -182,7 +199,7 @@ class Histories(RecipeSettings):
     @model_validator(mode="after")
     def _consistent(self) -> Histories:
         names = self.columns()
-        if len(set(names)) < len(names):
+        if not all(names) or len(set(names)) < len(names):
             raise ValueError(
                 f"columns are {', '.join(names)};"
                 f" {', '.join(map(setting_name, ('entity', 'time', 'peer', 'value')))} and"
@@ -218,14 +235,15 @@ class Histories(RecipeSettings):
 
     def columns(self) -> list[str]:
         """Return the names of the columns that are read."""
+        measured = [*self.time_columns, *self._measured()[1:]]
         if self.entity_from == "column":
-            return [self.entity, *self._measured()]
-        return self._measured()
+            return [self.entity, *measured]
+        return measured
 
     def _measured(self) -> list[str]:
         """Return the columns that a measurement consists of."""
         optional = [name for name in (self.peer, self.value) if name is not None]
-        return [self.time, *optional, *self.values]
+        return [self.time_column, *optional, *self.values]
 
     def dictionaries(self) -> dict[str, str]:
         """Return the column of each dictionary of texts, by the dictionary's role."""

@@ -51,7 +51,7 @@ def content_sums(
     for first in range(0, len(codes), _AT_ONCE):
         part = slice(first, first + _AT_ONCE)
         words = np.zeros(len(codes[part]), np.uint64)
-        if settings.time in names:
+        if settings.time_column in names:
             words = seconds[part].astype(np.uint64) << np.uint64(16)
         if settings.value in names:
             words |= codes[part]

@@ -51,12 +51,13 @@ class RunColumns:
         row = np.repeat(np.arange(len(n)), n)
         values = config.get("values", {})
         entity_name = config["entity"]
-        if entity_name in {config["time"], config["peer"], config["value"], *values}:
+        time_name = config["time"] if isinstance(config["time"], str) else config["time"][0]
+        if entity_name in {time_name, config["peer"], config["value"], *values}:
             entity_name = "file_name"  # names of files have no column
         columns: dict[str, pa.Array] = {}
         columns[entity_name] = self._texts("entity", decoded.entities).take(pa.array(row))
         seconds = decoded.headers["first_time"].astype(np.int64)[row] + decoded.seconds
-        columns[config["time"]] = pa.array(seconds).cast(pa.timestamp("s", "UTC"))
+        columns[time_name] = pa.array(seconds).cast(pa.timestamp("s", "UTC"))
         if config["peer"] is not None:
             counts = decoded.peers4 + decoded.peers6
             peer = (np.cumsum(counts) - counts)[row]

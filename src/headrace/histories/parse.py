@@ -29,7 +29,7 @@ from headrace.formats.dialect import MEANS_MISSING, null_setting
 from headrace.formats.registry import stem_of_name
 from headrace.formats.shard import Shard
 from headrace.formats.source import read_chunks
-from headrace.formats.text_columns import as_text, nulled
+from headrace.formats.text_columns import as_text, nulled, with_one_time
 from headrace.formats.types import is_text
 from headrace.formats.write import Written
 from headrace.histories import IdKind
@@ -184,7 +184,7 @@ def parse_chunk(  # noqa: PLR0914 - the columns of a measurement
         columns = {name: nulled(table[name], null_values) for name in table.column_names}
         table = pa.table(columns)
     reasons = Reasons(n)
-    micros = _parse_times(nulled(table[settings.time], ("",)), settings.time_forms, reasons)
+    micros = _parse_times(nulled(table[settings.time_column], ("",)), settings.time_forms, reasons)
     encode = partial(encode_ids, seed=settings.seed, null_values=null_values, cache=cache)
     if settings.entity_from == "file_name":
         stem = encode(pa.chunked_array([[file.stem]]), settings.entity_kind, "file name")
@@ -547,7 +547,7 @@ def _describe(
             name, type_name = list(settings.values.items())[reasons.columns[row] - 1]
             expected = _expected(type_name)
     else:
-        name = settings.time
+        name = settings.time_column
     in_name = word.endswith("_entity") and settings.entity_from == "file_name"
     value: object = file.stem
     if not in_name:
@@ -699,7 +699,7 @@ def _read_tables(shard: Shard, settings: Histories) -> Iterator[tuple[int, pa.Ta
     tables: list[pa.Table] = []
     first_row = rows = 0
     for chunk in read_chunks(shard, columns, coded=coded):
-        table = chunk.table(columns)
+        table = with_one_time(chunk.table(columns), settings.time_columns)
         tables.append(table)
         rows += table.num_rows
         if rows >= _BATCH_ROWS:

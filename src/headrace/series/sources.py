@@ -42,10 +42,10 @@ from headrace.formats.shard import column_name, refuse_repeated_names
 from headrace.formats.source import read_chunks, survey
 from headrace.formats.text_columns import (
     as_text,
-    joined_time,
     nulled,
     number_remedy,
     plain_numerals,
+    with_one_time,
 )
 from headrace.formats.types import hint, is_text
 from headrace.series.readers import camels, text
@@ -459,17 +459,8 @@ def tables(
         needed = list(dict.fromkeys([*columns, clock]))
     for table in _raw_tables(settings, path, name, needed, partitions):
         _present(settings, path, [day, clock], table.schema)
-        joined = with_one_time(settings, table)
-        yield joined.drop_columns([clock]) if columns is None else joined.select(list(columns))
-
-
-def with_one_time(settings: Series, table: pa.Table) -> pa.Table:
-    """Join a date and a clock of two columns, in that of the date."""
-    if len(settings.time_columns) == 1:
-        return table
-    day = settings.time_column
-    times = joined_time([nulled(table[name], ("",)) for name in settings.time_columns])
-    return table.set_column(table.column_names.index(day), day, times)
+        joined = with_one_time(table, settings.time)
+        yield joined if columns is None else joined.select(list(columns))
 
 
 def _raw_tables(

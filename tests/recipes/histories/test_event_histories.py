@@ -347,3 +347,30 @@ def test_entities_of_file_names_are_read_back_beside_a_peer_of_the_same_column_n
         {(row["file_name"], row["src_addr"]) for batch in found for row in batch.to_pylist()}
     )
     assert [("ann", "/a"), ("bob", "/b")] == read
+
+
+def test_a_date_and_a_clock_in_two_columns_are_one_time(tmp_path: Path) -> None:
+    rows = [(f"u{n % 5}", f"2024-01-{1 + n % 28:02d}", f"{n % 24:02d}:30:00", n) for n in range(60)]
+    apart = "user,day,clock,n\n" + "".join(f"{who},{day},{at},{n}\n" for who, day, at, n in rows)
+    joined = "user,day,n\n" + "".join(f"{who},{day} {at},{n}\n" for who, day, at, n in rows)
+    read = {}
+    for form, text, time in (("apart", apart, ["day", "clock"]), ("joined", joined, "day")):
+        (tmp_path / form).mkdir()
+        (tmp_path / form / "a.csv").write_text(text)
+        settings = Histories(
+            source=tmp_path / form,
+            entity="user",
+            entity_kind="text",
+            time=time,
+            values={"n": "int32"},
+            format="arrow",
+        )
+        prepare(settings, tmp_path / f"{form}-out")
+        read[form] = [
+            batch.to_pylist()
+            for split in ("train", "test")
+            for batch in read_measurements(tmp_path / f"{form}-out", split)
+        ]
+
+    assert read["apart"] == read["joined"]
+    assert 60 == sum(map(len, read["apart"]))
