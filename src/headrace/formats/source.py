@@ -178,6 +178,14 @@ def read_chunks(
     unchanged(shard)
 
 
+def _check_read(shard: Shard, columns: Sequence[str] | None) -> None:
+    """Raise `InputError` for a column to read whose type is not read."""
+    schema = shard.schema
+    if columns is not None:
+        schema = pa.schema([schema.field(name) for name in columns])
+    check_read(schema, shard.path)
+
+
 def _read_paths(shard: Shard, columns: Sequence[str], coded: Sequence[str]) -> Iterator[PathChunk]:
     """Iterate over the rows of a shard, of which some columns are fields of structs."""
     in_file = columns_of_paths(shard.schema, columns)

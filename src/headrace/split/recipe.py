@@ -18,6 +18,7 @@ from headrace.errors import HeadraceError, InputError, SettingsError, setting, s
 from headrace.folds.settings import Rolling
 from headrace.formats.column_paths import has_column
 from headrace.formats.common_schema import join_shards, with_content
+from headrace.formats.dialect import UTF8
 from headrace.formats.evidence import Evidence
 from headrace.formats.grouped import at_fault, grouped, part_of
 from headrace.formats.partitions import partition_types
@@ -118,6 +119,8 @@ def execute(
     output = replace(_output(settings, source), drawn=() if earlier is None else earlier.drawn)
     if earlier is not None:
         refuse_other_types(output, earlier)
+    if settings.dialect.encoding != UTF8 and output.file_type.format.content != "binary":
+        context.inform([f"the source is {settings.dialect.encoding}; what is written is UTF-8"])
     features = features_of(output, source.shards)
     scans = _scan(settings, context, source, features, earlier)
     plan = _plan(output, scans, features)

@@ -332,3 +332,23 @@ def _all_rows(out: Path) -> Iterable[Row]:
     for name in ("train", "val", "test"):
         for path in shards(run, name):
             yield from read_rows(path)[1]
+
+
+@pytest.mark.parametrize(("written", "said"), [("same", 1), ("parquet", 0)])
+def test_a_run_says_that_it_writes_another_encoding(
+    written: str, said: int, tmp_path: Path
+) -> None:
+    (tmp_path / "source").mkdir()
+    text = "who,city\n" + "".join(f"w{n},Köln\n" for n in range(40))
+    (tmp_path / "source" / "a.csv").write_text(text, encoding="latin-1")
+    notes: list[str] = []
+
+    headrace.prepare(
+        headrace.RandomSplit(
+            source=tmp_path / "source", dialect={"encoding": "latin-1"}, format=written
+        ),
+        tmp_path / "out",
+        on_event=lambda event: notes.append(getattr(event, "text", "")),
+    )
+
+    assert said == sum("UTF-8" in note for note in notes)
