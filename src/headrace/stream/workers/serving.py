@@ -111,7 +111,7 @@ class Server:
 
     def close(self) -> None:
         """Stop serving; safe to call twice, and in a forked copy, where it does nothing."""
-        if self._closed or self._process != os.getpid():
+        if self._closed or not self.is_here:
             return
         self._closed = True
         with suppress(OSError):  # wakes the thread that waits for connections
@@ -120,12 +120,17 @@ class Server:
         self.forget(_GONE)
         self._hang_up()
 
+    @property
+    def is_here(self) -> bool:
+        """Whether this process made it; a fork has a copy without its threads."""
+        return self._process == os.getpid()
+
     def run_thread(self, target: Callable[..., None], *arguments: Any, reads: bool = False) -> None:
         """Run a thread of this server, which `close` ends and `join` awaits."""
         name = "headrace-serve-read" if reads else "headrace-serve"
         thread = threading.Thread(target=target, args=arguments, name=name, daemon=True)
-        self._threads.add(thread)
         thread.start()
+        self._threads.add(thread)  # one that has not started cannot be awaited
 
     def join(self, seconds: float) -> None:
         """Wait until the threads of a closed server have ended, or for so long."""
@@ -539,13 +544,13 @@ def _after_fork() -> None:
 
 
 def _at_exit() -> None:
-    """End all servers, and wait for their threads.
+    """End all servers of this process, and wait for their threads; a fork has none of them.
 
     The interpreter ends daemon threads wherever they are. Inside C++ code of pyarrow or torch that
     ends the process with "terminate called without an active exception". This must come before the
     interpreter ends the pools of threads that decode, or a read fails for want of them.
     """
-    servers = list(_SERVERS.values())
+    servers = [server for server in _SERVERS.values() if server.is_here]
     for server in servers:
         server.close()
     for server in servers:
