@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import threading
 
 import pytest
 
@@ -32,11 +33,16 @@ def test_forked_workers_end_without_an_error() -> None:
 
 
 def test_a_fork_does_not_wait_for_the_threads_of_its_parent() -> None:
-    dataset = dataset_of(1)
-    batches = iter(DataLoader(dataset, batch_size=None, num_workers=1))
+    """One may just be starting when the process is forked, and can never be awaited there."""
+    batches = iter(DataLoader(dataset_of(1), batch_size=None, num_workers=1))
     next(batches)
+    starting = threading.Thread()
+    for server in serving._SERVERS.values():
+        server._threads.add(starting)
     forked = multiprocessing.get_context("fork").Process(target=serving._at_exit)
     forked.start()
+    for server in serving._SERVERS.values():
+        server._threads.discard(starting)
     forked.join(30)
     assert forked.exitcode == 0
     assert len(list(batches)) > 0
