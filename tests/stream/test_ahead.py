@@ -1,5 +1,6 @@
 """Items made ahead: the same ones in their order, no more than allowed, and a thread that always ends."""
 
+import _thread
 import gc
 import threading
 import time
@@ -136,3 +137,36 @@ def test_a_thread_waits_for_the_threads_that_it_started_itself():
 
     assert [True] == outer.submit(read).result()
     end_threads(outer)
+
+
+@pytest.mark.skipif(
+    not hasattr(threading, "_shutdown_locks_lock"), reason="this Python starts threads without it"
+)
+def test_threads_end_while_their_ender_starts_a_thread():
+    """As when the garbage collector drops a stream at that moment."""
+    threads = start_threads(1, name="headrace-test")
+    threads.submit(int).result()
+
+    def end() -> None:
+        with threading._shutdown_locks_lock:
+            end_threads(threads)
+
+    ender = threading.Thread(target=end, daemon=True)
+    ender.start()
+    ender.join(20)
+    assert not ender.is_alive()
+
+
+def test_a_thread_that_has_not_fully_begun_waits_for_no_other():
+    go = threading.Event()
+    threads = start_threads(1, name="headrace-test")
+    threads.submit(go.wait)
+    ended = threading.Event()
+
+    def end() -> None:
+        end_threads(threads)
+        ended.set()
+
+    _thread.start_new_thread(end, ())  # unknown to `threading`, as a thread is at its beginning
+    assert ended.wait(20)
+    go.set()

@@ -72,15 +72,26 @@ def end_threads(threads: Threads, *, finalizing: Callable[[], bool] = sys.is_fin
     The garbage collector ends a stream that was dropped inside a cycle, in whichever thread it
     runs. A reading thread must not wait then: it would wait forever for itself, or for a thread
     that waits for its block. It waits only for threads that it started itself, because those never
-    wait for it.
+    wait for it. While a thread is being started nothing waits: its starter may hold locks.
     """
     if finalizing():
         return
     is_own = threads.starter is threading.current_thread()
     waits = is_own or not getattr(_this_thread, "reads", False)
-    if is_leaving():
+    if is_leaving() or _may_be_starting_a_thread():
         waits = False
     threads.shutdown(wait=waits, cancel_futures=True)
+
+
+def _may_be_starting_a_thread() -> bool:
+    """Return whether this thread has not fully begun, or may hold the lock of `threading` that a
+    thread takes to start and to end.
+
+    The garbage collector can run at either moment, and a wait for another thread would never end.
+    """
+    lock = getattr(threading, "_shutdown_locks_lock", None)  # until Python 3.12
+    is_unknown = isinstance(threading.current_thread(), threading._DummyThread)
+    return is_unknown or (lock is not None and lock.locked())
 
 
 @contextmanager
