@@ -35,9 +35,9 @@ FILES, PROCESSES = 200, 8
 _CHILD = """
 import json, os, sys, time
 import headrace
-from headrace.dataset import plain
+from headrace.formats import source
 raw, cache, notes, stop = sys.argv[1:]
-look = plain.look
+look = source.look
 def noted(path, *rest, **settings):
     with open(notes, "ab", buffering=0) as file:
         file.write(b"%d %s\\n" % (os.getpid(), path.name.encode()))
@@ -51,7 +51,7 @@ def noted(path, *rest, **settings):
             os.open(stop, os.O_CREAT)
             time.sleep(10_000)
     return look(path, *rest, **settings)
-plain.look = noted
+source.look = noted
 headrace.open  # everything is imported
 print("ready", flush=True)
 sys.stdin.readline()

@@ -265,7 +265,9 @@ class Dataset(IndexedDataset):
         try:
             options.check_columns(index.schema)
         except InputError as error:  # a column of a type that is not read
-            raise error.at(path=self.root) from None
+            # all shards have the columns, so the first one that holds rows does too
+            first = self.root / index.shards[0] if index.shards else self.root
+            raise error.at(path=first) from None
         return index, self.reader(split, options)
 
     def counted_index(
