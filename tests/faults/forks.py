@@ -45,6 +45,7 @@ PRELOADED = (
     "killed_runs",
     "pandas",
     "numpy.random",
+    "encodings.latin_1",
     "array_record.python.array_record_module",
 )
 PRELOADED += (

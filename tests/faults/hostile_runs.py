@@ -138,8 +138,11 @@ def _other_types(table: pa.Table) -> pa.Table:
 def _nested(table: pa.Table) -> pa.Table:
     return pa.table(
         {
-            name: pa.array([[[value]] for value in table[name].to_pylist()])
-            for name in table.column_names
+            field.name: pa.array(
+                [[[value]] for value in table[field.name].to_pylist()],
+                pa.list_(pa.list_(field.type)),
+            )
+            for field in table.schema
         }
     )
 

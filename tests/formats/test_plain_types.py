@@ -136,7 +136,7 @@ def test_what_no_plain_type_holds_is_refused_by_name(
     for read in (opened["all"].to_arrow, opened["all"].to_polars, opened.map_dataset):
         with raised(InputError, column="x", remedy="columns="):
             read()
-    with raised(InputError, path=tmp_path, column="x", remedy="columns="):
+    with raised(InputError, path=path, column="x", remedy="columns="):
         opened.stream(batch_size=1)
     with raised(InputError, column="x", remedy="columns="):
         opened.filter([("x", "==", 1)])

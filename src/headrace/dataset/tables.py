@@ -200,9 +200,8 @@ def _write(table: object, directory: Path, digest: Any) -> list[Path]:
         raise InputError(
             f"a {type(table).__name__} has no columns", remedy="give a table with some"
         )
-    read_as = plain_schema(schema.names, schema.types)
-    check_read(read_as, f"a {type(table).__name__}")
-    types = [settled(type_) for type_ in read_as.types]
+    check_read(schema, f"a {type(table).__name__}")
+    types = [settled(type_) for type_ in plain_schema(schema.names, schema.types).types]
     target = Target.of(pa.schema(list(zip(schema.names, types, strict=True))))
     if len(set(schema.names)) < len(schema):
         raise InputError(

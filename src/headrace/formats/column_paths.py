@@ -120,13 +120,16 @@ def columns_of_paths(schema: pa.Schema, names: Sequence[str]) -> list[str]:
 
 def with_paths(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
     """Return the schema of the named columns."""
+    fields = dict(zip(schema.names, schema, strict=True))
+    if len(fields) == len(schema) and fields.keys() >= set(names):
+        return pa.schema([fields[name] for name in names])
     paths = [required_path(schema, name) for name in names]
     return pa.schema([pa.field(path.name, path.type, path.nullable) for path in paths])
 
 
 def select_paths(table: pa.Table, names: Sequence[str]) -> pa.Table:
     """Return the named columns of a table; fields of structs come under their path."""
-    if all(name in table.column_names for name in names):
+    if set(table.column_names).issuperset(names):
         return table.select(list(names))
     paths = [required_path(table.schema, name) for name in names]
     return pa.table([path.values(table) for path in paths], names=list(names))
@@ -136,6 +139,8 @@ def columns_without(schema: pa.Schema, names: Collection[str | None]) -> list[st
     """Return the columns of a schema that are not among the named ones; of a struct that holds a
     named field, the paths of its other fields.
     """
+    if not any(name is not None and "." in name for name in names):
+        return [name for name in schema.names if name not in names]
     result: list[str] = []
     for field in schema:
         result += _without(field, field.name, names)

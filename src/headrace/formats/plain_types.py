@@ -130,10 +130,22 @@ def _refused(type_: pa.DataType, problem: str, remedy: str) -> InputError:
 def plain_schema(names: Sequence[str], types: Sequence[pa.DataType]) -> pa.Schema:
     """Return the columns of a source as they are read; those of types that are not read keep
     them.
+
+    Raises `InputError`, with the column, for a type that no file of Arrow can hold: it could not
+    stand in an index.
     """
     fields = []
     for name, type_ in zip(names, types, strict=True):
-        fields.append((name, type_ if refusal(type_) is not None else plain(type_)))
+        error = refusal(type_)
+        if error is None:
+            fields.append((name, plain(type_)))
+            continue
+        schema = pa.schema([(name, type_)])
+        try:
+            pa.ipc.read_schema(schema.serialize())
+        except (pa.ArrowException, ValueError):
+            raise error.at(column=name) from None
+        fields.append((name, type_))
     return pa.schema(fields)
 
 
@@ -157,8 +169,10 @@ def check_read(schema: pa.Schema, path: str | PathLike[str] | None = None) -> No
 
     schema: of the columns that are read.
     """
-    for name, type_ in zip(schema.names, schema.types, strict=True):
-        error = refusal(type_)
+    types = schema.types
+    errors = {type_: refusal(type_) for type_ in set(types)}  # of few types, even in wide tables
+    for name, type_ in zip(schema.names, types, strict=True):
+        error = errors[type_]
         if error is not None:
             raise error.at(path=path, column=name)
 

@@ -237,7 +237,7 @@ def list_changes(
     reordered = 0
     differences: dict[str, _Difference] = {}
     for schema, count in zip(schemas, counts, strict=True):
-        if not count:
+        if not count or schema.equals(wide):
             continue
         types_in_file = dict(zip(schema.names, schema.types, strict=True))
         reordered += count * (
