@@ -107,6 +107,10 @@ def test_a_widened_value_comes_back_as_it_was(
     if wide is None or pa.types.is_null(a):
         return
     value = pa.array([data.draw(values_of(a))], plain(a))
+    if pa.types.is_integer(a) and pa.types.is_floating(wide) and abs(value[0].as_py() or 0) > 2**53:
+        with pytest.raises(pa.ArrowInvalid):  # floats do not hold all of these
+            value.cast(wide)
+        return
 
     assert value.to_pylist() == value.cast(wide).cast(plain(a)).to_pylist()
 

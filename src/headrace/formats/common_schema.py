@@ -114,6 +114,13 @@ def _common_types(
 
     drift: "widen_values" is "widen", but numbers never become text.
     """
+    if len(layouts) == 1:
+        schema = layouts[0].schema
+        inner = {
+            type_: type_ if pa.types.is_null(type_) else settled(type_)
+            for type_ in set(schema.types)
+        }
+        return dict(zip(names, map(inner.__getitem__, schema.types), strict=True))
     shards_of: dict[str, dict[pa.DataType, Shard]] = {name: {} for name in names}
     for shard in layouts:
         for name, type_ in zip(shard.schema.names, shard.schema.types, strict=True):

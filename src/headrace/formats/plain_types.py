@@ -222,11 +222,15 @@ def converted(column: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
 
 
 def _parts(array: pa.Array) -> list[pa.Array]:
-    """Cut an array into slices whose texts and lists are within the reach of 32 bits."""
+    """Cut an array into parts whose texts and lists are within the reach of 32 bits."""
     if array.nbytes <= _MOST_BYTES or len(array) < 2:
         return [array]
     half = len(array) // 2
-    return [*_parts(array[:half]), *_parts(array[half:])]
+    parts = [*_parts(array[:half]), *_parts(array[half:])]
+    if not pa.types.is_nested(array.type):
+        return parts
+    # Arrow casts all values below a slice of lists, so each part gets values of its own.
+    return [part.take(pa.array(np.arange(len(part)))) for part in parts]
 
 
 def _holds(type_: pa.DataType, test: Callable[[pa.DataType], bool]) -> bool:
