@@ -9,7 +9,7 @@ one by one while they are laid, so the rows are never there twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -81,8 +81,8 @@ class LaidPool:
             return len(self._index) - number * self._chunk_rows
         return self._chunk_rows
 
-    def chunk(self, number: int, names: Iterable[str], memory: Buffers) -> Columns:
-        """Gather these columns of a chunk."""
+    def chunk(self, number: int, names: Sequence[str], memory: Buffers) -> Columns:
+        """Gather these columns of a chunk, in this order."""
         start = number * self._chunk_rows
         index = self._index[start : start + self.items_of(number)]
         turn = self._turns[number]
@@ -100,4 +100,4 @@ class LaidPool:
             gathered[name] = rows
         if others:
             gathered.update(gather([others], index, memory))
-        return gathered
+        return {name: gathered[name] for name in names}
