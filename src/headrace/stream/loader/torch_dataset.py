@@ -411,6 +411,7 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
                 " state, which this process did not see",
                 remedy="use headrace.stream_state(loader.state_dict())",
             )
+        state = super().state_after(batches)  # refuses more batches than the pass has
         current, arrivals = self._arrivals
         if (
             arrivals is not None
@@ -424,7 +425,7 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
                 " any order; resumed, the rows of some would come again, and those of others never",
                 remedy="leave in_order=False out",
             )
-        return super().state_after(batches)
+        return state
 
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
         """Continue from a saved state, even one saved with other ranks, workers or batch size.
