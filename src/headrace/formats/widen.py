@@ -232,12 +232,14 @@ def list_changes(
     do not depend on the order of shards. A field of a struct is `column.field`, and one of structs
     in a list is `column[].field`.
     """
+    if all(schema.equals(wide) for schema in schemas):
+        return []
     if counts is None:
         counts = [1] * len(schemas)
     reordered = 0
     differences: dict[str, _Difference] = {}
     for schema, count in zip(schemas, counts, strict=True):
-        if not count or schema.equals(wide):
+        if not count:
             continue
         types_in_file = dict(zip(schema.names, schema.types, strict=True))
         reordered += count * (
