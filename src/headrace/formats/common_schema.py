@@ -54,7 +54,9 @@ def join_shards(
     for shard in _of_each_layout(with_content(shards)):
         check_read(shard.schema, shard.path)
     schema = common_schema(shards, drift)
-    changes = list_changes([shard.schema for shard in shards if shard.content != "nothing"], schema)
+    schemas = [shard.schema for shard in shards if shard.content != "nothing"]
+    differ = not all(stored.equals(schema) for stored in schemas)
+    changes = list_changes(schemas, schema) if differ else []
     return Joined(schema, [widened(shard, schema) for shard in shards], changes)
 
 

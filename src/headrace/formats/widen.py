@@ -232,8 +232,6 @@ def list_changes(
     do not depend on the order of shards. A field of a struct is `column.field`, and one of structs
     in a list is `column[].field`.
     """
-    if all(schema.equals(wide) for schema in schemas):
-        return []
     if counts is None:
         counts = [1] * len(schemas)
     reordered = 0
