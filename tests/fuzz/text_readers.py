@@ -50,7 +50,8 @@ def ours(path: Path, cache: Path) -> Rows:
         raise Difference(
             f"rows depend on the parser or the size of chunks: {rows!r:.300} and {small!r:.300}"
         )
-    opened = headrace.open(path, cache_dir=cache)
+    texts = shard.file_type.format.separator is not None
+    opened = headrace.open(path, cache_dir=cache, types="text" if texts else None)
     streamed = (
         [
             row
