@@ -3,8 +3,7 @@
 Every source passes here when it is surveyed, whatever its format: `plain_schema` gives the types
 that its columns are read as, and `converted` brings values to them. A column of a type that is not
 read keeps it, and `check_read` refuses it where it is read, so that it can be left out. What a
-library has registered
-with Arrow in this process changes nothing. `docs/types.md` has the table.
+library has registered with Arrow in this process changes nothing. `docs/types.md` has the table.
 
 Most conversions are casts of Arrow, which copy at most. Arrow has none for UUIDs, run ends and
 structs without fields inside other types; these are converted here, by whole arrays.
