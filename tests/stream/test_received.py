@@ -55,7 +55,7 @@ def test_a_pass_that_was_replaced_raises_and_counts_nothing(newer):
 
 def test_a_replaced_pass_that_is_at_its_end_ends_nothing_else():
     received = DeliveredCount()
-    old = passing(received, 1)
+    old = passing(received, 1, steps=1)
     next(old)
     new = passing(received, 2)
     next(new)

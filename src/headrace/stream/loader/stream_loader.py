@@ -98,13 +98,16 @@ class DeliveredCount:
 
         steps: the number of batches, so that the last one ends the pass: a loop that knows len()
         may never ask for more. None: not known yet. Raises `StreamError` at the next batch after
-        `begin` or `forget`.
+        `begin` or `forget`, if one is left or `steps` is None.
         """
         counted = self._pass
+        received = 0
         with closing(batches):
             while True:
                 # before a batch is taken: passes may share what makes their batches
                 if counted != self._pass:
+                    if received == steps:
+                        break
                     raise StreamError(
                         f"epoch {epoch}: a newer pass of this stream has begun, and one state"
                         " cannot count two",
@@ -113,7 +116,8 @@ class DeliveredCount:
                 batch = next(batches, _END)
                 if batch is _END:
                     break
-                self.batches += 1
+                received += 1
+                self.batches = received
                 self.has_ended = self.batches == steps
                 yield cast(Given, batch)
         if counted == self._pass:
