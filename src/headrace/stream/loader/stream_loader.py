@@ -101,12 +101,12 @@ class DeliveredCount:
         `begin` or `forget`, if one is left or `steps` is None.
         """
         counted = self._pass
-        received = 0
+        delivered_count = 0
         with closing(batches):
             while True:
                 # before a batch is taken: passes may share what makes their batches
                 if counted != self._pass:
-                    if received == steps:
+                    if delivered_count == steps:
                         break
                     raise StreamError(
                         f"epoch {epoch}: a newer pass of this stream has begun, and one state"
@@ -116,8 +116,8 @@ class DeliveredCount:
                 batch = next(batches, _END)
                 if batch is _END:
                     break
-                received += 1
-                self.batches = received
+                delivered_count += 1
+                self.batches = delivered_count
                 self.has_ended = self.batches == steps
                 yield cast(Given, batch)
         if counted == self._pass:
