@@ -11,6 +11,7 @@ import typer
 
 from headrace.cli.dry_run import show_dry_run
 from headrace.cli.entities import EntityColumn, EntityFile, entity_names, report_absent
+from headrace.cli.outermost import spare_pandas
 from headrace.cli.output import emit, printer, say, table
 from headrace.cli.settings_file import (
     check_names,
@@ -121,9 +122,12 @@ def execute(recipe: Any, out: Path, options: RunOptions) -> Path:
     """
     from headrace.cli.progress import progress_on
     from headrace.cli.tables import manifest_record
+    from headrace.recipe import BUILT_IN
     from headrace.run.prepare import prepare
     from headrace.storage.places import path_of
 
+    if recipe.recipe_name in BUILT_IN:
+        spare_pandas()
     if options.workers is not None:  # the thread count of tokenizers, which reads it once
         os.environ.setdefault("RAYON_NUM_THREADS", str(options.workers))
     out = path_of(out)

@@ -16,7 +16,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any, NamedTuple
 
 from headrace.cli.output import in_flags, json_errors
@@ -37,6 +37,7 @@ _SWITCH = "HEADRACE_TRACEBACK"
 _WORD = re.compile(r"[a-z]{1,20}")
 _RESEND_S = 0.5  # between two interrupts
 _WITHOUT_LIBRARIES = ("doctor", "--help", "-h", "--version")
+_owns_process = threading.Event()  # where this process runs nothing but the command
 
 
 def run_guarded(work: Callable[[], None], arguments: list[str]) -> None:
@@ -255,6 +256,36 @@ def _write(text: str) -> None:
         sys.stderr.flush()
 
 
+class _HiddenPandas:
+    """Finds that pandas is not installed."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> None:
+        """Raise `ModuleNotFoundError` for pandas."""
+        if fullname == "pandas":
+            raise ModuleNotFoundError(name=fullname)
+
+
+def spare_pandas() -> None:
+    """Let Arrow find no pandas, which it imports at its first conversion of Python numbers: a
+    quarter of a second for nothing. It looks again for `to_pandas`.
+
+    Does nothing outside a process of our own, or where pandas is already imported: without it Arrow
+    takes a Series for any sequence.
+    """
+    if not _owns_process.is_set() or "pandas" in sys.modules:
+        return
+    import pyarrow as pa
+
+    hidden = _HiddenPandas()
+    sys.meta_path.insert(0, hidden)
+    try:
+        pa.array([0])
+    finally:
+        sys.meta_path.remove(hidden)
+
+
 @contextmanager
 def own_process() -> Generator[None]:
     """Give a process that only runs the command its standard streams and a quiet end.
@@ -263,6 +294,7 @@ def own_process() -> Generator[None]:
     libraries would go into data. Once the command is over, an interrupt ends the process at once,
     without a traceback.
     """
+    _owns_process.set()
     with suppress(OSError):
         while (opened := os.open(os.devnull, os.O_RDWR)) <= 2:
             os.set_inheritable(opened, True)
