@@ -84,7 +84,7 @@ def write_raw_shards(raw: Path) -> int:
 
 
 def split_flights(raw: Path, out: Path, console: Console) -> headrace.types.Prepared:
-    """Until September: train or validate, by aircraft. From October: test, aircraft that did not train."""
+    """Until September: train or val, by aircraft. From October: test, aircraft not in train."""
     recipe = headrace.TemporalSplit(
         source=raw,
         time="time_hour",
@@ -201,7 +201,7 @@ def train(rank: int, out: Path, store: str) -> None:
     if rank == 0:
         found = auc(all_scores, all_labels)
         console.print(
-            f"test AUC {found:.3f} on {len(all_labels):,} flights of aircraft that did not train",
+            f"test AUC {found:.3f} on {len(all_labels):,} flights of aircraft not in train",
             highlight=False,
         )
     # With a living DDP model, or a rank that leaves early, gloo's threads can abort the process on the way out. The

@@ -2,7 +2,7 @@
 
     python examples/ray_train/train.py [--data DIR] [--out out/ray_train] [--address auto] [--limit ROWS]
 
-69,659 purchases of 23,570 customers (CDNOW, 1997 and 1998) are split by time on the cluster: no customer trains and
+69,659 purchases of 23,570 customers (CDNOW, 1997 and 1998) are split by time on the cluster: no customer is in train and
 tests. Two workers of a TorchTrainer stream the shards into a small model of what a purchase will cost. In the second
 epoch one of them dies. Ray Train starts both again, from a checkpoint that has the model and the stream's place, and
 the epoch goes on behind the last batch that the model in the checkpoint has seen. Every row is counted.

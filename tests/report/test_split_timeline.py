@@ -121,7 +121,7 @@ def test_an_empty_test_split_is_explained_by_what_was_dropped(tmp_path: Path) ->
     headrace.prepare(split, tmp_path / "out")
     found = timeline(tmp_path / "out")
 
-    told = "of 20 rows from the cutoff on, 15 belong to entities that train and 5 belong to entities that validate"
+    told = "of 20 rows from the cutoff on, 15 belong to entities in train and 5 belong to entities in val"
     assert told in found.answer
     assert found.chart is not None
     assert "test: none" in str(found.chart.spec["layer"])

@@ -260,7 +260,10 @@ class _HiddenPandas:
     """Finds that pandas is not installed."""
 
     def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+        self,
+        fullname: str,
+        path: Sequence[str] | None,  # noqa: ARG002 - of the protocol
+        target: ModuleType | None = None,  # noqa: ARG002
     ) -> None:
         """Raise `ModuleNotFoundError` for pandas."""
         if fullname == "pandas":

@@ -19,7 +19,7 @@ _FORMS = "rolling:n=5,step=30d or group-kfold:k=5"
 
 
 class Rolling(Settings):
-    """Folds that cut later and later: each tests the `step` behind its cut and trains before it.
+    """Folds that cut later and later: train ends at each cut, test is the `step` after it.
 
     The split date is the cut of fold 0. Raises `SettingsError` when built with values that cannot
     work.
@@ -60,8 +60,8 @@ class Rolling(Settings):
 
 
 class GroupKFold(Settings):
-    """Folds of entities: each entity tests in one fold and trains in all others, whatever the time
-    of its rows.
+    """Folds of entities: each entity is in test of one fold and in train of all others, whatever
+    the time of its rows.
 
     Raises `SettingsError` when built with values that cannot work.
     """

@@ -15,7 +15,7 @@ column are not gaps. A gap is filled entirely or not at all, because filling the
 long outage would invent a plateau. Before a cut the length of a gap that crosses it is unknown, so
 such a gap is left. Values are only carried forward.
 
-If the pipelines of another run are reused, nothing trains: no step is trimmed, all rows are in
+If the pipelines of another run are reused, nothing is fitted: no step is trimmed, all rows are in
 test, and a column may be missing altogether.
 """
 
@@ -396,7 +396,7 @@ def _count_source_rows(
 
 
 def _require_targets(settings: Series, entity: str, cut: Cut, observed: int) -> None:
-    """Raise `LeftOut` if an entity that trains has too few targets before its cut."""
+    """Raise `LeftOut` if an entity in train has too few targets before its cut."""
     by_years = required_targets(settings)
     required = max(1, by_years)
     if cut.train_targets >= required:
@@ -416,7 +416,7 @@ def _require_targets(settings: Series, entity: str, cut: Cut, observed: int) -> 
 
 
 def required_targets(settings: Series) -> int:
-    """Return the number of observed targets that an entity needs to train; 0 if nothing trains."""
+    """Return how many observed targets an entity needs in train; 0 if nothing is fitted."""
     if not settings.fits:
         return 0
     return int(settings.min_train_years * settings.step.steps_per_year)

@@ -1,4 +1,4 @@
-"""Divide the rows of an entity into segments that train, validate, test, or are in no split.
+"""Divide the rows of an entity into segments of train, val, test or no split.
 
 Segments follow one another in time, and all entities have the same ones; some may be empty in an
 entity. Usually there are three, the splits. Rows too close before a cut are segments in no split,
@@ -81,7 +81,7 @@ class RollingCells:
     """The cells of rolling folds, the times where they begin, and the cut of each fold; in
     microseconds.
 
-    sides: whose segments follow one another in `layout`: first those of entities that train, then
+    sides: whose segments follow one another in `layout`: first those of entities in train, then
     those of held-out ones.
     """
 
@@ -245,11 +245,11 @@ class Division:
         return record
 
     def side_of(self, entity: str) -> Side:
-        """Return the only split of a held-out entity; "train" for one that trains."""
+        """Return the only split of a held-out entity; "train" for one that is not held out."""
         return self.held_out.get(entity, "train")
 
     def trains(self, entity: str) -> bool:
-        """Return whether an entity trains, that is, is not held out."""
+        """Return whether an entity is in train, that is, not held out."""
         return entity not in self.held_out
 
     def dates_of(self, entity: str) -> Cuts | None:
@@ -281,7 +281,7 @@ def read_cut_dates(settings: Series, path: Path) -> dict[str, Cuts]:
     """Read a table of entity, train_end and optionally val_end; return the cuts of each entity.
 
     The entity column has its name in the output, or is called entity. A missing val_end equals
-    train_end, so nothing validates. Raises `SettingsError`.
+    train_end, so val is empty. Raises `SettingsError`.
     """
     from headrace.series.statics import static_table  # imported late: it imports the settings
 

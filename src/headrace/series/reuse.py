@@ -120,7 +120,7 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
     if cuts:
         words = ", ".join(map(setting_name, cuts))
         raise SettingsError(
-            f"{words} with {setting_name('pipelines_from')}, where nothing trains and all rows"
+            f"{words} with {setting_name('pipelines_from')}, where nothing is fitted and all rows"
             " test",
             remedy=f"leave out {words}",
         )

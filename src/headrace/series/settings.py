@@ -299,27 +299,26 @@ class Series(RecipeSettings):
         gt=0,
         le=1,
         description=(
-            "Share of each entity's observed targets that train; the three ratios sum to 1."
+            "Share of each entity's observed targets that go to train; the three ratios sum to 1."
         ),
     )
     val_ratio: float = Field(
-        0.2, ge=0, lt=1, description="Share of each entity's observed targets that validate."
+        0.2, ge=0, lt=1, description="Share of each entity's observed targets that go to val."
     )
     test_ratio: float = Field(
-        0.2, ge=0, lt=1, description="Share of each entity's observed targets that test."
+        0.2, ge=0, lt=1, description="Share of each entity's observed targets that go to test."
     )
     train_end: str | None = Field(
         None,
         description=(
             "Rows before this time train, in every entity, instead of a share of its"
-            " targets; e.g. 2010-10-01, which does not train itself."
+            " targets; e.g. 2010-10-01, which itself is not in train."
         ),
     )
     val_end: str | None = Field(
         None,
         description=(
-            "Rows from train_end to before this time validate, and the rest tests."
-            " Default: none validate."
+            "Rows from train_end to before this time validate, and the rest tests. Default: none."
         ),
     )
     cut_dates: LocalPath | None = Field(

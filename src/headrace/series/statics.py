@@ -1,6 +1,6 @@
 """Read static attributes from tables joined on the entity, and turn them into model inputs.
 
-Numbers are scaled and texts encoded, both fitted only on retained entities that train. O(entities)
+Numbers are scaled and texts encoded, both fitted only on retained entities in train. O(entities)
 of memory.
 """
 
@@ -329,7 +329,7 @@ def _impute(settings: Series, names: Sequence[str], values: F64, trains: Bools) 
 def _encoder(
     settings: Series, pipeline: PipelineSettings, texts: dict[str, list[str]], trains: Bools
 ) -> Encoder:
-    """Return the reused encoder of these columns, or fit one on entities that train."""
+    """Return the reused encoder of these columns, or fit one on entities in train."""
     columns = tuple(texts)
     if settings.reused is not None:
         for encoder in settings.reused.pipelines().static_encoders:

@@ -102,11 +102,9 @@ def _why_few_test(settings: TemporalSplit, counts: Counts, scans: Scans) -> str:
     late = counts.rows["test"] + trained + validated + repeated
     remedy = f"give an earlier {setting('split_date')}"
     if late > 2 * counts.rows["test"]:
-        why = (
-            f"of {pluralise(late, 'row')} from {date} on, {trained:,} belong to entities that train"
-        )
+        why = f"of {pluralise(late, 'row')} from {date} on, {trained:,} belong to entities in train"
         if validated:
-            why += f" and {validated:,} to entities that validate"
+            why += f" and {validated:,} to entities in val"
         if repeated:
             why += f", and {repeated:,} have the content of train or val rows"
         if settings.entity is not None:

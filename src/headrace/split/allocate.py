@@ -1,4 +1,4 @@
-"""Choose which entities train: exactly floor(entities × ratio), by a keyed hash of the entity's
+"""Choose which entities go to train: exactly floor(entities × ratio), by a keyed hash of the entity's
 text. Pure.
 
 An entity is identified by 128 bits of SipHash-2-4, keyed by the seed. So each entity takes 16 bytes
@@ -155,12 +155,12 @@ class Allocation:
 
     @property
     def train(self) -> int:
-        """The number of entities that train."""
+        """The number of entities in train."""
         return int(np.count_nonzero(self.sides == TRAIN))
 
     @property
     def val(self) -> int:
-        """The number of entities that validate."""
+        """The number of entities in val."""
         return int(np.count_nonzero(self.sides == VAL))
 
     def side_of(self, hashes: Hashes) -> npt.NDArray[np.uint8]:

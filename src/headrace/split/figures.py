@@ -38,8 +38,8 @@ _SMALL_DRIFT = 0.05
 _MOST_QUANTILES = 4
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 _BEHIND = {  # why rows from the cutoff on are in no split
-    Reason.TRAIN_ENTITY_LATE: "belong to entities that train",
-    Reason.VAL_ENTITY_LATE: "belong to entities that validate",
+    Reason.TRAIN_ENTITY_LATE: "belong to entities in train",
+    Reason.VAL_ENTITY_LATE: "belong to entities in val",
     Reason.CONTENT_BEFORE_CUTOFF: "have the content of train or val rows",
 }
 
@@ -121,7 +121,7 @@ def _timeline_chart(data: RunFacts, cutoff: int, tested: bool) -> Chart:
 
 
 def _why_empty(data: RunFacts) -> str:
-    """Say why no row tests, and what to change."""
+    """Say why test is empty, and what to change."""
     late_rows = {reason: data.manifest.dropped.get(reason, 0) for reason in _BEHIND}
     if not any(late_rows.values()):
         return "no row is from the cutoff on; choose an earlier cutoff"
@@ -425,7 +425,7 @@ def entity_figures(data: RunFacts) -> list[Figure]:
         train = int(known.get("train_entities") or 0)
         val = int(known.get("val_entities") or 0)
         answer = (
-            f"{many_entities(train)} train and {many_entities(val)} validate. "
+            f"{many_entities(train)} are in train and {many_entities(val)} in val. "
             "There are too many rows to count each entity's for a picture."
         )
         return [Figure("entities", _ENTITIES, answer)]
@@ -434,7 +434,7 @@ def entity_figures(data: RunFacts) -> list[Figure]:
     if not len(values):
         return []
     lines = [
-        f"Counted in the shards: no {known.get('entity', 'the entity')} both trains and tests."
+        f"Counted in the shards: no {known.get('entity', 'the entity')} is in both train and test."
     ]
     tone: Tone = "good"
     both = _in_train_and_test(sizes)

@@ -109,14 +109,15 @@ def split_sections(options: AskedSplit) -> tuple[list[Section], str]:
         entity_section,
         Section(cut_words, {"split_date": split_date}),
         Section(
-            "This share of the entities with rows before the cutoff trains and the others validate;"
-            " the seed decides which. Entities that validate may test, unless val_in_test is drop.",
+            "This share of the entities with rows before the cutoff goes to train and the others to"
+            " val; the seed decides which. Entities in val may also be in test, unless val_in_test"
+            " is drop.",
             {"train_ratio": 0.9, "seed": 42, "val_in_test": Aside("drop")},
         ),
         *_column_sections(sample, entity),
         Section(
             "layout: a shard per source shard, or single: a file per split. format: same as the"
-            " source, or e.g. parquet, which trains several times faster than text. lineage:"
+            " source, or e.g. parquet, which is read several times faster than text. lineage:"
             " columns adds source_shard and source_row.",
             {"layout": "sharded", "format": "same", "lineage": Aside("columns")},
         ),
@@ -158,7 +159,7 @@ def _random_sections(sample: Look, options: AskedSplit, rows: int) -> tuple[list
         ),
         by_section,
         Section(
-            "No column is a time, so rows are drawn: these shares validate and test, and the others"
+            "No column is a time, so rows are drawn: these shares go to val and test, the rest to"
             " train; the seed decides which. stratify: a column of classes, of which each split"
             " gets its share.",
             {"val_ratio": 0.1, "test_ratio": 0.1, "seed": 42, "stratify": Aside("COLUMN")},
@@ -166,7 +167,7 @@ def _random_sections(sample: Look, options: AskedSplit, rows: int) -> tuple[list
         *_column_sections(sample, by),
         Section(
             "layout: a shard per source shard, or single: a file per split. format: same as the"
-            " source, or e.g. parquet, which trains several times faster than text.",
+            " source, or e.g. parquet, which is read several times faster than text.",
             {"layout": "sharded", "format": "same"},
         ),
     ]
@@ -342,8 +343,8 @@ def _cutoff(sample: Look, options: AskedSplit, time: Column) -> tuple[str, str]:
     if day <= int(dates[0]):
         day += _DAY_US
     words += (
-        f"; {100 * float((dates >= day).mean()):.0f} % of the rows are from here on and test, "
-        "unless their entity trains. The instant itself is test."
+        f"; {100 * float((dates >= day).mean()):.0f} % of the rows are from here on and go to"
+        " test, unless their entity is in train. The instant itself is test."
     )
     return _day(day), words
 

@@ -35,10 +35,13 @@ class RandomSplit(SplitSettings):
         ),
     )
     val_ratio: float = Field(
-        0.1, ge=0, lt=1, description="Share of what is drawn that validates; 0: there is no val."
+        0.1, ge=0, lt=1, description="Share of what is drawn that goes to val; 0: there is no val."
     )
     test_ratio: float = Field(
-        0.1, ge=0, lt=1, description="Share of what is drawn that tests; 0: there is no test."
+        0.1,
+        ge=0,
+        lt=1,
+        description="Share of what is drawn that goes to test; 0: there is no test.",
     )
     stratify: str | None = Field(
         None,
@@ -135,7 +138,7 @@ class RandomSplit(SplitSettings):
 
     @property
     def train_share(self) -> float:
-        """The share that trains."""
+        """The share of train."""
         return 1 - self.val_ratio - self.test_ratio
 
     @property

@@ -29,12 +29,12 @@ class Reason(StrEnum):
     LABEL_PAST = "label_past_cutoff", "label ends after the cutoff", "one_cut:OneCutInTime"
     TRAIN_ENTITY_LATE = (
         "train_entity_after_cutoff",
-        "entity trains, row is from the cutoff on",
+        "entity is in train, row is on or after the cutoff",
         "one_cut:OneCutInTime",
     )
     VAL_ENTITY_LATE = (
         "val_entity_after_cutoff",
-        "entity validates, row is from the cutoff on",
+        "entity is in val, row is on or after the cutoff",
         "one_cut:OneCutInTime",
     )
     EARLIER_TEST = "earlier_test", "entity is in test of an earlier run", "grown:Grown"

@@ -80,7 +80,7 @@ class Placement:
         """
 
     def summary(self) -> str | None:
-        """Say how many entities train."""
+        """Say how many entities are in train."""
         return None
 
 
@@ -234,7 +234,7 @@ def classify(scanned: Scanned, plan: SplitPlan) -> Codes:
 
 @dataclass(frozen=True)
 class OneCut(Placement):
-    """One cut in time: entities seen before it train or validate, and the others test."""
+    """One cut in time: entities seen before it are in train or val, the others in test."""
 
     settings: TemporalSplit
     allocation: Allocation
@@ -264,7 +264,7 @@ class OneCut(Placement):
         return replace(self, allocation=allocate(self.entities, self.settings.train_ratio, units))
 
     def summary(self) -> str | None:
-        """Say how many entities train and validate."""
+        """Say how many entities are in train and val."""
         if self.settings.entity is None:
             return None
         train = self.allocation.train

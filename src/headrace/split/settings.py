@@ -191,7 +191,7 @@ class SplitSettings(RecipeSettings):
 
     @property
     def train_share(self) -> float:
-        """The share of what is drawn that trains."""
+        """The share of what is drawn that goes to train."""
         raise NotImplementedError
 
     @property
@@ -427,10 +427,10 @@ class SplitSettings(RecipeSettings):
 
 
 class TemporalSplit(SplitSettings):
-    """Rows before the split date train or validate, by entity; rows from it on test entities that
-    did not train.
+    """Rows before the split date go to train or val, by entity. Rows on or after it go to test,
+    except entities already in train.
 
-    Without `entity` time alone decides: rows before the split date train, rows from it on test.
+    Without `entity` time alone decides: rows before the split date go to train, the others to test.
 
     Raises `SettingsError` when built with values that cannot work.
     """
@@ -482,7 +482,7 @@ class TemporalSplit(SplitSettings):
         gt=0,
         lt=1,
         description=(
-            "Share of the entities seen before the cutoff that train; exactly "
+            "Share of the entities seen before the cutoff that go to train; exactly "
             "floor(entities × ratio)."
         ),
     )
@@ -499,7 +499,7 @@ class TemporalSplit(SplitSettings):
     val_in_test: Literal["keep", "drop"] = Field(
         "keep",
         json_schema_extra=_ROWS,
-        description="Whether entities that validate may also test.",
+        description="Whether entities in val may also be in test.",
     )
     known_at: Names = Field(
         (),
@@ -645,8 +645,8 @@ class TemporalSplit(SplitSettings):
         """
         if self.duplicates == "group" and isinstance(self.folds, Rolling):
             raise ValueError(
-                f'{setting_name("duplicates")} is "group", and in folds that roll a row tests in'
-                ' one fold and trains in the next; choose "drop", which keeps the earliest row of'
+                f'{setting_name("duplicates")} is "group", and in folds that roll a row is in'
+                ' test of one fold and in train of the next; choose "drop", which keeps the earliest row of'
                 " each content, or folds of entities"
             )
         self._check_comparison_in_folds()
@@ -675,7 +675,7 @@ class TemporalSplit(SplitSettings):
 
     @property
     def train_share(self) -> float:
-        """The share of the entities seen before the cutoff that trains."""
+        """The share of the entities seen before the cutoff that goes to train."""
         return self.train_ratio
 
     @property

@@ -401,7 +401,7 @@ def _split_checks(output: _SplitOutput, settings: TemporalSplit) -> list[Check]:
     if settings.val_in_test == "drop":
         seen = output.seen
         problem = output.first_leak(["test"], seen["test"].shared_with(seen["val"].entities))
-        checks.append(Check("val and test are apart", "no entity validates and tests", problem))
+        checks.append(Check("val and test are apart", "no entity is in val and test", problem))
     return checks + _content_checks(output, counted)
 
 
@@ -585,8 +585,8 @@ def _reaching(output: _SplitOutput, settings: TemporalSplit, reach_us: int) -> s
 
 
 def _lists(output: _SplitOutput, cells: FoldCells) -> Check:
-    """Compare the cells of every fold with the settings, and check that each row tests in at most
-    one fold.
+    """Compare the cells of every fold with the settings, and check that each row is in test of at
+    most one fold.
     """
     run = output.run
     seen = output.seen
@@ -612,7 +612,7 @@ def _lists(output: _SplitOutput, cells: FoldCells) -> Check:
     tested = sum(seen[name].rows for name in tests)
     return Check(
         "folds",
-        f"{len(expected)} folds are lists of cells, and {tested:,} rows test, each in one",
+        f"{len(expected)} folds are lists of cells, and {tested:,} rows are in test, each of one",
         problem,
     )
 

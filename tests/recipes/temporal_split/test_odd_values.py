@@ -205,7 +205,7 @@ def test_a_test_below_one_percent_is_told_with_what_dropped_its_rows(tmp_path: P
 
     assert told.startswith("test has ")
     assert "of 60 rows from 2025-01-01 on" in told
-    assert "belong to entities that train" in told
+    assert "belong to entities in train" in told
     assert "smaller train_ratio=" in told
 
 

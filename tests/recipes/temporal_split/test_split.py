@@ -261,7 +261,7 @@ def test_a_test_split_whose_entities_all_train_says_so(tmp_path: Path) -> None:
 
     (warning,) = [each.text for each in notes if isinstance(each, Note) and each.level == "warning"]
     assert (
-        "test is empty: of 2 rows from 2025-01-01 on, 1 belong to entities that train and 1 to entities that validate; "
+        "test is empty: of 2 rows from 2025-01-01 on, 1 belong to entities in train and 1 to entities in val; "
         "give an earlier split_date= or a smaller train_ratio=" == warning
     )
 

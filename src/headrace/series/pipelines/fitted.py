@@ -237,7 +237,7 @@ def reasons(
         for name in pipeline.columns or () if pipeline.pipeline else ():
             at = list(columns).index(name)
             if np.isnan(trains[:, at]).all():
-                return f"column {name} has no value that trains"
+                return f"column {name} has no value in train"
             if outside[:, at].any():
                 value = float(trains[int(np.argmax(outside[:, at])), at])
                 return (

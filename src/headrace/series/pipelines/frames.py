@@ -75,7 +75,7 @@ class FramePipeline(ABC):
         """The fitted part. Raises `SettingsError` before `fit`."""
         if self._part is None:
             raise SettingsError(
-                "the pipeline is not fitted", remedy="call fit first, with the rows that train"
+                "the pipeline is not fitted", remedy="call fit first, with the rows in train"
             )
         return self._part
 

@@ -113,9 +113,9 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
     run: a run_id, to choose another run of the directory.
     chunk_size: entities of a chunk in memory; an epoch is then a chunk (see `WindowLoader`). None:
     an epoch is all windows, read from the mapped store.
-    validation: "time" validates on the val split of entities that also train, "entity" on the train
-    split of entities that do not train, "both" on the val split of entities that do not train;
-    "none" does not validate. validation_chunk_size: number of entities that validate. Their rows
+    validation: "time" validates on the val split of entities also in train, "entity" on the train
+    split of entities not in train, "both" on the val split of entities not in train;
+    "none" does not validate. validation_chunk_size: number of entities in val. Their rows
     stay in memory throughout. remainder: treatment of the last step in training. Other parts read
     their windows in order and always pad; the batch array "valid" marks the real windows.
     cache_dir, disk_bytes: for copies of a run in an object store, see `open_windows`.
@@ -215,7 +215,7 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
                 prepare(run_source.recipe, run_source.out)
 
     def setup(self, stage: str | None = None) -> None:
-        """Open the store on every rank, choose the entities that train and validate, and read the
+        """Open the store on every rank, choose the entities of train and val, and read the
         validation pool.
 
         Prints the windows of every part that the stage needs, on rank 0. Raises `InputError` if one
@@ -421,7 +421,7 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
 def choose_pool(
     names: pa.Array, train: I64, val: I64, *, validation: Validation, size: int | None, seed: int
 ) -> tuple[Bools, Bools]:
-    """Return (entities that train, entities that validate), bool [E].
+    """Return (entities in train, entities in val), bool [E].
 
     train, val: number of windows of each entity, [E]. Only entities with windows to validate on are
     drawn for the pool. A keyed hash draws them, so adding entities changes the pool little.

@@ -33,7 +33,9 @@ VALIDATES = 2
 TESTS = 3
 ROLES = {"train": TRAINS, "val": VALIDATES, "test": TESTS}
 NO_CELL = -1
-_SIDES = 3  # TRAIN, VAL, UNSEEN; three more codes for entities new to the fold that tests them
+_SIDES = (
+    3  # TRAIN, VAL, UNSEEN; three more codes for entities new to the fold whose test they are in
+)
 
 Roles = npt.NDArray[np.uint8]
 
@@ -43,7 +45,7 @@ class TimeBlocks:
     """Blocks of time in which all rows have the same roles, and their cells, on one clock.
 
     boundaries: between blocks [B - 1], ascending. cell: by block and entity code [B, codes], or
-    NO_CELL. tested_by: the fold that tests a block, or the number of folds if none does [B].
+    NO_CELL. tested_by: the fold whose test has a block, or the number of folds if none does [B].
     """
 
     boundaries: I64
@@ -275,7 +277,7 @@ def _neediest(load: F64, more: I64, total: F64, fraction: F64) -> int:
 
 
 def entity_code(side: int, new: int) -> int:
-    """Return the code of entities of a side; new: 1 if the entity is new to the fold that tests the
+    """Return the code of entities of a side; new: 1 if the entity is new to the fold whose test has the
     row.
     """
     return side + _SIDES * new

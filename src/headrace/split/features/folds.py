@@ -73,11 +73,11 @@ class RollingPlacement(Placement):
         return _codes(self.cells.cells_of(rows.time_us, rows.instant, side, first), self.cells)
 
     def with_units(self, units: I64) -> Self:
-        """Refuse: in one fold a row tests, in another it trains."""
+        """Refuse: a row is in test of one fold and in train of another."""
         raise NotImplementedError("folds that roll do not draw entities in units")
 
     def summary(self) -> str | None:
-        """Say how many entities train and validate."""
+        """Say how many entities are in train and val."""
         if self.first is None:
             return None
         train = self.allocation.train
@@ -89,7 +89,7 @@ class RollingPlacement(Placement):
 class GroupPlacement(Placement):
     """Cells of folds of entities.
 
-    rows: of each entity by class [E, C]; fold: that tests each entity [E].
+    rows: of each entity by class [E, C]; fold: whose test has each entity [E].
     """
 
     settings: SplitSettings
@@ -263,7 +263,7 @@ class Folds(Feature):
         return replace(plan, placement=RollingPlacement(settings, cells, allocation, first))
 
     def metadata(self, plan: SplitPlan, scans: Scans, counts: Counts) -> dict[str, Any]:
-        """Refuse folds that train nothing, warn of folds that test or validate nothing, and list
+        """Refuse folds without train rows, warn of folds without test or val rows, and list
         the folds' cells.
         """
         settings = self.settings
