@@ -92,7 +92,7 @@ def test_entities_are_counted_in_the_shards(runs: dict[str, Path]) -> None:
     known = metadata.manifest.metadata
     found = figure(page_of(metadata), "entities")
 
-    assert "no customer both trains and tests" in found.answer
+    assert "no customer is in both train and test" in found.answer
     assert f"train: {known['train_entities']} entities" in found.answer
     assert f"val: {known['val_entities']} entities" in found.answer
 

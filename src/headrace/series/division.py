@@ -217,8 +217,8 @@ class Division:
             for name, (first, second) in dates.items():
                 if second - first != period:  # folds would overlap differently in each entity
                     raise SettingsError(
-                        f"entity {name!r} validates for {(second - first) / DAY_US:g} days, others"
-                        f" for {period / DAY_US:g} days",
+                        f"val of entity {name!r} is {(second - first) / DAY_US:g} days long, of"
+                        f" others {period / DAY_US:g} days",
                         setting="cut_dates",
                         remedy=(
                             "give all entities the same time between train_end and val_end, as"

@@ -113,8 +113,8 @@ def _cut_faults(settings: Series) -> Iterator[str]:
     names = ", ".join(map(setting_name, used))
     if used and not settings.fits:
         yield (
-            f"{names} with {setting_name('pipelines_from')}, where nothing is fitted and every row is"
-            f" in test; leave out {names}"
+            f"{names} with {setting_name('pipelines_from')}, where nothing is fitted and every row"
+            f" is in test; leave out {names}"
         )
     if isinstance(settings.folds, GroupKFold):
         yield (

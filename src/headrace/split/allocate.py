@@ -1,5 +1,5 @@
-"""Choose which entities go to train: exactly floor(entities × ratio), by a keyed hash of the entity's
-text. Pure.
+"""Choose which entities go to train: exactly floor(entities × ratio), by a keyed hash of the
+entity's text. Pure.
 
 An entity is identified by 128 bits of SipHash-2-4, keyed by the seed. So each entity takes 16 bytes
 of memory whatever its text, and the chance that any two of 10^9 entities share a hash is below

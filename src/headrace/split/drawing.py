@@ -1,7 +1,7 @@
 """Draw rows or groups into train, val and test. Pure.
 
-Without classes, the split of a group follows from its hash alone: it is in test below the test ratio,
-validates below the sum of both, and else trains. Shares are then those of a fair draw, within a few
+Without classes, the split of a group follows from its hash alone: test below the test ratio, val
+below the sum of both, else train. Shares are then those of a fair draw, within a few
 times sqrt(ratio × groups), and nothing that is added moves anything. With classes, groups of the
 same rows are dealt in exact shares in the order of their hashes, and what remains goes where the
 shares of classes need it most.

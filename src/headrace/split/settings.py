@@ -646,8 +646,8 @@ class TemporalSplit(SplitSettings):
         if self.duplicates == "group" and isinstance(self.folds, Rolling):
             raise ValueError(
                 f'{setting_name("duplicates")} is "group", and in folds that roll a row is in'
-                ' test of one fold and in train of the next; choose "drop", which keeps the earliest row of'
-                " each content, or folds of entities"
+                ' test of one fold and in train of the next; choose "drop", which keeps the'
+                " earliest row of each content, or folds of entities"
             )
         self._check_comparison_in_folds()
         if self.null_entity == "own":

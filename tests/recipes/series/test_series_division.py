@@ -309,7 +309,7 @@ def test_folds_roll_for_held_out_entities_and_from_dates_of_their_own(
         val_end=pl.when(pl.col("entity") == "d").then(date(2002, 11, 2)).otherwise("val_end")
     )
     with pytest.raises(
-        SettingsError, match="entity 'd' validates for 215 days, others for 184 days"
+        SettingsError, match="val of entity 'd' is 215 days long, of others 184 days"
     ):
         run_of(source, tmp_path / "uneven", folds="rolling:n=2,step=30d", cut_dates=uneven)
 

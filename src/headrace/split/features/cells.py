@@ -277,8 +277,8 @@ def _neediest(load: F64, more: I64, total: F64, fraction: F64) -> int:
 
 
 def entity_code(side: int, new: int) -> int:
-    """Return the code of entities of a side; new: 1 if the entity is new to the fold whose test has the
-    row.
+    """Return the code of entities of a side; new: 1 if the entity is new to the fold whose test has
+    the row.
     """
     return side + _SIDES * new
 
