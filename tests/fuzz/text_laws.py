@@ -111,11 +111,14 @@ def _runs(directory: Path, form: str, make: Callable[..., bytes]) -> Parser:
 
 
 def _check_rewrite(path: Path, directory: Path, rows: Rows) -> None:
-    run = headrace.prepare(
-        headrace.Rewrite(source=path.parent, cache_dir=directory / "cache"), directory / "rewritten"
-    ).run
-    written = [pq.read_table(each) for each in sorted(run.rglob("part-*.parquet"))]
     form = "json" if path.suffix == ".jsonl" else "text"
+    recipe = headrace.Rewrite(
+        source=path.parent,
+        cache_dir=directory / "cache",
+        types="text" if form == "text" else None,
+    )
+    run = headrace.prepare(recipe, directory / "rewritten").run
+    written = [pq.read_table(each) for each in sorted(run.rglob("part-*.parquet"))]
     names = written[0].column_names if written else list(rows[0]) if form == "text" else []
     values = [tuple(row.values()) for table in written for row in table.to_pylist()]
     found = in_one_form(names, values, form)
