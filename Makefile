@@ -218,7 +218,7 @@ changes: $(VENV)/lint ## whether the notes in changes/ are well formed
 docs: $(VENV)/docs ## the documentation as a site in build/site; warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
-# One program per section of docs/measurements.md; `make bench-split` measures that one alone. First what looks at the clock.
+# One program per section of benchmarks/measurements.md; `make bench-split` measures that one alone. First what looks at the clock.
 OPTIONS_split := --rounds 3
 OPTIONS_streaming := --rounds 3
 OPTIONS_first_batch := --rounds 21
@@ -227,7 +227,7 @@ OPTIONS_series = $(if $(wildcard $(SERIES_PEERS)),--peers $(SERIES_PEERS))
 BENCHES := streaming first_batch split stores index packed_reading tokenising entities \
 	cache packing histories contexts series series_prep plan scale order balance duplicates other_loaders
 
-bench: ## every table of docs/measurements.md; each program's output is kept in build/bench
+bench: ## every table of benchmarks/measurements.md; each program's output is kept in build/bench
 	@failed=; for each in $(BENCHES); do $(MAKE) --no-print-directory bench-$$each || failed="$$failed $$each"; done; \
 	if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi
 
@@ -236,7 +236,7 @@ bench-%: $(VENV)/bench
 	@$(BIN)/python benchmarks/$*.py $(OPTIONS_$*) --json build/bench/$*.json > build/bench/$*.txt 2> build/bench/$*.log; \
 	status=$$?; cat build/bench/$*.txt; [ $$status = 0 ] || tail -n 20 build/bench/$*.log >&2; exit $$status
 
-performance: $(VENV)/base ## the tables of docs/performance.md and docs/measurements.md from what `make bench` kept
+performance: $(VENV)/base ## the tables of docs/performance.md and benchmarks/measurements.md from what `make bench` kept
 	$(BIN)/python benchmarks/performance_page.py --take build/bench
 
 package: $(VENV)/package ## build wheel and sdist; a job with the core alone; every extra resolves and is named

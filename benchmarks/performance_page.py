@@ -1,4 +1,4 @@
-"""Write the tables of docs/performance.md and docs/measurements.md from the results that the programs here kept.
+"""Write the tables of docs/performance.md and benchmarks/measurements.md from the results that the programs here kept.
 
     python benchmarks/performance_page.py [--take build/bench]
 
@@ -29,7 +29,7 @@ SPEED, BEST_FIT, PEER = (
 RESULTS = ROOT / "benchmarks" / "results"
 PAGES = (
     ROOT / "docs" / "performance.md",
-    ROOT / "docs" / "measurements.md",
+    ROOT / "benchmarks" / "measurements.md",
 )  # the summary, and every table
 MARKED = re.compile(
     r"(?P<begin><!-- (?:table: (?P<name>[\w/-]+)|(?P<part>runs|headline)) -->\n)(?P<kept>.*?)(?P<end><!-- end -->)",
@@ -120,7 +120,7 @@ def compose(page: str, results: Results) -> str:
         if name.partition("/")[0] in results:
             program = name.partition("/")[0]
             raise ValueError(
-                f"docs/measurements.md asks for the table {name}, which benchmarks/results/{program}.json lacks;"
+                f"benchmarks/measurements.md asks for the table {name}, which benchmarks/results/{program}.json lacks;"
                 f" run all of it: make bench-{program} performance"
             )
         return match[0]

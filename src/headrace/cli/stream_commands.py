@@ -52,7 +52,7 @@ def index(
 ) -> None:
     """Publish the index of plain shards beside them.
 
-    Whoever opens PATH afterwards reads no shard to find its blocks.
+    Opening PATH later then skips the scan.
 
     The index holds the rows of every block and the columns. It is used while the files keep their
     names, sizes and times; of files that changed an index is made anew, and the log says so. Give
@@ -258,7 +258,7 @@ def plan(  # noqa: PLR0913 - the arguments are flags
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Say who reads how much when, before anything runs.
+    """Show what each rank will read, before anything runs.
 
     Exit 1 if a row would come twice, be missing, or steps differ.
 

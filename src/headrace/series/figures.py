@@ -42,7 +42,7 @@ _MOST_REPORTS = 4_000
 _MOST_COLUMNS = 16
 _MOST_REASONS = 10
 _MONTH_US = 30.4375 * 86_400e6
-_PALER = "The paler an interval, the less of its target is there."
+_PALER = "Paler = more missing targets."
 _CELLS = {"trained": "observed", "context": "filled", "empty": "still missing"}
 
 

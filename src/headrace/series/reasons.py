@@ -24,7 +24,7 @@ class LostRows:
     applies: Callable[[Series], bool] | None = None
 
 
-ENTITY_FAILED = LostRows("entity_failed", "its entity does not pass")
+ENTITY_FAILED = LostRows("entity_failed", "entity failed a quality rule")
 BAD_TIME = LostRows("bad_time", "time cannot be read")
 OFF_GRID = LostRows("off_grid", "time is between two steps")
 DUPLICATE_TIME = LostRows("duplicate_time", "another row has its time")

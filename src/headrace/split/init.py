@@ -249,9 +249,11 @@ def _entity(sample: Look, options: AskedSplit, time: str) -> tuple[str, Section]
         usable = _entities(sample, time)
         if not usable:
             raise SettingsError(
-                "no column repeats as an entity's would",
+                "no column looks like an entity",
                 path=options.source[0],
-                remedy=f"give {setting('entity')}, one of {', '.join(list(sample.columns)[:20])}",
+                remedy=(
+                    f"give {setting('entity')}, one of {', '.join(list(sample.columns)[:20])}"
+                ),
             )
         best = usable[0]
         others = usable[1:4]
