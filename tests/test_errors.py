@@ -116,3 +116,10 @@ def test_fields_are_escaped_and_short_in_the_message_and_exact_in_the_error() ->
     assert "\x1b" not in str(error)
     assert len(str(error)) < 4_000
     assert nasty == error.path == error.column == error.value == error.remedy
+
+
+def test_the_remedy_names_settings_as_python_writes_them() -> None:
+    error = InputError("no date", remedy=f"give {setting('time_format', '%d.%m.%Y')}")
+
+    assert 'give time_format="%d.%m.%Y"' == error.remedy
+    assert error.remedy in str(error)

@@ -137,6 +137,7 @@ class HeadraceError(Exception):
     The traceback of a DataLoader worker keeps its line breaks and loses its middle. `args` is
     exact.
     row: counted from 1, or in words, such as "line 17". value: `NO_VALUE` if none is at fault.
+    marked_remedy: the remedy with its settings marked, for use in another error.
     """
 
     exit_code = 1
@@ -160,7 +161,7 @@ class HeadraceError(Exception):
         self.row = row
         self.column = column
         self.value = value
-        self.remedy = remedy
+        self.marked_remedy = remedy
 
     def at(
         self,
@@ -180,6 +181,13 @@ class HeadraceError(Exception):
         if self.column is None:
             self.column = column
         return self
+
+    @property
+    def remedy(self) -> str | None:
+        """What to do, with settings written as arguments of Python."""
+        if self.marked_remedy is None:
+            return None
+        return spell(self.marked_remedy)
 
     @property
     def marked(self) -> str:
@@ -206,8 +214,8 @@ class HeadraceError(Exception):
             location += f" is {short_repr(self.value)}"
         if location:
             problems[:1] = [": ".join([location, *problems[:1]])]
-        if self.remedy is not None:
-            problems[-1:] = ["; ".join([*problems[-1:], self.remedy])]
+        if self.marked_remedy is not None:
+            problems[-1:] = ["; ".join([*problems[-1:], self.marked_remedy])]
         return problems
 
     def words(self, spelled: Callable[[str], str] = spell) -> str:

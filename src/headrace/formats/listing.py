@@ -701,7 +701,9 @@ def no_data(directory: str) -> NoMatch:
         error = refusal(Path(below), {*directories, *files})
         if error is not None:
             where = f"itself; its subdirectory {below} " if at else "that is its rows; it "
-            return NoMatch(f"{problem} {where}{error.args[0]}", path=directory, remedy=error.remedy)
+            return NoMatch(
+                f"{problem} {where}{error.args[0]}", path=directory, remedy=error.marked_remedy
+            )
         directories[:] = sorted(name for name in directories if name[0] not in "._")
         data = sorted(filter(is_data_name, files))
         if data:

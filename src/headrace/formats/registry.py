@@ -332,7 +332,9 @@ def reading(path: Path, row: str | None = None) -> Iterator[None]:
     try:
         yield
     except CorruptShard as error:
-        if error.remedy != RESTORE:  # of storage: the file is sound, but no longer the one opened
+        if (
+            error.marked_remedy != RESTORE
+        ):  # of storage: the file is sound, but no longer the one opened
             raise error.at(path=path, row=row) from error.__cause__
         raise InputError(
             *error.args, path=path, row=error.row or row, column=error.column, remedy=_MEND

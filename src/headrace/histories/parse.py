@@ -521,7 +521,7 @@ def _drop_or_refuse(
         error = describe(row).at(path=file.path)
         if REASONS[reasons.numbers[row] - 1] not in rules:
             dropping = f"drop and count such rows with {setting('bad_rows', 'drop')}"
-            error.remedy = ", or ".join(filter(None, [error.remedy, dropping]))
+            error.marked_remedy = ", or ".join(filter(None, [error.marked_remedy, dropping]))
         raise error
     for number in np.unique(reasons.numbers[reasons.numbers > 0]).tolist():
         word = REASONS[number - 1]

@@ -53,7 +53,11 @@ def read_bins_of(path: Path, storage: str) -> Iterator[PackedRows]:
         yield from read_parquet(path) if storage == "parquet" else read_legacy(path)
     except InputError as error:
         raise CorruptShard(
-            *error.args, path=error.path, row=error.row, column=error.column, remedy=error.remedy
+            *error.args,
+            path=error.path,
+            row=error.row,
+            column=error.column,
+            remedy=error.marked_remedy,
         ) from error
 
 

@@ -251,9 +251,7 @@ def _entity(sample: Look, options: AskedSplit, time: str) -> tuple[str, Section]
             raise SettingsError(
                 "no column looks like an entity",
                 path=options.source[0],
-                remedy=(
-                    f"give {setting('entity')}, one of {', '.join(list(sample.columns)[:20])}"
-                ),
+                remedy=(f"give {setting('entity')}, one of {', '.join(list(sample.columns)[:20])}"),
             )
         best = usable[0]
         others = usable[1:4]

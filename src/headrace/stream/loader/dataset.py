@@ -460,7 +460,9 @@ def open_dataset(  # noqa: PLR0913 - the arguments are settings
             if run is None and empty and not is_prepared(root) and any(root.iterdir()):
                 error = no_data(str(root))
                 raise InputError(
-                    f"holds no finished run, and {error.args[0]}", path=root, remedy=error.remedy
+                    f"holds no finished run, and {error.args[0]}",
+                    path=root,
+                    remedy=error.marked_remedy,
                 )
             return Dataset(FinishedRun(*find_run(root, run), texts="typed"), cache_dir=cache_path)
         if local and not root.exists() and not any(sign in str(path) for sign in "*?["):
