@@ -43,7 +43,7 @@ from headrace.dataset.stored_index import (
 from headrace.digest import canonical_json, sha256_hex
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import CorruptShard, InputError, SettingsError, StoreError, setting
-from headrace.formats.common_schema import Drift, common_schema, with_content
+from headrace.formats.common_schema import Drift, columns_with_gaps, common_schema, with_content
 from headrace.formats.dialect import PLAIN, TextDialect
 from headrace.formats.evidence import Evidence
 from headrace.formats.listing import Listing, home_of, list_files
@@ -589,6 +589,7 @@ def build(  # noqa: PLR0913, PLR0914 - all that an index is made of
         partitioned=tuple(with_content(shards)[0].partition),
         layouts=layouts.schemas,
         layout_of_shard=layouts.of_shards[kinds_of_files],
+        gaps=tuple(sorted(evidence.gaps() | columns_with_gaps(shards, schema))),
     )
     return stored_bytes(_splits(listing, like, counts), schema, dialect.stored(), files)
 

@@ -100,6 +100,20 @@ def common_schema(shards: Sequence[Shard], drift: Drift) -> pa.Schema:
     return pa.schema(fields)
 
 
+def columns_with_gaps(shards: Sequence[Shard], schema: pa.Schema) -> set[str]:
+    """Return the columns of whole numbers and truths that are null or absent in some row of JSON.
+
+    Other formats do not say.
+    """
+    if not all(shard.file_type.format.content == "json" for shard in with_content(shards)):
+        return set()
+    gaps = set()
+    for field in schema:
+        if field.nullable and (pa.types.is_integer(field.type) or pa.types.is_boolean(field.type)):
+            gaps.add(field.name)
+    return gaps
+
+
 def _of_each_layout(shards: Sequence[Shard]) -> list[Shard]:
     """Return the first shard of each schema."""
     layouts = Layouts()

@@ -305,6 +305,7 @@ class _Without:
             metadata=self._metadata(context, erasure, touched, written),
             dialect=run.dialect,
             texts=run.index.texts,
+            gaps=run.index.gaps,
             retained=retained,
         )
         local.write_new(context.run / FORGOTTEN, self._receipt(context.run.name, work, written))

@@ -17,7 +17,7 @@ from headrace.checks import nearest
 from headrace.errors import HeadraceError, InputError, SettingsError, setting, setting_name
 from headrace.folds.settings import Rolling
 from headrace.formats.column_paths import has_column
-from headrace.formats.common_schema import join_shards, with_content
+from headrace.formats.common_schema import columns_with_gaps, join_shards, with_content
 from headrace.formats.dialect import UTF8
 from headrace.formats.evidence import Evidence
 from headrace.formats.grouped import at_fault, grouped, part_of
@@ -343,6 +343,8 @@ def _finish(
     if settings.folds is None and "test" in splits:
         _alias_test(context, splits)
         directories["oot"] = DIRECTORIES["oot"]
+    evidence = _evidence_of(scans)
+    types = _types_of_texts(plan, evidence)
     return Outcome(
         schema=plan.schema,
         index=index,
@@ -359,13 +361,13 @@ def _finish(
         directories=directories,
         metadata={**_metadata(plan, scans, parts, splits), **feature_metadata},
         dialect=settings.dialect.written,
-        texts=_types_of_texts(plan, scans),
+        texts=types,
+        gaps=(evidence.gaps() & types.keys()) | columns_with_gaps(source.shards, plan.schema),
     )
 
 
-def _types_of_texts(plan: SplitPlan, scans: Scans) -> dict[str, pa.DataType]:
-    """Return the types that all values of the columns of text fit, as streams deliver them."""
-    settings = plan.settings
+def _evidence_of(scans: Scans) -> Evidence:
+    """Return what the scans saw of the columns of text."""
     evidence = Evidence()
     for shard, receipt in zip(scans.shards, scans.receipts, strict=True):
         words_of = receipt.extra.get(TYPES_THAT_FIT)
@@ -373,6 +375,12 @@ def _types_of_texts(plan: SplitPlan, scans: Scans) -> dict[str, pa.DataType]:
             evidence.join(words_of)
         else:  # its columns have types of their own
             evidence.leave_out(shard.schema.names)
+    return evidence
+
+
+def _types_of_texts(plan: SplitPlan, evidence: Evidence) -> dict[str, pa.DataType]:
+    """Return the types that all values of the columns of text fit, as streams deliver them."""
+    settings = plan.settings
     types = evidence.types()
     if settings.main_target is not None and not keeps_text(settings.types):
         types[settings.main_target] = pa.float64()  # the text of numbers that were computed
