@@ -163,28 +163,42 @@ def peek(
         )
     import pyarrow as pa
 
-    from headrace.formats.plain_types import check_read
+    from headrace.formats.plain_types import check_read, readable
     from headrace.formats.types import describe
+    from headrace.stream.read.batch import python_values
 
     dataset = shards.open(path)
     index = dataset.split_index(split)
     read = dataset.block_reader(split)
-    check_read(index.schema, path)
-    tables = [index.schema.empty_table()]
+    schema = readable(index.schema)
+    if not len(schema):
+        check_read(index.schema, path)
+    tables = [schema.empty_table()]
     left = min(rows, index.total_rows)
     for block in range(len(index.rows)):
         if left <= 0:
             break
-        tables.append(read(block, None).slice(0, left))
+        tables.append(read(block, schema.names).slice(0, left))
         left -= tables[-1].num_rows
     first = pa.concat_tables(tables)
-    values = [_as_read(column.to_pylist(), column.type) for column in first.columns]
+    values = []
+    not_shown = {}
+    for field in index.schema:
+        if field.name not in schema.names:
+            not_shown[field.name] = f"as {field.type} is not read"
+    for name in schema.names:
+        try:
+            values.append(_as_read(python_values(name, first[name]), first[name].type))
+        except InputError as error:
+            not_shown[name] = str(error.args[0])
+            first = first.drop_columns([name])
     columns = describe(first.schema)
     if as_json:
         names = first.column_names
         emit(
             {
                 "schema": columns,
+                "not_shown": not_shown,
                 "rows": [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)],
             }
         )
@@ -204,6 +218,8 @@ def peek(
     title = f"{index.split}: {first.num_rows:,} of {index.total_rows:,} rows"
     for part in fitting_tables(title, heads, cells, printer().width):
         printer().print(part)
+    for name, reason in not_shown.items():
+        say(f"{cell(name)} is not shown: {cell(reason)}")
 
 
 _LIST = 12  # most numbers of a list to show

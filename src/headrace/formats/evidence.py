@@ -42,6 +42,7 @@ _INSTANT = (
 _NO_VALUE = "nothing"
 _NO_GAP = "no gap"
 _FIRST = 64
+_SPELLED = ("float64", "datetime", "datetime_utc")
 _EXACT_DIGITS = 15  # digits that every float64 keeps
 _ALL = (*WORDS, _NO_VALUE, _NO_GAP)
 _POWERS = np.array([10**digits for digits in range(1, 19)], np.int64)
@@ -101,6 +102,16 @@ class Evidence:
     def gaps(self) -> set[str]:
         """Return the columns that are not text and lack a value in some rows."""
         return {name for name in self.types() if _NO_GAP not in self.words[name]}
+
+
+def spelled_type(words: Sequence[str]) -> pa.DataType | None:
+    """Return the type whose values have several texts, such as 12 and 12.0, if the texts of a
+    column may be of it.
+    """
+    for word in _SPELLED:
+        if word in words and words[0] not in ("bool", "int64"):
+            return TYPES[word]
+    return None
 
 
 def _unless_text(words: Sequence[str]) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from headrace.formats.dialect import UTF8
 from headrace.formats.evidence import Evidence
 from headrace.formats.grouped import at_fault, grouped, part_of
 from headrace.formats.partitions import partition_types
+from headrace.formats.plain_types import in_text
 from headrace.formats.registry import FORMATS, FileType
 from headrace.formats.shard import Shard
 from headrace.formats.source import read_signature, survey_all
@@ -59,7 +60,6 @@ from headrace.split.rules import (
     cutoff_on,
 )
 from headrace.split.scan import (
-    TYPES_THAT_FIT,
     Scanner,
     TypesScanner,
     one_form,
@@ -343,7 +343,7 @@ def _finish(
     if settings.folds is None and "test" in splits:
         _alias_test(context, splits)
         directories["oot"] = DIRECTORIES["oot"]
-    evidence = _evidence_of(scans)
+    evidence = scans.evidence
     types = _types_of_texts(plan, evidence)
     return Outcome(
         schema=plan.schema,
@@ -364,18 +364,6 @@ def _finish(
         texts=types,
         gaps=(evidence.gaps() & types.keys()) | columns_with_gaps(source.shards, plan.schema),
     )
-
-
-def _evidence_of(scans: Scans) -> Evidence:
-    """Return what the scans saw of the columns of text."""
-    evidence = Evidence()
-    for shard, receipt in zip(scans.shards, scans.receipts, strict=True):
-        words_of = receipt.extra.get(TYPES_THAT_FIT)
-        if words_of is not None:
-            evidence.join(words_of)
-        else:  # its columns have types of their own
-            evidence.leave_out(shard.schema.names)
-    return evidence
 
 
 def _types_of_texts(plan: SplitPlan, evidence: Evidence) -> dict[str, pa.DataType]:
@@ -623,15 +611,12 @@ def _refuse_types(output: Output, shards: Sequence[Shard]) -> None:
     """Raise `InputError` for columns that the format cannot hold, naming the first file that has
     one.
     """
-    if output.file_type.format.separator is None:
+    if output.file_type.format.content == "binary":
         return
+    is_json = output.file_type.format.separator is None
     for field in output.source:
         data_type = field.type
-        if (
-            pa.types.is_nested(data_type)
-            or pa.types.is_binary(data_type)
-            or pa.types.is_fixed_size_binary(data_type)
-        ):
+        if not in_text(data_type) or (not is_json and pa.types.is_nested(data_type)):
             shard = next((shard for shard in shards if field.name in shard.schema.names), shards[0])
             raise InputError(
                 f"{output.file_type.format.name} cannot hold {data_type}",

@@ -187,7 +187,7 @@ def group_types(output: Output) -> dict[str, str]:
     if entity is None:
         return {}
     (field,) = with_paths(output.source, [entity])
-    return {entity: _word_of(field.type, "text")}
+    return {entity: _word_of(output.types.get(entity, field.type), "text")}
 
 
 def refuse_other_types(output: Output, earlier: EarlierRun) -> None:
