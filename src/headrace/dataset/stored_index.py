@@ -178,11 +178,11 @@ def parse_stored(source: Any, path: Path, identity: Identity | None = None) -> S
         if not file.schema.equals(_STORED):
             raise ValueError("its columns are not those of an index")
         batch = next(file.batches())
-        schema, dialect, gaps = columns_of(metadata)
+        columns = columns_of(metadata)
         partitioned = tuple(map(str, json.loads(metadata.get(_PARTITIONED_KEY, b"[]"))))
-        if not set(partitioned) <= set(schema.names):
+        if not set(partitioned) <= set(columns.schema.names):
             raise ValueError("columns that names hold are not in its schema")
-        layouts = _layouts_in(metadata, schema)
+        layouts = _layouts_in(metadata, columns.schema)
         splits = {}
         for row, name in enumerate(batch["split"].to_pylist()):
             fields = {name: list_values(batch[name], row) for name in _STORED.names[2:]}
@@ -196,10 +196,10 @@ def parse_stored(source: Any, path: Path, identity: Identity | None = None) -> S
                 mapped = MappedSplit(path, digest.hex(), inode, name, fields)
             splits[name] = SplitIndex(
                 split=name,
-                schema=schema,
+                schema=columns.schema,
                 partitioned=partitioned,
                 layouts=layouts,
-                gaps=gaps,
+                gaps=columns.gaps,
                 mapped=mapped,
                 **fields,
             )
@@ -211,7 +211,7 @@ def parse_stored(source: Any, path: Path, identity: Identity | None = None) -> S
         if len(splits) != batch.num_rows:
             raise ValueError("a split is in it twice")
         files = identity_in(data).hex()
-        return StoredIndex(splits, schema, dialect, data=data, files=files, digest=digest.hex())
+        return StoredIndex(splits, *columns[:2], data=data, files=files, digest=digest.hex())
     except (
         OSError,
         pa.ArrowException,

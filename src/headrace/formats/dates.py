@@ -618,23 +618,32 @@ def advice(value: object, date_format: str) -> str:
         number = None
         if isinstance(value, int | float | str) and not isinstance(value, bool):
             number = float(value)
+    return _form_advice(value, number, date_format)
+
+
+def _form_advice(value: object, number: float | None, date_format: str) -> str:
+    """Name the forms that read a value. number: the value, if it is one."""
     patterns = _patterns(value)
     words = []
     for word, example in (*_likely_units(number, date_format), *patterns):
         if _reads(word, value):
             words.append(f"{time_setting(word)}{example}")
     if words:
-        return f"no date of form {date_format}; give {' or '.join(words)}"
-    if text is not None and (problem := _iso_fault(text, date_format)) is not None:
+        return f"no date of form {date_format}; give {' or '.join(words)}{_of_all(date_format)}"
+    if isinstance(value, str) and (problem := _iso_fault(value, date_format)) is not None:
         return problem
     if patterns:
         return "which is not an existing day or time of day; correct it"
     form = "%d.%m.%Y"
+    correct = f"no date of form {date_format}; correct it"
     if number is not None or form == date_format:
-        return f"no date of form {date_format}; correct it"
-    return (
-        f"no date of form {date_format}; correct it, or give its form, such as {time_setting(form)}"
-    )
+        return correct
+    return f"{correct}, or give its form, such as {time_setting(form)}"
+
+
+def _of_all(date_format: str) -> str:
+    """Return the condition of another form than a declared one, which other rows may be of."""
+    return "" if date_format in ("auto", "iso") else ", if all dates are of that form"
 
 
 def _reads(word: str, value: object) -> bool:
@@ -721,5 +730,5 @@ def _iso_fault(text: str, date_format: str) -> str | None:
     if re.search(r"[ Tt]24(:|$)", text):
         return "which is the end of a day; write 00:00 of the next day"
     if date_format not in ("auto", "iso"):
-        return f"no date of form {date_format}; give {time_setting('iso')}"
+        return f"no date of form {date_format}; give {time_setting('iso')}{_of_all(date_format)}"
     return "which is not an existing day or time of day; correct it"

@@ -7,7 +7,7 @@
 | float64 | decimal numbers that it keeps: its shortest text is of the same number |
 | date | `2024-12-31` |
 | datetime | `2024-12-31`, then a space or T, hours and minutes, optionally seconds; no zone |
-| datetime_utc | the same with hours and minutes, and behind them `Z` or an offset such as `+02:00` |
+| datetime_utc | the same with hours and minutes, then `Z` or an offset such as `+02:00` |
 
 The type is the first one that holds all values of all shards; if none does, the column stays text.
 So the order and number of shards, chunks and workers do not matter, and one odd value anywhere

@@ -106,6 +106,20 @@ def in_partition(shard: Shard, types: Mapping[str, pa.DataType] | None) -> Shard
     )
 
 
+def ignored_names(types: Mapping[str, pa.DataType], read: Iterable[str]) -> list[str]:
+    """Say which columns in names of directories are read from the files, which have them too.
+
+    read: the columns that are read from names.
+    """
+    both = sorted(types.keys() - set(read))
+    if not both:
+        return []
+    return [
+        f"the files and the names of their directories have {', '.join(both)}; the values of the"
+        " files are read"
+    ]
+
+
 def stored(shard: Shard) -> Shard:
     """Return the shard as stored in its file, without the columns of its name."""
     if not shard.partition:

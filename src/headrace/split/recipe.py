@@ -21,7 +21,7 @@ from headrace.formats.common_schema import columns_with_gaps, join_shards, with_
 from headrace.formats.dialect import UTF8
 from headrace.formats.evidence import Evidence
 from headrace.formats.grouped import at_fault, grouped, part_of
-from headrace.formats.partitions import partition_types
+from headrace.formats.partitions import ignored_names, partition_types
 from headrace.formats.plain_types import in_text
 from headrace.formats.registry import FORMATS, FileType
 from headrace.formats.shard import Shard
@@ -450,6 +450,7 @@ def _survey(
         shards = _choose_columns(settings, settings.columns, shards)
     joined = join_shards(shards, settings.schema_drift)
     context.inform(joined.changes)
+    context.warn(ignored_names(types, {name for shard in shards for name in shard.partition}))
     schema = joined.schema
     for role, name in settings.named_columns():
         if not has_column(schema, name):

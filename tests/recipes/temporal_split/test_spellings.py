@@ -12,7 +12,12 @@ from raised import raised
 SPELLINGS = {
     "float64": ["12", "12.0", "14.5", "1e1", "10"],
     "datetime": ["2024-01-01 00:00", "2024-01-01T00:00:00", "2024-01-02 12:30", "2024-01-03"],
-    "datetime_utc": ["2024-01-01T00:00Z", "2024-01-01T02:00+02:00", "2024-01-02T12:30Z", "2024-01-03T12:30Z"],
+    "datetime_utc": [
+        "2024-01-01T00:00Z",
+        "2024-01-01T02:00+02:00",
+        "2024-01-02T12:30Z",
+        "2024-01-03T12:30Z",
+    ],
 }
 # of each, a text whose value another one has too
 ODD = {"float64": {"12.0", "1e1"}, "datetime": {*SPELLINGS["datetime"][:2]}, "datetime_utc": {*SPELLINGS["datetime_utc"][:2]}}  # fmt: skip
