@@ -166,21 +166,21 @@ def peek(
 
     dataset = shards.open(path)
     index = dataset.split_index(split)
-    shown = _first_rows(dataset, index, path, rows)
-    columns = describe(shown.schema)
+    first = _first_rows(dataset, index, path, rows)
+    columns = describe(first.schema)
     if as_json:
         named = [
-            dict(zip(shown.schema.names, row, strict=True))
-            for row in zip(*shown.values, strict=True)
+            dict(zip(first.schema.names, row, strict=True))
+            for row in zip(*first.values, strict=True)
         ]
-        emit({"schema": columns, "not_shown": shown.others, "rows": named})
+        emit({"schema": columns, "not_shown": first.others, "rows": named})
         return
     heads = [(cell(column["name"]), cell(column["type"])) for column in columns]
-    title = f"{index.split}: {shown.rows:,} of {index.total_rows:,} rows"
-    cells = [_cells(column) for column in shown.values]
+    title = f"{index.split}: {first.rows:,} of {index.total_rows:,} rows"
+    cells = [_cells(column) for column in first.values]
     for part in fitting_tables(title, heads, cells, printer().width):
         printer().print(part)
-    for name, reason in shown.others.items():
+    for name, reason in first.others.items():
         say(f"{cell(name)} is not shown: {cell(reason)}")
 
 

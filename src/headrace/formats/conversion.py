@@ -78,7 +78,7 @@ def _is_refusal(error: BaseException) -> bool:
         return False
     if isinstance(error, pa.ArrowException | ValueError | TypeError | OverflowError):
         return True
-    names = {f"{kind.__module__}.{kind.__name__}" for kind in type(error).__mro__}
+    names = {f"{base.__module__}.{base.__name__}" for base in type(error).__mro__}
     return not names.isdisjoint({"polars.exceptions.PolarsError", "pyo3_runtime.PanicException"})
 
 
