@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from headrace.errors import InputError
 from headrace.formats.names import partition_of
-from headrace.formats.shard import Chunk, Shard
+from headrace.formats.shard import ChunkInForm, Shard
 from headrace.formats.text_columns import cast_text
 
 _WHOLE = re.compile(r"0|-?[1-9][0-9]{0,18}")
@@ -153,17 +153,10 @@ def with_partition(
 
 
 @dataclass
-class PartitionChunk:
+class PartitionChunk(ChunkInForm):
     """Consecutive rows of a file, with the columns of its name."""
 
-    chunk: Chunk
     shard: Shard
-    first_row: int
-
-    @property
-    def rows(self) -> int:
-        """The number of rows."""
-        return self.chunk.rows
 
     def sizes(self) -> None:
         """Return None, because the bytes of rows lack the columns of the name and so cannot be

@@ -46,7 +46,6 @@ from headrace.split.earlier import (
     version_of,
 )
 from headrace.split.features import Counts, Feature, Scans, features_of
-from headrace.split.features.drawn import group_types, refuse_other_types
 from headrace.split.random_split import RandomSplit
 from headrace.split.rules import (
     SPLITS,
@@ -117,11 +116,12 @@ def execute(
     source = _survey(settings, context, files)
     earlier = find_earlier(settings, context, source.shards, source.schema)
     output = replace(_output(settings, source), drawn=() if earlier is None else earlier.drawn)
-    if earlier is not None:
-        refuse_other_types(output, earlier)
     if settings.dialect.encoding != UTF8 and output.file_type.format.content != "binary":
         context.inform([f"the source is {settings.dialect.encoding}; what is written is UTF-8"])
     features = features_of(output, source.shards)
+    if earlier is not None:
+        for feature in features:
+            feature.check_earlier(earlier)
     scans = _scan(settings, context, source, features, earlier)
     plan = _plan(output, scans, features)
     parts = _write(scans, plan, source)
@@ -652,7 +652,6 @@ def _metadata(
             date_form = forms[0]
     metadata: dict[str, Any] = {
         "entity": settings.entity_column,
-        "group_types": group_types(plan.output),
         "missing_like": advice.missing_like(scans),
     }
     if not isinstance(settings, TemporalSplit):

@@ -87,6 +87,9 @@ class Feature:
     def __init__(self, output: Output, shards: Sequence[Shard]) -> None:
         self.settings = output.settings
 
+    def check_earlier(self, earlier: EarlierRun) -> None:
+        """Raise `InputError` if the assignment of the earlier run cannot be kept."""
+
     def scanner(self, shard: Shard) -> Scanner | None:
         """Return what looks at a shard in pass 1."""
         return None

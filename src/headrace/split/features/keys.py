@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +15,9 @@ from headrace.formats.evidence import spelled_type
 from headrace.formats.shard import Shard
 from headrace.formats.types import type_word
 from headrace.split.allocate import EntitySet
-from headrace.split.features import Feature, Scans
+from headrace.split.earlier import EarlierRun
+from headrace.split.features import Counts, Feature, Scans
+from headrace.split.features.drawn import group_types, refuse_other_types
 from headrace.split.reasons import Reason
 from headrace.split.rules import DropRule, Output, ScannedRows, SplitPlan
 from headrace.split.scan import NULL_ENTITY, read_spellings
@@ -34,6 +37,7 @@ class Keys(Feature):
 
     def __init__(self, output: Output, shards: Sequence[Shard]) -> None:
         super().__init__(output, shards)
+        self.output = output
         rules = []
         self.filled = []
         if self.settings.time_columns:
@@ -44,6 +48,14 @@ class Keys(Feature):
         self.rules = rules
         if self.settings.entity_column is not None and self.settings.null_entity != "own":
             self.filled.append(self.settings.entity_column)
+
+    def check_earlier(self, earlier: EarlierRun) -> None:
+        """Refuse groups whose values have other hashes than in the earlier run."""
+        refuse_other_types(self.output, earlier)
+
+    def metadata(self, plan: SplitPlan, scans: Scans, counts: Counts) -> dict[str, Any]:
+        """Record the types of the values that groups are known by."""
+        return {"group_types": group_types(self.output)}
 
     def decide(self, plan: SplitPlan, scans: Scans) -> SplitPlan:
         """Refuse entities that are one value in two spellings."""
