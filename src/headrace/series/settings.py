@@ -622,7 +622,7 @@ class Series(RecipeSettings):
     def optional_columns(self) -> tuple[str, ...]:
         """The columns that a file may lack."""
         if self.schema_drift == "widen":
-            return (*self.targets, *self.feature_names)
+            return tuple(self.columns)
         if self.fits:
             return ()
         return self.targets

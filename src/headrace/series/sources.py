@@ -553,7 +553,7 @@ def _present(settings: Series, path: Path, columns: Sequence[str], schema: pa.Sc
             note = hint(list(names))
             if names and names[0].startswith("#"):
                 note = f"; if that is a comment, give {setting('comment', '#')}"
-            if column in (*settings.targets, *settings.feature_names):
+            if not settings.entity_is_file and column in settings.columns:
                 widen = setting("schema_drift", "widen")
                 note += f"; if other files have it, {widen} takes it as null here"
             raise InputError(
