@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import headrace
 from headrace.errors import InputError
 from headrace.formats import jsonl
 from headrace.formats.json_text import array_as_lines
@@ -313,3 +314,27 @@ def test_an_array_becomes_one_line_for_each_object(
 
     assert objects == [json.loads(line) for line in lines.split(b"\n")[:-1]]
     assert (not objects) == (lines == b"")
+
+
+@pytest.mark.parametrize(
+    ("data", "remedy"),
+    [
+        (b'null\n{"a": 1}\n', "one object per line"),
+        (b"\n12\n", "one object per line"),
+        (b'// first\n{"a": 1}\n', "comments"),
+        (b'/* first */ {"a": 1}\n', "comments"),
+        ('{"a": 1}\n'.encode("utf-16"), "iconv -f utf-16"),
+        ('{"a": 1}\n'.encode("utf-16-le"), "iconv -f utf-16"),
+        ('{"a": 1}\n'.encode("utf-32"), "iconv -f utf-32"),
+    ],
+    ids=["null", "number", "line comment", "comment", "utf-16", "utf-16 without mark", "utf-32"],
+)
+@pytest.mark.parametrize("suffix", ["jsonl", "json"])
+def test_what_is_nearly_json_is_refused_with_what_it_lacks(
+    tmp_path: Path, data: bytes, remedy: str, suffix: str
+) -> None:
+    path = tmp_path / f"a.{suffix}"
+    path.write_bytes(data)
+
+    with raised(InputError, path=path, remedy=remedy):
+        headrace.open(path, cache_dir=tmp_path / "cache")

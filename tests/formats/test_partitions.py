@@ -320,3 +320,25 @@ def test_series_take_entities_from_names_of_directories(tmp_path: Path) -> None:
     )
 
     assert {"01", "02"} == set(pl.read_parquet(found.run / "entities.parquet")["entity"])
+
+
+def test_a_column_of_text_files_keeps_its_type_where_names_have_it_too(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for year in (2023, 2024):
+        (tmp_path / f"lake/year={year}").mkdir(parents=True)
+        (tmp_path / f"lake/year={year}/part-{year}.csv").write_text(
+            f"day,n,year\n{year}-01-01,1,{year - 2000}\n"
+        )
+    split = headrace.TemporalSplit(source=tmp_path / "lake", time="day", split_date="2024-01-01")
+    warned: list[str] = []
+    headrace.prepare(
+        split, tmp_path / "out", on_event=lambda event: warned.append(str(vars(event)))
+    )
+    opened = headrace.open(tmp_path / "lake", cache_dir=tmp_path / "cache")["all"]
+
+    assert pa.int64() == opened.schema.field("year").type
+    assert [23, 24] == opened.to_arrow()["year"].to_pylist()
+    assert pa.int64() == headrace.open(tmp_path / "out")["train"].schema.field("year").type
+    assert any("have year" in message for message in caplog.messages)
+    assert any("have year" in message for message in warned)

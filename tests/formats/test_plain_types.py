@@ -133,7 +133,7 @@ def test_what_no_plain_type_holds_is_refused_by_name(
     with raised(InputError, path="a Table", column="x", remedy="columns="):
         headrace.open(table, cache_dir=tmp_path / "cache")
     opened = headrace.open(path, cache_dir=tmp_path / "cache")
-    for read in (opened["all"].to_arrow, opened["all"].to_polars, opened.map_dataset):
+    for read in (opened["all"].to_arrow, opened.map_dataset):
         with raised(InputError, column="x", remedy="columns="):
             read()
     with raised(InputError, path=path, column="x", remedy="columns="):

@@ -1,5 +1,6 @@
 """A run without some entities has the other rows in their order, and every file that held none of theirs as it was."""
 
+import csv
 import gzip
 import json
 import os
@@ -22,6 +23,7 @@ from headrace.dataset.open import find_run
 from headrace.errors import CorruptShard, InputError, RunBusy, SettingsError
 from headrace.formats.text_columns import as_text
 from headrace.run.forget import FORGOTTEN
+from headrace.split.allocate import hash_entities
 from raised import raised
 
 NAMES = ("customer-alpha", "customer-beta", "customer-late", "nobody at all")
@@ -446,3 +448,51 @@ def test_a_reader_of_a_run_that_was_erased_is_told_to_open_the_dataset_again(tmp
 
     with raised(CorruptShard, remedy="open the dataset again"):
         reader(0, None)
+
+
+@pytest.mark.parametrize("recipe", ["temporal", "random"])
+def test_no_hash_of_an_erased_entity_stays_in_what_later_runs_read(tmp_path, recipe):
+    shards = source(tmp_path / "in", "csv", shards=4)
+
+    def prepare(**options):
+        if recipe == "temporal":
+            settings = headrace.TemporalSplit(source=shards, **SETTINGS, **options)
+        else:
+            settings = headrace.RandomSplit(source=shards, by="who", stratify="note", **options)
+        return headrace.prepare(settings, tmp_path / "out").run
+
+    def hashes_in(run):
+        hashes = set()
+        for path in run.glob("assignment/*"):
+            table = pa.ipc.open_file(path).read_all()
+            if "high" in table.column_names:
+                hashes.update(zip(table["high"].to_pylist(), table["low"].to_pylist(), strict=True))
+            else:
+                hashes.update(table["content"].to_pylist())
+        return hashes
+
+    prepare()
+    gone = min(shards.glob("*"))
+    only_there = [f"c0-{each}" for each in range(6)]
+    gone.unlink()
+    run = prepare(assignment_from=tmp_path / "out")
+    high, low = hash_entities(pa.array(["customer-alpha", *only_there]), 42).__dict__.values()
+    erased = set(zip(high.tolist(), low.tolist(), strict=True))
+    assert erased <= hashes_in(run)
+
+    before = rows_of(run)
+    done = headrace.forget(tmp_path / "out", ["customer-alpha", *only_there])
+    assert len(erased) == done.matched
+    assert not erased & hashes_in(done.run)
+    assert not headrace.verify(tmp_path / "out").problems
+    for path in shards.glob("*"):
+        with path.open(newline="") as file:
+            rows = [row for row in csv.reader(file) if row[0] != "customer-alpha"]
+        with path.open("w", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows(rows)
+    later = prepare(assignment_from=tmp_path / "out")
+    assert not erased & hashes_in(later)
+    kept = {
+        split: {row["who"] for row in rows} - {"customer-alpha"} for split, rows in before.items()
+    }
+    assert kept == {split: {row["who"] for row in rows} for split, rows in rows_of(later).items()}

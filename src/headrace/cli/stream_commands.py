@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
@@ -23,6 +23,7 @@ from headrace.printable import short_repr
 if TYPE_CHECKING:
     import pyarrow as pa
     from rich.console import RenderableType
+    from rich.text import Text
 
     from headrace.stream.order.plan import Plan
 
@@ -161,49 +162,82 @@ def peek(
             f"{setting_name('tokenizer')} works only with {setting('mask')}",
             remedy=f"add {setting('mask')} to see chats with their loss mask",
         )
-    import pyarrow as pa
-
-    from headrace.formats.plain_types import check_read
     from headrace.formats.types import describe
 
     dataset = shards.open(path)
     index = dataset.split_index(split)
-    read = dataset.block_reader(split)
-    check_read(index.schema, path)
-    tables = [index.schema.empty_table()]
-    left = min(rows, index.total_rows)
+    first = _first_rows(dataset, index, path, rows)
+    columns = describe(first.schema)
+    if as_json:
+        named = [
+            dict(zip(first.schema.names, row, strict=True))
+            for row in zip(*first.values, strict=True)
+        ]
+        emit({"schema": columns, "not_shown": first.others, "rows": named})
+        return
+    heads = [(cell(column["name"]), cell(column["type"])) for column in columns]
+    title = f"{index.split}: {first.rows:,} of {index.total_rows:,} rows"
+    cells = [_cells(column) for column in first.values]
+    for part in fitting_tables(title, heads, cells, printer().width):
+        printer().print(part)
+    for name, reason in first.others.items():
+        say(f"{cell(name)} is not shown: {cell(reason)}")
+
+
+class _FirstRows(NamedTuple):
+    """Columns of the first rows, and why others cannot be shown, by name."""
+
+    rows: int
+    schema: pa.Schema
+    values: list[list[Any]]
+    others: dict[str, str]
+
+
+def _first_rows(dataset: Any, index: Any, path: str, most: int) -> _FirstRows:
+    """Read the first rows of a split. Raises `InputError` if no column can be read."""
+    import pyarrow as pa
+
+    from headrace.formats.plain_types import check_read, readable
+    from headrace.stream.read.batch import python_values
+
+    schema = readable(index.schema)
+    if not len(schema):
+        check_read(index.schema, path)
+    read = dataset.block_reader(index.split)
+    tables = [schema.empty_table()]
+    left = min(most, index.total_rows)
     for block in range(len(index.rows)):
         if left <= 0:
             break
-        tables.append(read(block, None).slice(0, left))
+        tables.append(read(block, schema.names).slice(0, left))
         left -= tables[-1].num_rows
     first = pa.concat_tables(tables)
-    values = [_as_read(column.to_pylist(), column.type) for column in first.columns]
-    columns = describe(first.schema)
-    if as_json:
-        names = first.column_names
-        emit(
-            {
-                "schema": columns,
-                "rows": [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)],
-            }
-        )
-        return
+    values = []
+    fields = []
+    others = {}
+    for field in index.schema:
+        if field.name not in schema.names:
+            others[field.name] = f"as {field.type} is not read"
+            continue
+        try:
+            values.append(_as_read(python_values(field.name, first[field.name]), field.type))
+            fields.append(field)
+        except InputError as error:
+            others[field.name] = str(error.args[0])
+    return _FirstRows(first.num_rows, pa.schema(fields), values, others)
+
+
+def _cells(values: list[Any]) -> list[Text]:
+    """Return the values of a column as they are printed."""
     from rich.text import Text
 
     cells = []
-    for column in values:
-        texts = []
-        for value in column:
-            if value is None:
-                texts.append(Text("null", style="dim"))
-            else:
-                texts.append(Text(cell(_cut(value))))
-        cells.append(texts)
-    heads = [(cell(column["name"]), cell(column["type"])) for column in columns]
-    title = f"{index.split}: {first.num_rows:,} of {index.total_rows:,} rows"
-    for part in fitting_tables(title, heads, cells, printer().width):
-        printer().print(part)
+    for value in values:
+        if value is None:
+            cells.append(Text("null", style="dim"))
+        else:
+            cells.append(Text(cell(_cut(value))))
+    return cells
 
 
 _LIST = 12  # most numbers of a list to show

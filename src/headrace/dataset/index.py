@@ -14,13 +14,13 @@ import hashlib
 import io
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from multiprocessing.context import get_spawning_popen
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 import pyarrow as pa
@@ -156,7 +156,8 @@ class SplitIndex:
     lack; see `formats.partitions`. layouts: the columns that shards themselves have, if some are
     not those of `schema` and are fitted to it, see `formats.widen`; layout_of_shard: index in them
     of each shard, [shards]. stored_as_text: columns that the files hold as text, whatever their
-    format, though the schema has another type.
+    format, though the schema has another type. gaps: columns of whole numbers or truths that lack a
+    value in some rows, by the evidence of all rows; tensors have them as float64 with NaN.
     mapped: the file that fields are views of. A process spawned on this machine maps that file too;
     any other pickle carries the values.
     """
@@ -177,6 +178,7 @@ class SplitIndex:
     layouts: tuple[pa.Schema, ...] = ()
     layout_of_shard: I64 | None = None
     stored_as_text: tuple[str, ...] = ()
+    gaps: tuple[str, ...] = ()
     mapped: MappedSplit | None = field(default=None, repr=False, compare=False)
 
     @cached_property
@@ -281,6 +283,7 @@ INDEX_SCHEMA = pa.schema(
 _SCHEMA_KEY = b"headrace.schema"
 _DIALECT_KEY = b"headrace.dialect"
 _TEXTS_KEY = b"headrace.texts"
+_GAPS_KEY = b"headrace.gaps"
 
 
 def index_bytes(
@@ -288,16 +291,18 @@ def index_bytes(
     schema: pa.Schema,
     dialect: Mapping[str, Any],
     texts: Mapping[str, pa.DataType],
+    gaps: Collection[str] = (),
 ) -> bytes:
     """Encode index.parquet: one row per block, with the logical schema in the metadata.
 
-    texts: the types that all values of a column of text fit, if it is not text alone.
+    texts: the types that all values of a column of text fit, if it is not text alone. gaps: as in
+    `SplitIndex`.
     """
     columns = []
     for column in INDEX_SCHEMA:
         columns.append(pa.array([getattr(row, column.name) for row in rows], column.type))
     table = pa.Table.from_arrays(columns, schema=INDEX_SCHEMA)
-    return table_bytes(table, schema, dialect, texts)
+    return table_bytes(table, schema, dialect, texts, gaps)
 
 
 def table_bytes(
@@ -305,10 +310,11 @@ def table_bytes(
     schema: pa.Schema,
     dialect: Mapping[str, Any],
     texts: Mapping[str, pa.DataType] | None = None,
+    gaps: Collection[str] = (),
 ) -> bytes:
     """Encode a table of blocks in `INDEX_SCHEMA` as index.parquet."""
     sink = io.BytesIO()
-    metadata = columns_metadata(schema, dialect)
+    metadata = columns_metadata(schema, dialect, gaps)
     texts_schema = pa.schema(sorted((texts or {}).items()))
     metadata[_TEXTS_KEY] = base64.b64encode(texts_schema.serialize().to_pybytes())
     table = table.replace_schema_metadata(metadata)
@@ -326,21 +332,36 @@ def decode_schema(data: str | bytes) -> pa.Schema:
     return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(data)))
 
 
-def columns_metadata(schema: pa.Schema, dialect: Mapping[str, Any]) -> dict[bytes, bytes]:
-    """Encode the logical schema and the dialect of text, for the metadata of an index file."""
-    return {_SCHEMA_KEY: encode_schema(schema), _DIALECT_KEY: canonical_json(dialect)}
-
-
-def columns_of(metadata: Mapping[bytes, bytes]) -> tuple[pa.Schema, Mapping[str, Any]]:
-    """Decode the schema and the dialect of `columns_metadata`.
-
-    Raises one of the errors that `read_index` catches.
+def columns_metadata(
+    schema: pa.Schema, dialect: Mapping[str, Any], gaps: Collection[str]
+) -> dict[bytes, bytes]:
+    """Encode the logical schema, the dialect of text and the columns with gaps, for the metadata of
+    an index file.
     """
+    metadata = {_SCHEMA_KEY: encode_schema(schema), _DIALECT_KEY: canonical_json(dialect)}
+    if gaps:
+        metadata[_GAPS_KEY] = canonical_json(sorted(gaps))
+    return metadata
+
+
+class IndexColumns(NamedTuple):
+    """What `columns_metadata` encodes."""
+
+    schema: pa.Schema
+    dialect: Mapping[str, Any]
+    gaps: tuple[str, ...]
+
+
+def columns_of(metadata: Mapping[bytes, bytes]) -> IndexColumns:
+    """Decode `columns_metadata`. Raises one of the errors that `read_index` catches."""
     schema = decode_schema(metadata[_SCHEMA_KEY])
     dialect = loads(metadata[_DIALECT_KEY])
     if not isinstance(dialect, dict):
         raise ValueError("its dialect is not a mapping")
-    return schema, dialect
+    gaps = loads(metadata.get(_GAPS_KEY, b"[]"))
+    if not isinstance(gaps, list) or not set(gaps) <= set(schema.names):
+        raise ValueError("columns with gaps are not in its schema")
+    return IndexColumns(schema, dialect, tuple(gaps))
 
 
 def texts_of(metadata: Mapping[bytes, bytes]) -> dict[str, pa.DataType]:
@@ -372,7 +393,7 @@ class RunIndex(Index):
 
     table: one row per block, in `INDEX_SCHEMA`. cells: the splits of the table that are joined to
     each split of a fold. texts: the types that all values of a column of text fit, which `typed`
-    delivers.
+    delivers. gaps: as in `SplitIndex`.
     """
 
     def __init__(
@@ -382,10 +403,12 @@ class RunIndex(Index):
         dialect: Mapping[str, Any],
         cells: Mapping[str, Sequence[str]] | None = None,
         texts: Mapping[str, pa.DataType] | None = None,
+        gaps: tuple[str, ...] = (),
     ) -> None:
         super().__init__(schema, dialect)
         self.table = table
         self.texts = dict(texts or {})
+        self.gaps = gaps
         self._cells = cells
         self._stored_as_text: tuple[str, ...] = ()
 
@@ -393,13 +416,13 @@ class RunIndex(Index):
         """Return the index with columns of text as the types that all of their values fit."""
         fields = [field.with_type(self.texts.get(field.name, field.type)) for field in self.schema]
         schema = pa.schema(fields)
-        index = RunIndex(self.table, schema, self.dialect, self._cells, self.texts)
+        index = RunIndex(self.table, schema, self.dialect, self._cells, self.texts, self.gaps)
         index._stored_as_text = tuple(name for name in schema.names if name in self.texts)
         return index
 
     def with_cells(self, cells: Mapping[str, Sequence[str]]) -> RunIndex:
         """Return the index of a fold."""
-        index = RunIndex(self.table, self.schema, self.dialect, cells, self.texts)
+        index = RunIndex(self.table, self.schema, self.dialect, cells, self.texts, self.gaps)
         index._stored_as_text = self._stored_as_text
         return index
 
@@ -432,4 +455,5 @@ class RunIndex(Index):
             length=of_blocks("length"),
             checksums=of_shards("checksum"),
             stored_as_text=self._stored_as_text,
+            gaps=self.gaps,
         )

@@ -210,7 +210,8 @@ def read_index(path: Path, digest: str = "") -> RunIndex:
         raise damaged(path, problem)
     try:
         metadata = table.schema.metadata or {}
-        schema, dialect = columns_of(metadata)
-        return RunIndex(table, schema, dialect, texts=texts_of(metadata))
+        columns = columns_of(metadata)
+        texts = texts_of(metadata)
+        return RunIndex(table, columns.schema, columns.dialect, texts=texts, gaps=columns.gaps)
     except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
         raise damaged(path, f"cannot be read as an index ({error})") from error

@@ -43,12 +43,12 @@ from headrace.dataset.stored_index import (
 from headrace.digest import canonical_json, sha256_hex
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import CorruptShard, InputError, SettingsError, StoreError, setting
-from headrace.formats.common_schema import Drift, common_schema, with_content
+from headrace.formats.common_schema import Drift, columns_with_gaps, common_schema, with_content
 from headrace.formats.dialect import PLAIN, TextDialect
 from headrace.formats.evidence import Evidence
 from headrace.formats.listing import Listing, home_of, list_files
 from headrace.formats.names import in_order
-from headrace.formats.partitions import partition_types, stored
+from headrace.formats.partitions import ignored_names, partition_types, stored
 from headrace.formats.registry import file_type_of_name
 from headrace.formats.shard import Shard
 from headrace.formats.source import describe_empty, look_at_all
@@ -455,6 +455,9 @@ def _opened(request: _Asked, index: StoredIndex) -> PlainDataset:
             holding.update(split_index.shards)
         empty = [name for name in listing.names if name not in holding]
         _warn(describe_empty(empty, len(listing.names), "files"))
+    read = {name for split_index in index.splits.values() for name in split_index.partitioned}
+    for line in ignored_names(request.partitions, read):
+        _warn(f"{listing.root}: {line}")
     for change in changes_of(index):
         log.info("%s", printable(f"{listing.root}: {change}"))
     return PlainDataset(listing.root, index, request.contents, empty)
@@ -515,7 +518,7 @@ def build(  # noqa: PLR0913, PLR0914 - all that an index is made of
     def task(start: int) -> _Looked:
         nonlocal done
         evidence = Evidence(dialect)
-        evidence.leave_out([*kinds, *partitions])
+        evidence.leave_out(kinds)
         distinct = _Distinct()
         words = list[str]()
         kinds_of_files = list[int]()
@@ -589,6 +592,7 @@ def build(  # noqa: PLR0913, PLR0914 - all that an index is made of
         partitioned=tuple(with_content(shards)[0].partition),
         layouts=layouts.schemas,
         layout_of_shard=layouts.of_shards[kinds_of_files],
+        gaps=tuple(sorted(evidence.gaps() | columns_with_gaps(shards, schema))),
     )
     return stored_bytes(_splits(listing, like, counts), schema, dialect.stored(), files)
 

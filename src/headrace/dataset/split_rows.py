@@ -7,18 +7,22 @@ Memory is one block, unless a library holds all rows.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import pyarrow as pa
 
 from headrace.dataset.indexed import IndexedDataset
 from headrace.errors import InputError, MissingExtra, SettingsError
 from headrace.formats.column_paths import column_path, with_paths
-from headrace.formats.plain_types import check_read
+from headrace.formats.conversion import convert, refused_columns
+from headrace.formats.plain_types import check_read, readable
 from headrace.formats.saved import info_of
 from headrace.formats.types import Target, in_schema, shorten_list
+from headrace.printable import printable
 
 if TYPE_CHECKING:
     import polars as pl
@@ -85,6 +89,9 @@ class SplitRows:
     def to_polars(self) -> pl.LazyFrame:
         """Scan the rows lazily: only the columns and blocks that a query needs are read, when it is
         collected.
+
+        Warns of columns of types that headrace or polars cannot read, and leaves them out. Raises
+        `InputError` if no column is left.
         """
         import polars as pl
         from polars.io.plugins import register_io_source
@@ -99,21 +106,37 @@ class SplitRows:
                 left = len(self)
             else:
                 left = rows
-            for batch in self.reader(columns) if left else ():
-                frame = pl.DataFrame(batch).head(left)
+            for batch in self.reader(columns or schema.names) if left else ():
+                rows_read = pa.Table.from_batches([batch])
+                frame = convert(rows_read, pl.DataFrame, **export).head(left)
                 left -= frame.height
                 yield frame if predicate is None else frame.filter(predicate)
                 if left <= 0:
                     return
 
-        check_read(self.schema, self._dataset.root)
-        empty = pl.DataFrame(self.schema.empty_table())
+        schema = readable(self.schema)
+        refused = refused_columns(schema, _scanned)
+        schema = pa.schema([field for field in schema if field.name not in refused])
+        if not len(schema):
+            check_read(self.schema, self._dataset.root)
+        export = _exported("polars", self._dataset.root)
+        empty = convert(schema.empty_table(), pl.DataFrame, **export)
+        left_out = [name for name in self.schema.names if name not in schema.names]
+        if left_out:
+            text = (
+                f"{self._dataset.root}: left out, as their types cannot be read:"
+                f" {shorten_list(left_out)}"
+            )
+            warnings.warn(printable(text), UserWarning, stacklevel=2)
         return register_io_source(read, schema=empty.schema, is_pure=True)
 
     def to_pandas(self, columns: Sequence[str] | None = None) -> Any:
-        """Read the rows into a pandas frame. Raises `MissingExtra` without pandas."""
+        """Read the rows into a pandas frame. Raises `MissingExtra` without pandas, and
+        `InputError` for a column that pandas cannot hold.
+        """
         _library("pandas")  # Arrow needs it for `to_pandas`
-        return self.to_arrow(columns).to_pandas()
+        rows = self.to_arrow(columns)
+        return convert(rows, pa.Table.to_pandas, **_exported("pandas", self._dataset.root))
 
     def to_duckdb(self, connection: Any = None) -> Any:
         """Make a DuckDB relation of the rows, in memory. connection: None, the default one.
@@ -153,6 +176,29 @@ class SplitRows:
                 remedy="read them as the files have them, with to_arrow()",
             ) from error
         return datasets.Dataset(fitted, info=datasets.DatasetInfo(features=features))
+
+
+def _scanned(table: pa.Table) -> pl.DataFrame:
+    """Convert a table for polars as a scan does."""
+    import polars as pl
+    from polars.io.plugins import register_io_source
+
+    frame = pl.DataFrame(table)
+
+    def read(*_: object) -> Iterator[pl.DataFrame]:
+        yield frame
+
+    return register_io_source(read, schema=frame.schema).collect()
+
+
+class _Export(TypedDict):
+    purpose: str
+    remedy: str
+    path: Path
+
+
+def _exported(library: str, path: Path) -> _Export:
+    return _Export(purpose=library, remedy="read the other columns, or use to_arrow()", path=path)
 
 
 def _library(name: str) -> Any:

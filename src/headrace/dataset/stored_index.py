@@ -42,7 +42,7 @@ from headrace.gate.mapped import Identity, map_bytes
 
 # Increment when this layout, `SplitIndex.identity` or the result of a file scan changes, so that
 # older files are rebuilt.
-VERSION = 9
+VERSION = 10
 _VERSION_KEY = b"headrace.index_version"
 _PARTITIONED_KEY = b"headrace.partitioned"  # present if there are such columns
 _LAYOUTS_KEY = b"headrace.layouts"  # present if shards differ in their columns
@@ -120,7 +120,7 @@ def stored_bytes(
         *(numbers(name) for name in (*_OF_BLOCKS, "stamps", "layout_of_shard")),
     ]
     metadata = {
-        **columns_metadata(schema, dialect),
+        **columns_metadata(schema, dialect, splits[0].gaps if splits else ()),
         _VERSION_KEY: b"%d" % VERSION,
     }
     if splits and splits[0].partitioned:
@@ -178,11 +178,11 @@ def parse_stored(source: Any, path: Path, identity: Identity | None = None) -> S
         if not file.schema.equals(_STORED):
             raise ValueError("its columns are not those of an index")
         batch = next(file.batches())
-        schema, dialect = columns_of(metadata)
+        columns = columns_of(metadata)
         partitioned = tuple(map(str, json.loads(metadata.get(_PARTITIONED_KEY, b"[]"))))
-        if not set(partitioned) <= set(schema.names):
+        if not set(partitioned) <= set(columns.schema.names):
             raise ValueError("columns that names hold are not in its schema")
-        layouts = _layouts_in(metadata, schema)
+        layouts = _layouts_in(metadata, columns.schema)
         splits = {}
         for row, name in enumerate(batch["split"].to_pylist()):
             fields = {name: list_values(batch[name], row) for name in _STORED.names[2:]}
@@ -196,9 +196,10 @@ def parse_stored(source: Any, path: Path, identity: Identity | None = None) -> S
                 mapped = MappedSplit(path, digest.hex(), inode, name, fields)
             splits[name] = SplitIndex(
                 split=name,
-                schema=schema,
+                schema=columns.schema,
                 partitioned=partitioned,
                 layouts=layouts,
+                gaps=columns.gaps,
                 mapped=mapped,
                 **fields,
             )
@@ -210,7 +211,7 @@ def parse_stored(source: Any, path: Path, identity: Identity | None = None) -> S
         if len(splits) != batch.num_rows:
             raise ValueError("a split is in it twice")
         files = identity_in(data).hex()
-        return StoredIndex(splits, schema, dialect, data=data, files=files, digest=digest.hex())
+        return StoredIndex(splits, *columns[:2], data=data, files=files, digest=digest.hex())
     except (
         OSError,
         pa.ArrowException,

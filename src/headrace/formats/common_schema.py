@@ -89,15 +89,33 @@ def common_schema(shards: Sequence[Shard], drift: Drift) -> pa.Schema:
     if len(layouts) > 1:
         for shard in layouts:
             nulls |= set(names).difference(shard.schema.names)
-    types = _common_types(layouts, names, "widen_values" if is_json and drift == "error" else drift)
+    common = _common_types(
+        layouts, names, "widen_values" if is_json and drift == "error" else drift
+    )
+    distinct = {type_: settled(type_) for type_ in set(common.values())}
+    types = {name: distinct[type_] for name, type_ in common.items()}
     # A file may have hundreds of thousands of columns, and each field costs microseconds.
-    if nulls >= types.keys() and pa.null() not in types.values():
+    if nulls >= types.keys():
         is_first = len(layouts) == 1 and list(types.values()) == first.schema.types
         return first.schema if is_first else pa.schema(types)
     fields = []
     for name, type_ in types.items():
-        fields.append(pa.field(name, settled(type_), nullable=name in nulls))
+        fields.append(pa.field(name, type_, nullable=name in nulls))
     return pa.schema(fields)
+
+
+def columns_with_gaps(shards: Sequence[Shard], schema: pa.Schema) -> set[str]:
+    """Return the columns of whole numbers and truths that are null or absent in some row of JSON.
+
+    Other formats do not say.
+    """
+    if not all(shard.file_type.format.content == "json" for shard in with_content(shards)):
+        return set()
+    gaps = set()
+    for field in schema:
+        if field.nullable and (pa.types.is_integer(field.type) or pa.types.is_boolean(field.type)):
+            gaps.add(field.name)
+    return gaps
 
 
 def _of_each_layout(shards: Sequence[Shard]) -> list[Shard]:
@@ -117,12 +135,7 @@ def _common_types(
     drift: "widen_values" is "widen", but numbers never become text.
     """
     if len(layouts) == 1:
-        schema = layouts[0].schema
-        inner = {
-            type_: type_ if pa.types.is_null(type_) else settled(type_)
-            for type_ in set(schema.types)
-        }
-        return dict(zip(names, map(inner.__getitem__, schema.types), strict=True))
+        return dict(zip(names, layouts[0].schema.types, strict=True))
     shards_of: dict[str, dict[pa.DataType, Shard]] = {name: {} for name in names}
     for shard in layouts:
         for name, type_ in zip(shard.schema.names, shard.schema.types, strict=True):
@@ -135,7 +148,7 @@ def _common_types(
             typed = [type_ for type_ in by_type if not pa.types.is_null(type_)]
             if wide is None or (drift == "error" and len(typed) > 1):
                 raise _types_differ(name, by_type)
-        types[name] = wide if pa.types.is_null(wide) else settled(wide)
+        types[name] = wide
     return types
 
 

@@ -10,7 +10,7 @@ parser, which costs about 25 ns a value; otherwise form by form.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -149,9 +149,10 @@ def typed_times(
     if unread.any():
         row = int(np.flatnonzero(unread)[0])
         value = str(column[row].as_py())
-        raise InputError(
-            f"it is declared {type_}", row=row + 1, value=value, remedy=advice(value, forms[0])
-        )
+        remedy = advice(value, forms[0])
+        if not missing[row]:
+            remedy = "it has a time of day; declare it datetime"
+        raise InputError(f"it is declared {type_}", row=row + 1, value=value, remedy=remedy)
     stamps = pa.array(micros, pa.timestamp("us", getattr(type_, "tz", None)), mask=missing)
     return pa.chunked_array([stamps.cast(type_)])
 
@@ -551,8 +552,14 @@ def moment(micros: int) -> str:
 
 
 _ZONE = r"(?P<zone> ?[+-]\d\d:?\d\d)?"
-_SHOWN_CLOCK = r"(?P<clock>[ ,]+\d\d?:\d\d(?P<seconds>:\d\d)?)?"
+_SHOWN_CLOCK = (
+    r"(?P<clock>(?P<gap>,? +)\d\d?:\d\d(?P<seconds>:\d\d)?(?P<fraction>\.\d+)?"
+    r"(?P<noon> ?[AaPp][Mm])?)?"
+)
 _MONTHS = "(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
+_LONG_MONTHS = (
+    "(January|February|March|April|May|June|July|August|September|October|November|December)"
+)
 _YEARS = "write a year of four digits: years run from 0001 to 9999"
 
 # Shape of a text → patterns that parse it; clock, seconds and zone are added as the text has them.
@@ -562,13 +569,19 @@ _PATTERNS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("%a, %d %b %Y",),
     ),
     (rf"\d\d? {_MONTHS} \d{{4}}{_SHOWN_CLOCK}{_ZONE}", ("%d %b %Y",)),
+    (rf"\d\d? {_LONG_MONTHS} \d{{4}}{_SHOWN_CLOCK}{_ZONE}", ("%d %B %Y",)),
+    (rf"{_MONTHS} \d\d?, \d{{4}}{_SHOWN_CLOCK}{_ZONE}", ("%b %d, %Y",)),
+    (rf"{_LONG_MONTHS} \d\d?, \d{{4}}{_SHOWN_CLOCK}{_ZONE}", ("%B %d, %Y",)),
     (rf"\d\d?-{_MONTHS}-\d{{4}}{_SHOWN_CLOCK}{_ZONE}", ("%d-%b-%Y",)),
+    (rf"\d\d/{_MONTHS}/\d{{4}}:\d\d:\d\d:\d\d{_ZONE}", ("%d/%b/%Y:%H:%M:%S",)),
     (r"\d{4}-?W\d\d-\d", ("%G-W%V-%u",)),
     (r"\d{4}-\d{3}", ("%Y-%j",)),
     (rf"\d\d?/\d\d?/\d{{4}}{_SHOWN_CLOCK}{_ZONE}", ("%d/%m/%Y", "%m/%d/%Y")),
     (rf"\d\d?-\d\d?-\d{{4}}{_SHOWN_CLOCK}{_ZONE}", ("%d-%m-%Y", "%m-%d-%Y")),
     (rf"\d\d?\.\d\d?\.\d{{4}}{_SHOWN_CLOCK}{_ZONE}", ("%d.%m.%Y",)),
     (rf"\d{{4}}/\d\d?/\d\d?{_SHOWN_CLOCK}{_ZONE}", ("%Y/%m/%d",)),
+    (rf"\d{{4}}\.\d\d?\.\d\d?{_SHOWN_CLOCK}{_ZONE}", ("%Y.%m.%d",)),
+    (rf"\d{{4}}-\d\d?-\d\d?{_SHOWN_CLOCK}{_ZONE}", ("%Y-%m-%d",)),
     (rf"\d\d?/\d\d?/\d\d{_SHOWN_CLOCK}{_ZONE}", ("%d/%m/%y", "%m/%d/%y")),
     (rf"\d\d?\.\d\d?\.\d\d{_SHOWN_CLOCK}{_ZONE}", ("%d.%m.%y",)),
     (rf"\d\d-\d\d-\d\d{_SHOWN_CLOCK}{_ZONE}", ("%y-%m-%d", "%d-%m-%y")),
@@ -590,7 +603,9 @@ def time_setting(*words: str) -> str:
 
 
 def advice(value: object, date_format: str) -> str:
-    """Advise on a value that does not match `date_format`."""
+    """Advise on a value that does not match `date_format`. A form is only named if it reads the
+    value.
+    """
     text = None
     if isinstance(value, str):
         text = value
@@ -603,16 +618,38 @@ def advice(value: object, date_format: str) -> str:
         number = None
         if isinstance(value, int | float | str) and not isinstance(value, bool):
             number = float(value)
-    words = [
-        f"{time_setting(word)}{example}"
-        for word, example in (*_likely_units(number, date_format), *_patterns(value))
-    ]
+    return _form_advice(value, number, date_format)
+
+
+def _form_advice(value: object, number: float | None, date_format: str) -> str:
+    """Name the forms that read a value. number: the value, if it is one."""
+    patterns = _patterns(value)
+    words = []
+    for word, example in (*_likely_units(number, date_format), *patterns):
+        if _reads(word, value):
+            words.append(f"{time_setting(word)}{example}")
     if words:
-        return f"no date of form {date_format}; give {' or '.join(words)}"
-    if text is not None and (problem := _iso_fault(text, date_format)) is not None:
+        return f"no date of form {date_format}; give {' or '.join(words)}{_of_all(date_format)}"
+    if isinstance(value, str) and (problem := _iso_fault(value, date_format)) is not None:
         return problem
-    form = time_setting("%d.%m.%Y")
-    return f"no date of form {date_format}; correct it, or give its form, such as {form}"
+    if patterns:
+        return "which is not an existing day or time of day; correct it"
+    form = "%d.%m.%Y"
+    correct = f"no date of form {date_format}; correct it"
+    if number is not None or form == date_format:
+        return correct
+    return f"{correct}, or give its form, such as {time_setting(form)}"
+
+
+def _of_all(date_format: str) -> str:
+    """Return the condition of another form than a declared one, which other rows may be of."""
+    return "" if date_format in ("auto", "iso") else ", if all dates are of that form"
+
+
+def _reads(word: str, value: object) -> bool:
+    """Return whether a form reads a value."""
+    column = pa.chunked_array([[value]])
+    return bool(parse_dates(column, word).micros[0] != MISSING)
 
 
 def _likely_units(number: float | None, date_format: str) -> list[tuple[str, str]]:
@@ -652,12 +689,7 @@ def _patterns(value: object) -> list[tuple[str, str]]:
         if match is None:
             continue
         parts = match.groupdict()
-        if not parts.get("clock"):
-            clock = ""
-        elif parts.get("seconds"):
-            clock = " %H:%M:%S"
-        else:
-            clock = " %H:%M"
+        clock = _clock_pattern(parts)
         if not parts.get("zone"):
             zone = ""
         elif parts["zone"].startswith(" "):
@@ -666,6 +698,20 @@ def _patterns(value: object) -> list[tuple[str, str]]:
             zone = "%z"
         return [(f"{pattern}{clock}{zone}", "") for pattern in patterns]
     return []
+
+
+def _clock_pattern(parts: Mapping[str, str | None]) -> str:
+    """Return the pattern of a time of day. parts: those of `_SHOWN_CLOCK`."""
+    if not parts.get("clock"):
+        return ""
+    pattern = f"{parts['gap']}%I:%M" if parts["noon"] else f"{parts['gap']}%H:%M"
+    if parts["seconds"]:
+        pattern += ":%S"
+    if parts["fraction"]:
+        pattern += "%.f"
+    if parts["noon"]:
+        pattern += " %p" if parts["noon"].startswith(" ") else "%p"
+    return pattern
 
 
 def _iso_fault(text: str, date_format: str) -> str | None:
@@ -684,5 +730,5 @@ def _iso_fault(text: str, date_format: str) -> str | None:
     if re.search(r"[ Tt]24(:|$)", text):
         return "which is the end of a day; write 00:00 of the next day"
     if date_format not in ("auto", "iso"):
-        return f"no date of form {date_format}; give {time_setting('iso')}"
+        return f"no date of form {date_format}; give {time_setting('iso')}{_of_all(date_format)}"
     return "which is not an existing day or time of day; correct it"

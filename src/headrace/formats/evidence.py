@@ -7,13 +7,13 @@
 | float64 | decimal numbers that it keeps: its shortest text is of the same number |
 | date | `2024-12-31` |
 | datetime | `2024-12-31`, then a space or T, hours and minutes, optionally seconds; no zone |
+| datetime_utc | the same with hours and minutes, then `Z` or an offset such as `+02:00` |
 
 The type is the first one that holds all values of all shards; if none does, the column stays text.
 So the order and number of shards, chunks and workers do not matter, and one odd value anywhere
 counts. Writing a value gives back the same text for bool, whole numbers and dates, the same number
-for float64 (1.5 for 1.50), and the same moment for datetime. Empty fields and null values are
-missing. Tensors have no missing value but NaN, so a column with some is float64, or else text. A
-column with nothing else stays text.
+for float64 (1.5 for 1.50), and the same moment for datetime and datetime_utc. Empty fields and null
+values are missing and decide nothing. A column with nothing else stays text.
 """
 
 from __future__ import annotations
@@ -24,19 +24,27 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.formats.dates import FIRST_US, LAST_US
 from headrace.formats.dialect import PLAIN, TextDialect
 from headrace.formats.text_columns import cast_text, nulled, plain_numerals
 from headrace.formats.types import TYPES
 
-WORDS = ("bool", "int64", "uint64", "float64", "date", "datetime")
+_TIME_WORDS = ("date", "datetime", "datetime_utc")
+WORDS = ("bool", "int64", "uint64", "float64", *_TIME_WORDS)
 _NUMBER = r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?$"
 # 2024-12-31, … 23:59, … 23:59:59, … 23:59:59.123456
 _LENGTHS = (10, 16, 19, *range(21, 27))
-_HOLD_MISSING = ("float64",)
-_NO_VALUE = "nothing"  # stands among the words of a column until it has a value
+_INSTANT = (
+    r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?"
+    r"(Z|[+-][0-9]{2}(:?[0-9]{2})?)$"
+)
+# These stand among the words of a column: until it has a value, and until one is missing.
+_NO_VALUE = "nothing"
+_NO_GAP = "no gap"
 _FIRST = 64
+_SPELLED = ("float64", "datetime", "datetime_utc")
 _EXACT_DIGITS = 15  # digits that every float64 keeps
-_ALL = (*WORDS, _NO_VALUE)
+_ALL = (*WORDS, _NO_VALUE, _NO_GAP)
 _POWERS = np.array([10**digits for digits in range(1, 19)], np.int64)
 
 
@@ -53,7 +61,7 @@ class Evidence:
         self._null_values = ("", *dialect.null_values)
         self._all: tuple[str, ...] = _ALL
         if dialect.time_format:
-            self._all = tuple(word for word in _ALL if word not in ("date", "datetime"))
+            self._all = tuple(word for word in _ALL if word not in _TIME_WORDS)
 
     def leave_out(self, names: Iterable[str]) -> None:
         """Take columns for text, whatever their values."""
@@ -69,18 +77,19 @@ class Evidence:
             words = self.words.get(name, self._all)
             values = nulled(column, self._null_values)
             if values.null_count:
-                words = tuple(word for word in words if word in (*_HOLD_MISSING, _NO_VALUE))
+                words = tuple(word for word in words if word != _NO_GAP)
                 values = values.drop_null()
             if len(values):
-                words = _holding(values, words, self._dialect)
+                mark = tuple(word for word in words if word == _NO_GAP)
+                words = (*_holding(values, words, self._dialect), *mark)
             if table.num_rows:
-                self.words[name] = words
+                self.words[name] = _unless_text(words)
 
     def join(self, words_of: Mapping[str, Sequence[str]]) -> None:
         """Add what was seen of other rows of the same columns. words_of: their `words`."""
         for name, words in words_of.items():
             known = self.words.get(name, self._all)
-            self.words[name] = tuple(word for word in known if word in words)
+            self.words[name] = _unless_text([word for word in known if word in words])
 
     def types(self) -> dict[str, pa.DataType]:
         """Return the types of the columns that are not text."""
@@ -89,6 +98,25 @@ class Evidence:
             if words and _NO_VALUE not in words:
                 types[name] = TYPES[words[0]]
         return types
+
+    def gaps(self) -> set[str]:
+        """Return the columns that are not text and lack a value in some rows."""
+        return {name for name in self.types() if _NO_GAP not in self.words[name]}
+
+
+def spelled_type(words: Sequence[str]) -> pa.DataType | None:
+    """Return the type whose values have several texts, such as 12 and 12.0, if the texts of a
+    column may be of it.
+    """
+    for word in _SPELLED:
+        if word in words and words[0] not in ("bool", "int64"):
+            return TYPES[word]
+    return None
+
+
+def _unless_text(words: Sequence[str]) -> tuple[str, ...]:
+    """Return the words; none if only marks are left, since the column is text."""
+    return tuple(words) if {*words} & {*WORDS} else ()
 
 
 def _holding(
@@ -121,6 +149,8 @@ def _matching(
         )  # of these, Arrow reads no other form
     ):
         matching.add("datetime")
+    elif "datetime_utc" in words and _are_instants(values):
+        matching.add("datetime_utc")
     return tuple(word for word in words if word in matching)
 
 
@@ -140,6 +170,17 @@ def _numbers(values: pa.ChunkedArray, words: Sequence[str]) -> set[str]:
     if "float64" in words and _keeps_numbers(values):
         matching.add("float64")
     return matching
+
+
+def _are_instants(values: pa.ChunkedArray) -> bool:
+    """Check whether all values are ISO times with a zone, in a year that a date can have."""
+    if not _all(pc.match_substring_regex(values, _INSTANT)):
+        return False
+    instants = _read(values, "datetime_utc")
+    if instants is None:
+        return False
+    first, last = (bound.as_py() for bound in pc.min_max(instants.cast(pa.int64())).values())
+    return bool(first >= FIRST_US and last <= LAST_US)
 
 
 def _read(values: pa.ChunkedArray, word: str) -> pa.ChunkedArray | None:

@@ -28,6 +28,7 @@ _WORDS = {
 _EXACT = 2**53
 _LARGEST = 2**63 - 1
 _MOST_DIGITS = 40
+_TOO_LARGE = "numbers of JSON are int64 and float64, which cannot hold it"
 _WHITE = " \t\r\n"
 _SHOWN = 80  # characters of a line
 _HALF = re.compile("[\ud800-\udfff]")
@@ -69,7 +70,7 @@ class _NoNumber:
 
 @dataclass(frozen=True)
 class _Huge:
-    """A number that no 64 bits hold."""
+    """A number that neither int64 nor float64 holds."""
 
     text: str
 
@@ -232,7 +233,7 @@ class _Values:
         if isinstance(value, _NoNumber):
             raise _Wrong("not a number of JSON", "write null", path, value.text)
         if isinstance(value, _Huge):
-            raise _Wrong("a number of 64 bits cannot hold it", "write it as text", path, value.text)
+            raise _Wrong(_TOO_LARGE, "write it as text", path, value.text)
         self._compare(path, value)
         if isinstance(value, _Pairs):
             self._check_keys(path, value)

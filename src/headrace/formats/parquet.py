@@ -31,6 +31,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.errors import InputError
+from headrace.formats.conversion import convert
 from headrace.formats.dialect import PLAIN, TextDialect
 from headrace.formats.registry import DECRYPT, FileType, open_bytes, reading
 from headrace.formats.shard import (
@@ -576,7 +577,12 @@ class ParquetSink:
                 )
         if self._writer is None:
             self._writer = self._open(table)
-        self._writer.write_table(table, row_group_size=max(1, table.num_rows))
+        try:
+            self._writer.write_table(table, row_group_size=max(1, table.num_rows))
+        except pa.ArrowInvalid:
+            remedy = "correct its values, or leave the column out"
+            convert(table, _write_alone, purpose="Parquet", remedy=remedy)
+            raise
 
     def close(self) -> None:
         """Write the footer; a file without rows still gets its schema."""
@@ -594,6 +600,10 @@ class ParquetSink:
             ),
             write_page_checksum=True,
         )
+
+
+def _write_alone(table: pa.Table) -> None:
+    pq.write_table(table, pa.BufferOutputStream())
 
 
 def _columns_worth_a_dictionary(sample: pa.Table, encoding: Encoding) -> list[str]:

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from headrace.errors import InputError
 from headrace.formats.names import partition_of
-from headrace.formats.shard import Chunk, Shard
+from headrace.formats.shard import ChunkInForm, Shard
 from headrace.formats.text_columns import cast_text
 
 _WHOLE = re.compile(r"0|-?[1-9][0-9]{0,18}")
@@ -106,6 +106,20 @@ def in_partition(shard: Shard, types: Mapping[str, pa.DataType] | None) -> Shard
     )
 
 
+def ignored_names(types: Mapping[str, pa.DataType], read: Iterable[str]) -> list[str]:
+    """Say which columns in names of directories are read from the files, which have them too.
+
+    read: the columns that are read from names.
+    """
+    both = sorted(types.keys() - set(read))
+    if not both:
+        return []
+    return [
+        f"the files and the names of their directories have {', '.join(both)}; the values of the"
+        " files are read"
+    ]
+
+
 def stored(shard: Shard) -> Shard:
     """Return the shard as stored in its file, without the columns of its name."""
     if not shard.partition:
@@ -139,17 +153,10 @@ def with_partition(
 
 
 @dataclass
-class PartitionChunk:
+class PartitionChunk(ChunkInForm):
     """Consecutive rows of a file, with the columns of its name."""
 
-    chunk: Chunk
     shard: Shard
-    first_row: int
-
-    @property
-    def rows(self) -> int:
-        """The number of rows."""
-        return self.chunk.rows
 
     def sizes(self) -> None:
         """Return None, because the bytes of rows lack the columns of the name and so cannot be

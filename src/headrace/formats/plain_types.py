@@ -163,6 +163,20 @@ def readable(schema: pa.Schema) -> pa.Schema:
     return schema if len(fields) == len(schema) else pa.schema(fields)
 
 
+def in_text(type_: pa.DataType) -> bool:
+    """Check whether text has a form for values of a plain type, at any depth."""
+    return not _holds(type_, _has_no_text)
+
+
+def _has_no_text(type_: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_binary(type_)
+        or pa.types.is_fixed_size_binary(type_)
+        or pa.types.is_decimal256(type_)
+        or (pa.types.is_struct(type_) and len(set(type_.names)) < type_.num_fields)
+    )
+
+
 def check_read(schema: pa.Schema, path: str | PathLike[str] | None = None) -> None:
     """Raise `InputError`, with file and column, if a column that is read has a type that is not.
 

@@ -10,6 +10,7 @@ disagree, there is no way to know which is right, so the error states both (`det
 
 from __future__ import annotations
 
+import codecs
 import re
 import sys
 import zlib
@@ -424,6 +425,8 @@ def detect(path: Path) -> FileType:
         )
     with reading(path), open_bytes(path, file_type.compression) as stream:
         start = stream.read(4096)
+    if file_type.format.content == "json":
+        _refuse_no_json(path, start)
     content = _content_of(start, file_type.format)
     if file_type.format.content == "binary":
         expected = file_type.format.name
@@ -442,6 +445,39 @@ def detect(path: Path) -> FileType:
             remedy=remedy,
         )
     return file_type
+
+
+_NO_OBJECT = re.compile(rb"(null|true|false|-?\d+(\.\d+)?([eE][-+]?\d+)?|\"[^\"]*\")\s*(\n|\Z)")
+_LINE_END = b"\n"
+_COMMENT = re.compile(rb"//|/\*|#")
+
+
+def _refuse_no_json(path: Path, start: bytes) -> None:
+    """Raise `InputError` for text that was meant as JSON, with what it lacks."""
+    text = start.removeprefix(_BOM).lstrip()
+    if start[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) or b"\0" in start[:4]:
+        wide = start[:4] in (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)
+        encoding = "UTF-32" if wide or start[:8].count(b"\0") > 4 else "UTF-16"
+        raise InputError(
+            f"it looks like {encoding}, and JSON is UTF-8",
+            path=path,
+            remedy=f"convert it, for example with iconv -f {encoding.lower()} -t utf-8",
+        )
+    if _COMMENT.match(text):
+        raise InputError(
+            "it begins with a comment, which JSON does not have",
+            path=path,
+            remedy="remove the comments",
+        )
+    match = _NO_OBJECT.match(text)
+    if match is not None:
+        raise InputError(
+            "its first value is not an object",
+            path=path,
+            row=f"line {start[: start.find(text)].count(_LINE_END) + 1}",
+            value=match[1].decode("utf-8", "replace"),
+            remedy="write one object per line; a list of objects may be the whole of a .json file",
+        )
 
 
 def looks_like(start: bytes, file_type: FileType) -> bool:

@@ -235,35 +235,12 @@ class TableChunk:
 
 
 @dataclass
-class ChosenChunk:
-    """Consecutive rows of a shard, of which some columns are chosen."""
-
-    chunk: Chunk
-    columns: Sequence[str]
-    first_row: int
-
-    @property
-    def rows(self) -> int:
-        """The number of rows."""
-        return self.chunk.rows
-
-    def sizes(self) -> None:
-        """Return None, because the bytes of rows hold the other columns too."""
-
-    def table(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """Return the rows as columns."""
-        return self.chunk.table(list(self.columns if columns is None else columns))
-
-
-@dataclass
-class PathChunk:
-    """Consecutive rows of a shard, of which fields of structs are read as columns.
-
-    schema: of the shard.
+class ChunkInForm:
+    """Consecutive rows of a shard whose columns are read in another form; the bytes of rows are
+    those of the file, unless a subclass says otherwise.
     """
 
     chunk: Chunk
-    schema: pa.Schema
     first_row: int
 
     @property
@@ -274,6 +251,30 @@ class PathChunk:
     def sizes(self) -> npt.NDArray[np.int32] | None:
         """Return each row's bytes in the file, if rows can be copied as bytes."""
         return self.chunk.sizes()
+
+
+@dataclass
+class ChosenChunk(ChunkInForm):
+    """Consecutive rows of a shard, of which some columns are chosen."""
+
+    columns: Sequence[str]
+
+    def sizes(self) -> None:
+        """Return None, because the bytes of rows hold the other columns too."""
+
+    def table(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return the rows as columns."""
+        return self.chunk.table(list(self.columns if columns is None else columns))
+
+
+@dataclass
+class PathChunk(ChunkInForm):
+    """Consecutive rows of a shard, of which fields of structs are read as columns.
+
+    schema: of the shard.
+    """
+
+    schema: pa.Schema
 
     def table(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the rows as columns; a name may be a path to a field of a struct."""

@@ -164,7 +164,7 @@ def read_chunks(
     if shard.complete is not None:
         chosen = shard.schema.names
         for chunk in read_chunks(shard.complete, columns or chosen, coded=coded):
-            yield ChosenChunk(chunk, chosen, chunk.first_row)
+            yield ChosenChunk(chunk, chunk.first_row, chosen)
         return
     if shard.partition:
         yield from _read_partition(shard, columns, coded)
@@ -191,7 +191,7 @@ def _read_paths(shard: Shard, columns: Sequence[str], coded: Sequence[str]) -> I
     in_file = columns_of_paths(shard.schema, columns)
     coded = [name for name in coded if name in in_file]
     for chunk in read_chunks(shard, in_file, coded=coded):
-        yield PathChunk(chunk, shard.schema, chunk.first_row)
+        yield PathChunk(chunk, chunk.first_row, shard.schema)
 
 
 def _read_partition(
@@ -205,7 +205,7 @@ def _read_partition(
         in_file = [name for name in shard.schema.names if name not in shard.partition][:1]
     coded = [name for name in coded if name not in shard.partition]
     for chunk in read_chunks(stored(shard), in_file, coded=coded):
-        yield PartitionChunk(chunk, shard, chunk.first_row)
+        yield PartitionChunk(chunk, chunk.first_row, shard)
 
 
 def _read_group(group: Shard, columns: Sequence[str] | None) -> Iterator[GroupChunk]:
@@ -246,7 +246,7 @@ def _read_widened(
         names = in_file.schema.names[:1]
     coded = [name for name in coded if name in names]
     for chunk in read_chunks(in_file, names, coded=coded):
-        yield WidenedChunk(chunk, shard, chunk.first_row)
+        yield WidenedChunk(chunk, chunk.first_row, shard)
 
 
 def scan(shard: Shard, evidence: Evidence | None = None) -> list[Span]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import InputError, setting
-from headrace.formats.dates import typed_times
+from headrace.formats.dates import advice, parse_dates, typed_times
 from headrace.formats.dialect import TextDialect, null_setting
 from headrace.formats.types import first_refused, is_text
 
@@ -251,14 +251,24 @@ def _converted(
         row, _ = first_unreadable(plain, type_)
         value = str(column[row].as_py())
         if temporal:
-            word = "iso" if _ISO_WITH_OFFSET.fullmatch(value) else "%d/%m/%Y"
-            form = setting("dialect", {"time_format": word})
-            remedy = f"{_correct(value)}, or give its form, such as {form}, or declare another type"
+            remedy = f"{_time_remedy(value, type_)}, or declare another type"
         else:
             remedy = f"{number_remedy(value, dialect)}, or declare another type"
         raise InputError(
             f"it is declared {type_}, which cannot hold it", row=row + 1, value=value, remedy=remedy
         ) from None
+
+
+def _time_remedy(value: str, type_: pa.DataType) -> str:
+    """Advise on a text that is no time of a declared type in ISO form."""
+    if _ISO_WITH_OFFSET.fullmatch(value):
+        return "it has a zone: declare it datetime_utc"
+    if parse_dates(pa.chunked_array([[value]]), "iso").unreadable[0]:
+        return advice(value, "iso")
+    if pa.types.is_date(type_):
+        return "it has a time of day: declare it datetime"
+    form = setting("dialect", {"time_format": "iso"})
+    return f"it has no zone: declare it datetime, or give {form} if it is UTC"
 
 
 def cast_text(column: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:

@@ -30,6 +30,7 @@ TYPES: Mapping[str, pa.DataType] = {
     "float64": pa.float64(),
     "date": pa.date32(),
     "datetime": pa.timestamp("us"),
+    "datetime_utc": pa.timestamp("us", "UTC"),
 }
 _WORDS = {type_: word for word, type_ in TYPES.items()}
 _DATA = re.compile(  # a name that looks like a number or a time

@@ -13,13 +13,12 @@ from os import PathLike
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import InputError
 from headrace.formats.column_paths import known_columns, with_paths
-from headrace.formats.shard import Chunk, Shard
+from headrace.formats.shard import ChunkInForm, Shard
 from headrace.formats.types import first_refused, is_list, type_word
 
 _MOST_CHANGES = 40  # listed one by one
@@ -197,21 +196,13 @@ def _to_python(value: pa.Scalar) -> object:
 
 
 @dataclass
-class WidenedChunk:
-    """Consecutive rows of a file, read as the columns of all shards."""
+class WidenedChunk(ChunkInForm):
+    """Consecutive rows of a file, read as the columns of all shards.
 
-    chunk: Chunk
+    The bytes of rows have the columns `shard.file_schema`.
+    """
+
     shard: Shard
-    first_row: int
-
-    @property
-    def rows(self) -> int:
-        """The number of rows."""
-        return self.chunk.rows
-
-    def sizes(self) -> npt.NDArray[np.int32] | None:
-        """Return each row's bytes in the file, which has the columns `shard.file_schema`."""
-        return self.chunk.sizes()
 
     def table(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the rows as columns."""

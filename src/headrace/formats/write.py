@@ -22,8 +22,9 @@ import pyarrow as pa
 
 from headrace.arrays import I64, Bools
 from headrace.digest import FileDigest
-from headrace.errors import CorruptShard, HeadraceError, InputError
+from headrace.errors import CorruptShard, HeadraceError, InputError, setting
 from headrace.formats import records
+from headrace.formats.conversion import convert
 from headrace.formats.registry import Compression, FileType, compress_block, decompress_block
 from headrace.formats.shard import BlockRead, Dialect, Encoding, Sink, Span, WriteSettings
 from headrace.gate import RESTORE
@@ -308,7 +309,12 @@ class TextSink:
     def write(self, batch: BlockRows) -> None:
         """Write a block."""
         if isinstance(batch, pa.Table):
-            data = self._render(batch)
+            data = convert(
+                batch,
+                self._render,
+                purpose="text",
+                remedy=f"choose {setting('format', 'parquet')} or leave the column out",
+            )
         else:
             data = records.joined(batch)
         self._file.write(compress_block(data, self._compression))

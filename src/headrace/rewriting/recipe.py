@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -224,7 +225,13 @@ def execute(settings: Rewrite, context: RunContext, files: Sequence[tuple[Path, 
         },
         directories=directories,
         metadata=metadata,
+        gaps=_gaps(source) & {*writer.schema.names},
     )
+
+
+def _gaps(source: IndexedDataset) -> set[str]:
+    """Return the columns of the source that are known to lack values in some rows."""
+    return {name for split in source.splits for name in source.split_index(split).gaps}
 
 
 def _check_columns(settings: Rewrite, source: IndexedDataset) -> None:
@@ -575,13 +582,14 @@ class _PieceWriter:
             rows = 0
             for block in range(chunk.start, chunk.stop):
                 table = read(block, self.schema.names)
+                shard = self.source.root / index.shards[index.shard_of_block[block]]
                 kept_rows = stays[rows : rows + len(table)]
                 rows += len(table)
                 if len(table) != index.rows[block]:
                     raise InputError(
                         f"has {len(table)} rows in a block for which the index says"
                         f" {index.rows[block]}: it changed while it was read",
-                        path=self.source.root / index.shards[index.shard_of_block[block]],
+                        path=shard,
                         remedy="run again once it is complete",
                     )
                 if not kept_rows.all():
@@ -589,8 +597,10 @@ class _PieceWriter:
                 if self.digested:
                     digests.append(row_digests(select_paths(table, self.digested)))
                 if len(table):
-                    writer.append(table)
-            written = writer.finish()
+                    with _located(shard):
+                        writer.append(table)
+            with _located(shard):
+                written = writer.finish()
             files.finished(writer.path, chunk.target, written)
         return {"rows_in": rows, "blocks": [asdict(block) for block in written.blocks]}
 
@@ -609,6 +619,15 @@ class _PieceWriter:
             encoding="fast",
             block_rows=self.settings.rows_per_group,
         )
+
+
+@contextmanager
+def _located(shard: Path) -> Iterator[None]:
+    """Name the shard in input errors that name none."""
+    try:
+        yield
+    except InputError as error:
+        raise error.at(path=shard) from None
 
 
 def plan_pieces(index: SplitIndex, directory: str, shard_bytes: int | None) -> list[Piece]:

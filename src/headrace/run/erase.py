@@ -41,12 +41,14 @@ from headrace.storage.places import place_of
 class Erased:
     """The rows to erase.
 
-    entities: for each split, those that have rows. rows: for each split, ascending, from 0.
+    entities: for each split, those that have rows. rows: for each split, ascending, from 0. others:
+    entities without rows that files of the run still know.
     """
 
     column: str
     entities: Mapping[str, Sequence[str]]
     rows: Mapping[str, I64]
+    others: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -58,12 +60,17 @@ class Erasure:
     keys of rows; returns counts that can be summed.
     metadata: takes a run, the rows to erase, the counts of the erased rows of each split, and the
     number of workers; returns the metadata that changes without those rows.
-    encoding: for Parquet, see `ParquetSink`.
+    knows: takes a run, the column of entities and some of them; returns those that files which are
+    no shards know. files: takes a run and the rows to erase; returns the new bytes of each file
+    that is no shard and keeps something of them, None for a file that goes. encoding: for Parquet,
+    see `ParquetSink`.
     """
 
     keys: Callable[[FinishedRun], tuple[Sequence[str], Callable[[pa.Table], I64]]] | None = None
     count: Callable[[FinishedRun, I64], I64] | None = None
     metadata: Callable[[FinishedRun, Erased, Mapping[str, I64], int], dict[str, Any]] | None = None
+    knows: Callable[[FinishedRun, str, Sequence[str]], Sequence[str]] | None = None
+    files: Callable[[FinishedRun, Erased], Mapping[str, bytes | None]] | None = None
     encoding: Literal["compact", "fast"] = "compact"
 
 

@@ -130,7 +130,7 @@ def _publish(job: Job, context: RunContext, outcome: Outcome) -> Manifest:
     )
     receipts = vouch_for(run, context.stages, others, context.workers)
     dialect = outcome.dialect.stored()
-    index = index_bytes(outcome.index, outcome.schema, dialect, outcome.texts)
+    index = index_bytes(outcome.index, outcome.schema, dialect, outcome.texts, outcome.gaps)
     local.write_new(run / INDEX, index)
     on_event(Step("index.linked", INDEX))
     manifest = Manifest(

@@ -15,7 +15,7 @@ but anyone with a list of names can test them against it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -60,10 +60,10 @@ class Forgotten:
     """Result of `forget`.
 
     run: the run that readers see now. old: the run that was read. other_runs: the remaining runs of
-    `out`, not read. entities: the number asked for. matched: how many of them have rows. rows: how
-    many were erased. shards: how many were rewritten; bytes_before, bytes: their size before and
-    after. how: "computed", "reused" if the run existed already, "nothing" if these entities have no
-    rows.
+    `out`, not read. entities: the number asked for. matched: how many of them the run knows. rows:
+    how many were erased. shards: how many were rewritten; bytes_before, bytes: their size before
+    and after. how: "computed", "reused" if the run existed already, "nothing" if these entities
+    have no rows.
     """
 
     run: Path
@@ -185,7 +185,8 @@ def _nothing_to_erase(
 def _find(
     run: FinishedRun, names: Sequence[str], column: str | None, workers: int | None
 ) -> Erased:
-    if recipe_of_run(run.manifest.recipe).erasure() is None:
+    erasure = recipe_of_run(run.manifest.recipe).erasure()
+    if erasure is None:
         raise SettingsError(
             f"a run of {run.manifest.recipe!r} cannot be written again in part, as its files"
             " mix what was made of many rows",
@@ -197,7 +198,12 @@ def _find(
     entities = {}
     for split, (which, _) in matches.items():
         entities[split] = [names[number] for number in np.unique(which).tolist()]
-    return Erased(name, entities, {split: np.sort(rows) for split, (_, rows) in matches.items()})
+    rows = {split: np.sort(rows) for split, (_, rows) in matches.items()}
+    others: Sequence[str] = ()
+    if erasure.knows is not None:
+        matched = set().union(*entities.values())
+        others = erasure.knows(run, name, [text for text in names if text not in matched])
+    return Erased(name, entities, rows, others)
 
 
 def _digests(names: Sequence[str]) -> list[str]:
@@ -253,7 +259,8 @@ class _Without:
     @property
     def names(self) -> list[str]:
         """The erased entities, sorted."""
-        return sorted({name for names in self.erased.entities.values() for name in names})
+        matched = {name for names in self.erased.entities.values() for name in names}
+        return sorted(matched | {*self.erased.others})
 
     @cached_property
     def digests(self) -> list[str]:
@@ -292,7 +299,7 @@ class _Without:
             tasks.append(Task(old.file.path, old.file.bytes, partial(eraser.task, old, count)))
         receipts = context.stage("forget", tasks)
         written = {old.file.path: receipt for (old, _), receipt in zip(work, receipts, strict=True)}
-        retained = _link(context, run, written, shards)
+        retained = _link(context, run, written, shards, self._replace_files(context, erasure))
         index, totals = tally(_records(shards, work, written), run.splits)
         erased_rows = sum(receipt.extra["forgotten"] for receipt in receipts)
         outcome = Outcome(
@@ -305,10 +312,22 @@ class _Without:
             metadata=self._metadata(context, erasure, touched, written),
             dialect=run.dialect,
             texts=run.index.texts,
+            gaps=run.index.gaps,
             retained=retained,
         )
         local.write_new(context.run / FORGOTTEN, self._receipt(context.run.name, work, written))
         return outcome
+
+    def _replace_files(self, context: RunContext, erasure: Erasure) -> Collection[str]:
+        """Write the files that are no shards and change; return the names of these in the old
+        run.
+        """
+        replaced = {} if erasure.files is None else erasure.files(self.run, self.erased)
+        for name, data in replaced.items():
+            if data is not None:
+                local.make_directory((context.run / name).parent)
+                local.write_new(context.run / name, data)
+        return replaced.keys()
 
     def _metadata(
         self,
@@ -419,11 +438,13 @@ def _link(
     run: FinishedRun,
     written: Mapping[str, Receipt],
     shards: Mapping[str, ShardRecord],
+    replaced: Collection[str],
 ) -> list[FileRecord]:
     """Give every other file that the old run's manifest vouches for a name in the new one; return
     those that are no shards.
 
-    written: of each touched shard, with one new file or none. A file that is a second name or a
+    written: of each touched shard, with one new file or none. replaced: files that are not linked.
+    A file that is a second name or a
     copy of a touched shard becomes a second name of the new shard.
     """
     twins = {shards[name].file.digest: receipt for name, receipt in written.items()}
@@ -431,7 +452,7 @@ def _link(
     records |= {name: shard.file for name, shard in shards.items()}
     retained = []
     linked: set[Path] = set()
-    for name in sorted(records.keys() - written.keys() - {FORGOTTEN}):
+    for name in sorted(records.keys() - written.keys() - {FORGOTTEN, *replaced}):
         path = run.root / name
         target = context.run / name
         twin = twins.get(records[name].digest)

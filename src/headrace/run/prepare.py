@@ -7,7 +7,7 @@ are kept.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from html import escape
@@ -59,7 +59,8 @@ class Outcome:
 
     retained: files that the run takes over from another one, which no task has made. Files that
     tasks have not named either are named when the run is published. texts: the types that all
-    values of columns of text fit, which streams deliver.
+    values of columns of text fit, which streams deliver. gaps: columns of whole numbers or truths
+    that lack a value in some rows, as in `SplitIndex`.
     """
 
     schema: pa.Schema
@@ -72,6 +73,7 @@ class Outcome:
     dialect: TextDialect = PLAIN
     retained: Sequence[FileRecord] = ()
     texts: Mapping[str, pa.DataType] = field(default_factory=dict)
+    gaps: Collection[str] = ()
 
 
 @dataclass(frozen=True)

@@ -167,6 +167,10 @@ class Series(RecipeSettings):
         None, min_length=1, description="Prefix of lines of CSV files to skip, e.g. #."
     )
     dialect: DialectSetting = dialect_field({"panel": "Source"})
+    schema_drift: Literal["error", "widen"] = _source(
+        "error",
+        description="Files that lack some targets or features; widen: null there.",
+    )
     forcing: Literal["daymet", "maurer", "maurer_extended", "nldas"] = _source(
         "daymet", description="Forcing product of camels_us."
     )
@@ -617,6 +621,8 @@ class Series(RecipeSettings):
     @property
     def optional_columns(self) -> tuple[str, ...]:
         """The columns that a file may lack."""
+        if self.schema_drift == "widen":
+            return tuple(self.columns)
         if self.fits:
             return ()
         return self.targets

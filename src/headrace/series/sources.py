@@ -137,7 +137,7 @@ def source_files(settings: Series) -> NamedFiles:
     series: NamedFiles = []
     if settings.reader == "camels_us":
         root = _absolute(settings.source[0])
-        may_lack_flow = bool(settings.optional_columns)
+        may_lack_flow = not settings.fits
         series = camels.basin_files(root, settings.forcing, may_lack_flow=may_lack_flow)
     elif settings.reader == "grdc":
         series = [(path, path.name) for path in _tables(settings.source)]
@@ -382,7 +382,7 @@ def _misplaced(settings: Series, entity: str, files: NamedFiles) -> InputError |
     """
     (path, name), *others = files
     if settings.reader == "camels_us":
-        may_lack_flow = settings.optional_columns and camels.FORCING_NAME.fullmatch(path.name)
+        may_lack_flow = not settings.fits and camels.FORCING_NAME.fullmatch(path.name)
         if len(others) != 1 and (others or not may_lack_flow):
             return InputError(
                 "the entity has no other file; CAMELS-US has a forcing and a streamflow file for"
@@ -553,6 +553,9 @@ def _present(settings: Series, path: Path, columns: Sequence[str], schema: pa.Sc
             note = hint(list(names))
             if names and names[0].startswith("#"):
                 note = f"; if that is a comment, give {setting('comment', '#')}"
+            if not settings.entity_is_file and column in settings.columns:
+                widen = setting("schema_drift", "widen")
+                note += f"; if other files have it, {widen} takes it as null here"
             raise InputError(
                 "not in the file",
                 path=path,

@@ -99,6 +99,11 @@ class Groups:
         """Return the split of each group [N]; UNKNOWN for new ones."""
         return np.append(self.code, np.uint8(UNKNOWN))[self.hashes.index_of(hashes)]
 
+    def without(self, hashes: Hashes) -> Groups:
+        """Return the groups without those of these hashes, which are ascending."""
+        remains = hashes.index_of(self.hashes) < 0
+        return Groups(self.hashes.take(remains), self.code[remains])
+
     def table(self) -> pa.Table:
         """Return the columns of a file."""
         return pa.table({"high": self.hashes.high, "low": self.hashes.low, "split": self.code})
@@ -294,7 +299,9 @@ def find_earlier(
     by_hash = settings.assigns_by_hash(earlier) and run.manifest.metadata.get("assigned", {}).get(
         "by_hash", True
     )
-    earlier_run = EarlierRun(run, earlier, scans, parts, frozenset(linked), by_hash, _gone(run))
+    earlier_run = EarlierRun(
+        run, earlier, scans, parts, frozenset(linked), by_hash, groups_of_earlier(run)
+    )
     return _read(earlier_run, context)
 
 
@@ -355,7 +362,8 @@ def _same_output(settings: SplitSettings, earlier: SplitSettings) -> bool:
     return ours == theirs
 
 
-def _gone(run: FinishedRun) -> Groups:
+def groups_of_earlier(run: FinishedRun) -> Groups:
+    """Read the groups of earlier runs whose shards are gone or have changed."""
     path = run.root / GONE
     try:
         place_of(path).stat()
@@ -486,12 +494,17 @@ def groups_in_splits(run: FinishedRun, settings: SplitSettings, workers: int) ->
 
 def keep_table(files: TaskFiles, target: str, table: pa.Table) -> None:
     """Write an Arrow file that stays in the run."""
+    files.write(target, arrow_bytes(table))
+
+
+def arrow_bytes(table: pa.Table) -> bytes:
+    """Return a table as the bytes of an Arrow file, which has a batch even without rows."""
     sink = io.BytesIO()
     with pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
         if not table.num_rows:
             writer.write_batch(pa.RecordBatch.from_pylist([], table.schema))
-    files.write(target, sink.getvalue())
+    return sink.getvalue()
 
 
 def groups_file(number: int) -> str:

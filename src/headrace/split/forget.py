@@ -11,9 +11,18 @@ import pyarrow as pa
 from headrace.arrays import I64
 from headrace.dataset.contents import repeats_without
 from headrace.dataset.open import FinishedRun
+from headrace.dataset.vouched import tree_of
 from headrace.run.erase import Erased, Erasure
+from headrace.split.allocate import EntitySet, Hashes, hash_entities
 from headrace.split.cutoff import DateBins
-from headrace.split.earlier import settings_of
+from headrace.split.earlier import (
+    DIRECTORY,
+    GONE,
+    arrow_bytes,
+    groups_of_earlier,
+    hashes_of_rows,
+    settings_of,
+)
 from headrace.split.verify import times_of
 
 
@@ -83,5 +92,45 @@ def _shared_facts(run: FinishedRun, erased: Erased, workers: int) -> dict[str, A
     return changed
 
 
-ERASURE = Erasure(keys=_keys, count=_count, metadata=_facts)
-RANDOM_ERASURE = Erasure(metadata=_facts_of_random)
+def _files(run: FinishedRun, erased: Erased) -> dict[str, bytes | None]:
+    """Leave out what a later run would only read of source shards, and from the groups of earlier
+    runs those that lose their last rows: a hash with a known key can be tested against names.
+    """
+    names = [name for name in tree_of(run.root).files if name.startswith(f"{DIRECTORY}/")]
+    files: dict[str, bytes | None] = dict.fromkeys(names)
+    if GONE in files:
+        remains = groups_of_earlier(run).without(_erased_groups(run, erased))
+        files[GONE] = arrow_bytes(remains.table())
+    return files
+
+
+def _knows(run: FinishedRun, column: str, names: Sequence[str]) -> list[str]:
+    """Return the entities that earlier runs had in a split, and whose shards are gone."""
+    settings = settings_of(run)
+    if column != settings.entity_column:
+        return []
+    hashes = hash_entities(pa.array(names, pa.large_string()), settings.seed)
+    known = groups_of_earlier(run).hashes.index_of(hashes) >= 0
+    return [name for name, is_known in zip(names, known.tolist(), strict=True) if is_known]
+
+
+def _erased_groups(run: FinishedRun, erased: Erased) -> Hashes:
+    """Hash the groups of the rows to erase. Those that keep other rows are known from these."""
+    settings = settings_of(run)
+    drawn = list(run.manifest.metadata.get("drawn", {}).get("columns", ()))
+    columns = [*drawn, *filter(None, [settings.entity_column])]
+    entities = EntitySet()
+    entities.add(hash_entities(pa.array(erased.others, pa.large_string()), settings.seed))
+    for split, rows in erased.rows.items():
+        index = run.split_index(split)
+        read = run.block_reader(split)
+        block_of_row = np.searchsorted(index.first_row, rows, side="right") - 1
+        for block in np.unique(block_of_row).tolist() if columns else ():
+            within = rows[block_of_row == block] - index.first_row[block]
+            table = read(block, list(dict.fromkeys(columns))).take(pa.array(within))
+            entities.add(hashes_of_rows(settings, table, drawn))
+    return entities.ordered()
+
+
+ERASURE = Erasure(keys=_keys, count=_count, metadata=_facts, knows=_knows, files=_files)
+RANDOM_ERASURE = Erasure(metadata=_facts_of_random, knows=_knows, files=_files)

@@ -17,11 +17,12 @@ from headrace.checks import nearest
 from headrace.errors import HeadraceError, InputError, SettingsError, setting, setting_name
 from headrace.folds.settings import Rolling
 from headrace.formats.column_paths import has_column
-from headrace.formats.common_schema import join_shards, with_content
+from headrace.formats.common_schema import columns_with_gaps, join_shards, with_content
 from headrace.formats.dialect import UTF8
 from headrace.formats.evidence import Evidence
 from headrace.formats.grouped import at_fault, grouped, part_of
-from headrace.formats.partitions import partition_types
+from headrace.formats.partitions import ignored_names, partition_types
+from headrace.formats.plain_types import in_text
 from headrace.formats.registry import FORMATS, FileType
 from headrace.formats.shard import Shard
 from headrace.formats.source import read_signature, survey_all
@@ -45,7 +46,6 @@ from headrace.split.earlier import (
     version_of,
 )
 from headrace.split.features import Counts, Feature, Scans, features_of
-from headrace.split.features.drawn import group_types, refuse_other_types
 from headrace.split.random_split import RandomSplit
 from headrace.split.rules import (
     SPLITS,
@@ -59,7 +59,6 @@ from headrace.split.rules import (
     cutoff_on,
 )
 from headrace.split.scan import (
-    TYPES_THAT_FIT,
     Scanner,
     TypesScanner,
     one_form,
@@ -117,11 +116,12 @@ def execute(
     source = _survey(settings, context, files)
     earlier = find_earlier(settings, context, source.shards, source.schema)
     output = replace(_output(settings, source), drawn=() if earlier is None else earlier.drawn)
-    if earlier is not None:
-        refuse_other_types(output, earlier)
     if settings.dialect.encoding != UTF8 and output.file_type.format.content != "binary":
         context.inform([f"the source is {settings.dialect.encoding}; what is written is UTF-8"])
     features = features_of(output, source.shards)
+    if earlier is not None:
+        for feature in features:
+            feature.check_earlier(earlier)
     scans = _scan(settings, context, source, features, earlier)
     plan = _plan(output, scans, features)
     parts = _write(scans, plan, source)
@@ -343,6 +343,8 @@ def _finish(
     if settings.folds is None and "test" in splits:
         _alias_test(context, splits)
         directories["oot"] = DIRECTORIES["oot"]
+    evidence = scans.evidence
+    types = _types_of_texts(plan, evidence)
     return Outcome(
         schema=plan.schema,
         index=index,
@@ -359,20 +361,14 @@ def _finish(
         directories=directories,
         metadata={**_metadata(plan, scans, parts, splits), **feature_metadata},
         dialect=settings.dialect.written,
-        texts=_types_of_texts(plan, scans),
+        texts=types,
+        gaps=(evidence.gaps() & types.keys()) | columns_with_gaps(source.shards, plan.schema),
     )
 
 
-def _types_of_texts(plan: SplitPlan, scans: Scans) -> dict[str, pa.DataType]:
+def _types_of_texts(plan: SplitPlan, evidence: Evidence) -> dict[str, pa.DataType]:
     """Return the types that all values of the columns of text fit, as streams deliver them."""
     settings = plan.settings
-    evidence = Evidence()
-    for shard, receipt in zip(scans.shards, scans.receipts, strict=True):
-        words_of = receipt.extra.get(TYPES_THAT_FIT)
-        if words_of is not None:
-            evidence.join(words_of)
-        else:  # its columns have types of their own
-            evidence.leave_out(shard.schema.names)
     types = evidence.types()
     if settings.main_target is not None and not keeps_text(settings.types):
         types[settings.main_target] = pa.float64()  # the text of numbers that were computed
@@ -454,6 +450,7 @@ def _survey(
         shards = _choose_columns(settings, settings.columns, shards)
     joined = join_shards(shards, settings.schema_drift)
     context.inform(joined.changes)
+    context.warn(ignored_names(types, {name for shard in shards for name in shard.partition}))
     schema = joined.schema
     for role, name in settings.named_columns():
         if not has_column(schema, name):
@@ -615,15 +612,12 @@ def _refuse_types(output: Output, shards: Sequence[Shard]) -> None:
     """Raise `InputError` for columns that the format cannot hold, naming the first file that has
     one.
     """
-    if output.file_type.format.separator is None:
+    if output.file_type.format.content == "binary":
         return
+    is_json = output.file_type.format.separator is None
     for field in output.source:
         data_type = field.type
-        if (
-            pa.types.is_nested(data_type)
-            or pa.types.is_binary(data_type)
-            or pa.types.is_fixed_size_binary(data_type)
-        ):
+        if not in_text(data_type) or (not is_json and pa.types.is_nested(data_type)):
             shard = next((shard for shard in shards if field.name in shard.schema.names), shards[0])
             raise InputError(
                 f"{output.file_type.format.name} cannot hold {data_type}",
@@ -658,7 +652,6 @@ def _metadata(
             date_form = forms[0]
     metadata: dict[str, Any] = {
         "entity": settings.entity_column,
-        "group_types": group_types(plan.output),
         "missing_like": advice.missing_like(scans),
     }
     if not isinstance(settings, TemporalSplit):

@@ -11,12 +11,12 @@ and the first cut that it is seen before. Memory is O(chunk + entities of the sh
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -38,12 +38,19 @@ from headrace.formats.dates import (
     time_setting,
 )
 from headrace.formats.dialect import MEANS_MISSING, TextDialect
-from headrace.formats.evidence import Evidence
+from headrace.formats.evidence import Evidence, spelled_type
 from headrace.formats.grouped import parts_without_rows
 from headrace.formats.shard import Chunk, Shard
 from headrace.formats.source import read_chunks
-from headrace.formats.text_columns import as_text, joined_time, nulled
-from headrace.formats.types import is_text
+from headrace.formats.text_columns import (
+    as_text,
+    cast_text,
+    joined_time,
+    nulled,
+    plain_numerals,
+    typed,
+)
+from headrace.formats.types import column_types, is_text
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles, read_arrow
 from headrace.split.allocate import Hashes, hash_entities, hash_rows, in_order
 from headrace.split.cutoff import Cutoff, cutoffs
@@ -95,8 +102,10 @@ class Scanner:
 
     columns: those that it reads. reason: why rows that it finds are dropped, if it finds any.
     draws: digests of the rows that were scanned [N], by which they are drawn; None: it has none.
+    words: of the types that all texts of a column fit, by column.
     """
 
+    words: Mapping[str, Sequence[str]] = {}
     columns: Sequence[str] = ()
     reason: Reason | None = None
 
@@ -130,6 +139,7 @@ class TypesScanner(Scanner):
                 self._names.append(field.name)
         self._evidence = Evidence(dialect)
         self._evidence.leave_out(declared)
+        self.words = self._evidence.words
 
     def scan(self, chunk: Chunk, table: pa.Table, times: Dates) -> None:  # noqa: ARG002 - as in Scanner
         """Look at all values that may not be text alone."""
@@ -209,6 +219,27 @@ def read_entities(run: Path, number: int) -> tuple[Hashes, U16]:
     return hashes, entities["first_cut"].to_numpy()
 
 
+class Spellings(NamedTuple):
+    """The entities of a shard by their texts and by their values.
+
+    others: the texts that are another form of the value; null for the rest. None: all are.
+    """
+
+    hashes: Hashes
+    by_value: Hashes
+    others: pa.Array | None
+
+
+def read_spellings(run: Path, number: int) -> Spellings:
+    """Read the hashes of a shard's entities by text and by value."""
+    entities = read_arrow(run / scan_file(number, "entities"))
+    hashes = Hashes(entities["high"].to_numpy(), entities["low"].to_numpy())
+    if "spelling" not in entities.column_names:
+        return Spellings(hashes, hashes, None)
+    by_value = Hashes(entities["value_high"].to_numpy(), entities["value_low"].to_numpy())
+    return Spellings(hashes, by_value, entities["spelling"].combine_chunks())
+
+
 @contextmanager
 def located(path: str | PathLike[str], first_row: int) -> Iterator[None]:
     """Within the block, add the file and the row to input errors that lack the file.
@@ -233,6 +264,7 @@ class _ShardScan:
         self.in_time = settings if isinstance(settings, TemporalSplit) else None
         self.shard = shard
         self.scanners = scanners
+        self.types = column_types(settings.types)
         self.cutoffs: list[Cutoff] = []
         self.reach_us = 0
         if self.in_time is not None:
@@ -363,6 +395,14 @@ class _ShardScan:
         if name is None:
             return np.full(table.num_rows, NULL_ENTITY, np.int64)
         column = column_of(table, name)
+        if name in self.types:
+            column = typed(
+                pa.table({name: column}),
+                self.types,
+                self.settings.dialect,
+                self.shard.path,
+                chunk.first_row,
+            )[name]
         integers = pa.types.is_integer(column.type) and not self.settings.dialect.null_values
         # the usual ids; only distinct ones become text, at the end
         if integers and not column.null_count:
@@ -445,7 +485,29 @@ class _ShardScan:
             first_cut[entity.compress(seen)] = 0
         else:
             np.minimum.at(first_cut, entity[seen], first[seen].astype(np.uint16))
-        return pa.table({"high": hashes.high, "low": hashes.low, "first_cut": first_cut})
+        columns = {"high": hashes.high, "low": hashes.low, "first_cut": first_cut}
+        return pa.table({**columns, **self._by_value(texts)})
+
+    def _by_value(self, texts: pa.Array) -> dict[str, Any]:
+        """Return the hashes of the distinct entities by value, and the texts that spell one in
+        another form; nothing if each value has one form.
+        """
+        words: dict[str, Sequence[str]] = {}
+        for scanner in self.scanners:
+            words |= scanner.words
+        name = self.settings.entity_column
+        type_ = None if name is None else spelled_type(words.get(name, ()))
+        if name is None or type_ is None:
+            return {}
+        dialect = self.settings.dialect
+        column = plain_numerals(pa.chunked_array([texts]), dialect)
+        values = as_text(cast_text(column, type_), (), name).combine_chunks()
+        is_other = pc.not_equal(values, texts)
+        if not pc.any(is_other).as_py():
+            return {}
+        hashes = hash_entities(values, self.settings.seed)
+        others = pc.if_else(is_other, texts, pa.scalar(None, texts.type))
+        return {"value_high": hashes.high, "value_low": hashes.low, "spelling": others}
 
     def _hashes(self, texts: pa.Array) -> Hashes:
         """Hash the entities, or what rows are drawn by."""

@@ -121,7 +121,8 @@ def split_shard(
                     path=shard.path,
                     remedy="run again once it is complete",
                 )
-            writers.append(batch, codes[rows], keys[rows] if in_time else None)
+            with located(shard.path, row):
+                writers.append(batch, codes[rows], keys[rows] if in_time else None)
             row = rows.stop
         if row != len(codes):
             raise InputError(
@@ -129,7 +130,8 @@ def split_shard(
                 path=shard.path,
                 remedy="run again once it is complete",
             )
-        written = writers.finish()
+        with located(shard.path, 0):
+            written = writers.finish()
     if plan.content is not None and plan.settings.folds is None:
         words = tagged(np.concatenate(batches.digests), codes, codes <= TEST_CODE)
         if plan.settings.assignment_from is None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from headrace.formats.evidence import Evidence
 from headrace.formats.shard import Shard
 from headrace.recipe import load
 from headrace.run.context import RunContext
@@ -13,7 +14,7 @@ from headrace.run.receipts import Receipt
 from headrace.split.earlier import EarlierRun
 from headrace.split.reasons import Reason
 from headrace.split.rules import DropRule, Output, SplitPlan
-from headrace.split.scan import Scanner
+from headrace.split.scan import TYPES_THAT_FIT, Scanner
 from headrace.split.settings import SplitSettings
 
 _DRAWING = ("drawn:Drawn", "drawn:Strata")  # they drop no row, and come before units are made
@@ -37,6 +38,18 @@ class Scans:
         """The numbers of the shards that were scanned."""
         linked = frozenset() if self.earlier is None else self.earlier.linked
         return [number for number, shard in enumerate(self.shards) if shard.name not in linked]
+
+    @property
+    def evidence(self) -> Evidence:
+        """What the values of columns of text show of their types."""
+        evidence = Evidence()
+        for shard, receipt in zip(self.shards, self.receipts, strict=True):
+            words_of = receipt.extra.get(TYPES_THAT_FIT)
+            if words_of is not None:
+                evidence.join(words_of)
+            else:  # its columns have types of their own
+                evidence.leave_out(shard.schema.names)
+        return evidence
 
     def results(self, name: str) -> list[Any]:
         """Return what the scan of each shard records under this name."""
@@ -73,6 +86,9 @@ class Feature:
 
     def __init__(self, output: Output, shards: Sequence[Shard]) -> None:
         self.settings = output.settings
+
+    def check_earlier(self, earlier: EarlierRun) -> None:
+        """Raise `InputError` if the assignment of the earlier run cannot be kept."""
 
     def scanner(self, shard: Shard) -> Scanner | None:
         """Return what looks at a shard in pass 1."""

@@ -177,17 +177,16 @@ def group_types(output: Output) -> dict[str, str]:
     is its text, else "integer". Values of other types have other hashes, so that a group of another
     type is another group.
     """
-    content = None
+    entity = output.settings.entity_column
+    names = [entity] if entity is not None else []
     if isinstance(output.settings, RandomSplit):
         content = content_drawn(output)
-    if content is not None:
-        fields = {field.name: content.types.get(field.name, field.type) for field in content.schema}
-        return {name: _word_of(type_, "integer") for name, type_ in fields.items()}
-    entity = output.settings.entity_column
-    if entity is None:
-        return {}
-    (field,) = with_paths(output.source, [entity])
-    return {entity: _word_of(field.type, "text")}
+        names = names if content is None else content.schema.names
+    integer = "text" if names == [entity] else "integer"
+    words = {}
+    for field in with_paths(output.source, names):
+        words[field.name] = _word_of(output.types.get(field.name, field.type), integer)
+    return words
 
 
 def refuse_other_types(output: Output, earlier: EarlierRun) -> None:

@@ -556,7 +556,17 @@ class DynamicPass(RowPass):
                 table = table.append_column(name, pa.array(np.ones(filling, np.bool_)))
             parts = [
                 *parts,
-                gather([from_table(table, arrow=passes.arrow, where="filling rows")], None),
+                gather(
+                    [
+                        from_table(
+                            table,
+                            arrow=passes.arrow,
+                            where="filling rows",
+                            gaps=passes.index.gaps,
+                        )
+                    ],
+                    None,
+                ),
             ]
         rows = mark_real(join(parts), np.arange(real + filling) < real, quarantine)
         return make_batches(

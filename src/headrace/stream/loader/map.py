@@ -100,7 +100,7 @@ class MapDataset(TorchDataset[dict[str, Any]]):
         if len(numbers):
             parts = []
         else:
-            parts = [from_table(nothing, arrow=False, where="")]
+            parts = [from_table(nothing, arrow=False, where="", gaps=self.index.gaps)]
         back = np.empty_like(numbers)
         done = 0
         for block, members in each_number(np.searchsorted(self._stops, numbers, side="right")):

@@ -167,7 +167,7 @@ def _objects(name: str, column: pa.Array) -> npt.NDArray[np.object_]:
     # many times faster than to_pylist
     if pa.types.is_string(dtype) or pa.types.is_large_string(dtype):
         return _texts(name, column)
-    return np.fromiter(_python_values(name, column), object, len(column))
+    return np.fromiter(python_values(name, column), object, len(column))
 
 
 def python_rows(table: pa.Table) -> list[dict[str, Any]]:
@@ -189,7 +189,7 @@ def python_rows(table: pa.Table) -> list[dict[str, Any]]:
         if number and not column.null_count:  # many times faster than to_pylist
             columns.append(column.to_numpy().tolist())
             continue
-        columns.append(_python_values(name, column))
+        columns.append(python_values(name, column))
     return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
@@ -210,16 +210,15 @@ def _texts(name: str, column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.obje
     return texts
 
 
-def _python_values(name: str, column: pa.Array | pa.ChunkedArray) -> list[Any]:
+def python_values(name: str, column: pa.Array | pa.ChunkedArray) -> list[Any]:
     """Return the values as Python objects. Raises `InputError` for one that cannot be."""
     dtype = column.type
     try:
         values: list[Any] = column.cast(_in_microseconds(dtype)).to_pylist()
-    except (pa.ArrowInvalid, OverflowError, ValueError) as error:
+    except (pa.ArrowException, OverflowError, ValueError) as error:
         formats = ("arrow",) if pa.types.is_nested(dtype) else ("arrow", "numpy")
         raise InputError(
-            f"a value of type {dtype} cannot be a Python value ({error}), as Python counts"
-            " moments in microseconds of the years 1 to 9999",
+            f"a value of type {dtype} cannot be a Python value ({error})",
             column=name,
             remedy=(
                 f"leave the column out with {setting('columns')}, or use"

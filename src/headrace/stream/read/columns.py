@@ -5,7 +5,7 @@ A column is a numpy array if numpy has a type for it, `Ragged` for lists of numb
 array otherwise:
 
     integer, float, bool          numpy, the same type; a null float is NaN; a null elsewhere is an
-                                  `InputError`
+                                  `InputError`, but for columns known to have gaps: float64, NaN
     date, timestamp, duration     numpy datetime64 / timedelta64 in the column's own unit; a null is
                                   NaT
     fixed-size list of numbers    numpy, two axes [rows, list size]; no nulls
@@ -17,7 +17,7 @@ array otherwise:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -44,17 +44,22 @@ _INT32_OFFSETS_REACH = (1 << 31) - 1
 _LOCKED_COPY_BYTES = 1 << 18
 
 
-def from_table(table: pa.Table, *, arrow: bool, where: str) -> Columns:
+def from_table(table: pa.Table, *, arrow: bool, where: str, gaps: Collection[str] = ()) -> Columns:
     """Return the columns of a decoded block, without a copy if the types allow; do not write to
     them.
 
-    arrow: keep every column in Arrow. where: names the block in messages.
-    Raises `InputError` for a null that the column's type cannot hold.
+    arrow: keep every column in Arrow. where: names the block in messages. gaps: columns of whole
+    numbers or truths that lack a value in some rows of the data, delivered as float64 with NaN.
+    Raises `InputError` for a null that the column's type cannot hold, and for a number in a column
+    with gaps that float64 cannot hold.
     """
     columns = {}
     for name in table.schema.names:
         try:
-            columns[name] = _from_arrow(table.column(name), arrow=arrow)
+            column = table.column(name)
+            if name in gaps and not arrow:
+                column = _with_nan(column)
+            columns[name] = _from_arrow(column, arrow=arrow)
         except InputError as error:
             error.at(path=where, column=name)
             raise
@@ -310,6 +315,24 @@ def _concatenate_arrays(arrays: list[Any]) -> pa.Array:
     if len(arrays) == 1:
         return arrays[0]
     return pa.concat_arrays(arrays)
+
+
+def _with_nan(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Convert whole numbers or truths to float64; texts stay as they are."""
+    if pa.types.is_boolean(column.type):
+        column = column.cast(pa.int8())
+    if not pa.types.is_integer(column.type):
+        return column
+    try:
+        return column.cast(pa.float64())
+    except pa.ArrowInvalid:
+        raise InputError(
+            "it lacks a value in some rows, which only float64 can show in a tensor, and holds a"
+            " whole number that float64 cannot hold",
+            remedy=(
+                f"leave it out with {setting('columns')}, or use {setting('batch_format', 'arrow')}"
+            ),
+        ) from None
 
 
 def _null(count: int, dtype: pa.DataType) -> InputError:

@@ -493,4 +493,4 @@ def decode_block(
             path=where,
             remedy="restore it or index the dataset again",
         )
-    return from_table(table.select(list(columns)), arrow=arrow, where=where)
+    return from_table(table.select(list(columns)), arrow=arrow, where=where, gaps=index.gaps)
