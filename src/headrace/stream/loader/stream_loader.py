@@ -20,7 +20,7 @@ import logging
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
-from typing import Any, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 from headrace.checks import as_integer
 from headrace.dataset.index import SplitIndex
@@ -41,13 +41,16 @@ from headrace.stream.ranks.group import join_group
 from headrace.stream.ranks.stats import Progress, StreamStats
 from headrace.stream.ranks.topology import Topology, capture, confirm
 from headrace.stream.ranks.watch import Watch
-from headrace.stream.read.batch import Batch
+from headrace.stream.read.batch import Batch, import_torch
 from headrace.stream.read.cache import CacheCounts, CachedBlocks
 from headrace.stream.read.columns import Columns
 from headrace.stream.read.memory import ahead_of_the_loop
 from headrace.stream.read.quarantine import Quarantine
 from headrace.stream.read.reader import ReadBlock
 from headrace.stream.read.transform import Transform, name_of, transformed
+
+if TYPE_CHECKING:
+    from headrace.stream.workers.partners import Partners
 
 log = logging.getLogger("headrace")
 
@@ -171,7 +174,8 @@ class StreamLoader:
             self.passes = DynamicPasses(index, read_block, options, self.topology, store)
         else:
             self.passes = RowPasses(index, read_block, options, self.topology)
-        if self.topology.world_size > 1:
+        self._partners = self._found_partners()
+        if self.topology.world_size > 1 or self._partners is not None:
             join_group()
         self._received = DeliveredCount()
         self._begin(self.passes.begin(0))
@@ -337,7 +341,29 @@ class StreamLoader:
             watch.check,
             make=self.makes_batches(),
         )
-        yield from watch.over(self.delivered(self._present.batches(reading)))
+        yield from watch.over(self.delivered(self.read_once(self._present, reading, progress)))
+
+    def read_once(
+        self, current: Pass, reading: Reading, progress: Progress, *, first: int = 0
+    ) -> Generator[Any, None, None]:
+        """Return the batches of a pass from number `first` on, read once for all processes of this
+        machine that read as this rank.
+        """
+        if self._partners is None:
+            return current.batches(reading, first=first)
+        return self._partners.batches(current, reading, progress, first=first)
+
+    def _found_partners(self) -> Partners | None:
+        """Return what shares passes with other processes that read as this rank; None without.
+
+        A quarantine counts what one process gave up, so there each reads for itself.
+        """
+        if self.topology.partners == 1 or self.options.on_bad_block == "quarantine":
+            return None
+        import_torch()
+        from headrace.stream.workers.partners import Partners
+
+        return Partners(self.passes, self.topology)
 
     def makes_batches(self) -> Callable[[Columns, int], Iterator[Any]] | None:
         """Return what makes batches of columns; None: as the options say."""
@@ -406,8 +432,10 @@ class StreamLoader:
 
     def close(self) -> None:
         """End the worker processes of a stream that has some, and leave its pass; a later pass
-        starts new ones.
+        starts new ones. Processes that read as the same rank go on without this one.
         """
+        if self._partners is not None:
+            self._partners.close()
 
     def contract(self, *, workers: int = 0) -> dict[str, Any]:
         """Return the values that must be equal on every rank before the current pass: rows,

@@ -469,6 +469,7 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
 
     def __setstate__(self, values: dict[str, Any]) -> None:
         self._serve_nothing()
+        self._partners = None  # the process that reads pulls
         self.__dict__.update(values)
 
     def _serve(self) -> Any:
@@ -541,7 +542,7 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
         else:
             make = unmade_batches(self.options)
         reading = Reading(progress.noted(self.passes.read_block), self.quarantined, make=make)
-        batches = current.batches(reading, first=first)
+        batches = self.read_once(current, reading, progress, first=first)
         # If no process watches the loop itself, ranks agree and exchange errors here.
         if watched is None:
             ahead = _PREFETCH_FACTOR * workers

@@ -39,6 +39,7 @@ class WorkerStream(StreamLoader):
 
     def close(self) -> None:
         """End the worker processes and leave the current pass; see `StreamLoader.close`."""
+        super().close()
         if self._pool is not None:
             self._pool.close()
 

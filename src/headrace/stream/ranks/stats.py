@@ -190,6 +190,11 @@ class Progress:
 
         return noted
 
+    def count_blocks_of(self, other: Progress) -> None:
+        """Count what is read for this pass and others of the same batches."""
+        self.reading = other.reading
+        self.blocks_read = other.blocks_read
+
     def _enter(self, phase: str) -> None:
         """Leave the loop, or a wait that came to nothing."""
         now = time.monotonic()

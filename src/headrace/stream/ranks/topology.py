@@ -64,15 +64,23 @@ class Topology:
 
     Pass it as `topology=` where the ranks that share the rows are not the processes of the job.
     Under tensor or pipeline parallelism all processes of one model replica pass the same
-    data-parallel rank and receive the same batches. Raises `SettingsError` unless rank is one of
-    0..world_size-1.
+    data-parallel rank and receive the same batches. partners: how many processes of the job read
+    as this rank; those of one machine read once, see `workers.partners`. Raises `SettingsError`
+    unless rank is one of 0..world_size-1 and partners is 1 or more.
     """
 
     rank: int
     world_size: int
     source: Source = "arguments"
+    partners: int = 1
 
     def __post_init__(self) -> None:
+        if not (type(self.partners) is int and self.partners >= 1):
+            raise SettingsError(
+                setting="partners",
+                value=self.partners,
+                remedy="give the number of processes that read as this rank, this one included",
+            )
         if not (
             type(self.rank) is type(self.world_size) is int and 0 <= self.rank < self.world_size
         ):
@@ -199,11 +207,14 @@ def resolve_topology(
         )
     rank = 0
     world_size = 1
+    partners = 1
     for name, size, coordinate in zip(names, mesh.shape, coordinates, strict=True):
         if name in chosen:
             rank = rank * size + coordinate
             world_size = world_size * size
-    return Topology(rank=rank, world_size=world_size)
+        else:
+            partners = partners * size
+    return Topology(rank=rank, world_size=world_size, partners=partners)
 
 
 def _check_mesh_is_given(topology: Topology) -> None:

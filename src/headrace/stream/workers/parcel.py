@@ -12,6 +12,10 @@ The receiver gets what was wrapped:
                    cut from
     UnmadeBatch    columns, to a worker; what arrives is the batch that the worker makes of them
 
+Shared memory is torch's where torch sends the batch. What `Packed` sends over a socket has memory
+without a name, whose descriptors travel beside the message. A process that is killed leaves nothing
+behind, and any number of receivers map it, each with its own writes.
+
 A worker pickles in a thread whose errors are lost, and the loop would wait for that batch forever.
 So pickling never fails there. Without room for shared memory, or open files for it, the bytes
 travel in the message. A batch that cannot be pickled at all arrives as an error that the DataLoader
@@ -24,8 +28,11 @@ import io
 import math
 import os
 import pickle
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
+from multiprocessing import reduction
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, TypeAlias
 
@@ -46,11 +53,14 @@ try:
 except ImportError as error:
     raise MissingExtra("torch", "torch") from error
 
-Sent: TypeAlias = bytearray | bytes  # the bytes themselves, or pickled shared memory
+# the bytes themselves, pickled shared memory, or the number of a descriptor beside the message
+Sent: TypeAlias = bytearray | bytes | int
 
 _ALIGNED = 64
 # measured: a pipe is faster up to about 400 KB, shared memory beyond
 _MOST_BYTES_IN_MESSAGE = 1 << 18
+_COUNT_BYTES = 2  # of a message over a socket: how many descriptors follow it
+_this_thread = threading.local()  # descriptors: of the message that is pickled or unpickled
 
 
 class SharedBatch(dict[str, Any]):
@@ -114,6 +124,10 @@ class UnmadeBatch:
         self._columns = columns
         self._make = make
 
+    def made(self) -> Any:
+        """Return the batch, made here of the same memory."""
+        return self._make(self._columns)
+
     def __reduce__(self) -> Any:
         return _arrived, (
             *_sent({name: _own_rows(column) for name, column in self._columns.items()}),
@@ -168,8 +182,64 @@ def arrive_failed(error: StreamError) -> ExceptionWrapper:
     return ExceptionWrapper(raised, where="in a DataLoader worker")  # type: ignore[no-untyped-call]  # torch leaves it so
 
 
-class _Pickler(ForkingPickler):
-    """A pickler that leaves the bytes of plain tensors out of the pickle, as for arrays."""
+class Packed:
+    """A value as it is sent over a socket, to any number of receivers; see the module docstring.
+
+    nbytes: of the message and the memory beside it.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self._descriptors: list[int] = []
+        with _beside(self._descriptors):
+            self._message = pickle.dumps(value, 5)
+        self.nbytes = len(self._message) + sum(
+            os.fstat(descriptor).st_size for descriptor in self._descriptors
+        )
+
+    def __del__(self) -> None:
+        for descriptor in self._descriptors:
+            os.close(descriptor)
+
+    def send(self, connection: Any) -> None:
+        """Send it over a connection of multiprocessing; `received` receives it there."""
+        count = len(self._descriptors).to_bytes(_COUNT_BYTES, "little")
+        connection.send_bytes(count + self._message)
+        for descriptor in self._descriptors:
+            reduction.send_handle(connection, descriptor, 0)
+
+    def value(self) -> Any:
+        """Return the value as a receiver gets it."""
+        with _beside(self._descriptors):
+            return pickle.loads(self._message)
+
+
+def received(connection: Any) -> Any:
+    """Return the value that was sent as `Packed`. Raises `EOFError`, `OSError`."""
+    message = memoryview(connection.recv_bytes())
+    descriptors = list[int]()
+    try:
+        for _ in range(int.from_bytes(message[:_COUNT_BYTES], "little")):
+            descriptors.append(reduction.recv_handle(connection))
+        with _beside(descriptors):
+            return pickle.loads(message[_COUNT_BYTES:])
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+@contextmanager
+def _beside(descriptors: list[int]) -> Iterator[None]:
+    """Let this thread pickle to these descriptors, or unpickle from them."""
+    outer = getattr(_this_thread, "descriptors", None)
+    _this_thread.descriptors = descriptors
+    try:
+        yield
+    finally:
+        _this_thread.descriptors = outer
+
+
+class _WithoutBytes:
+    """Leaves the bytes of plain tensors out of a pickle, as for arrays."""
 
     def reducer_override(self, value: Any) -> Any:
         if not is_plain(value):
@@ -182,13 +252,24 @@ class _Pickler(ForkingPickler):
         return _tensor, (pickle.PickleBuffer(flat), value.dtype, tuple(value.shape))
 
 
+class _ForChildren(_WithoutBytes, ForkingPickler):
+    """Between a process and its children, which may take other tensors as torch shares them."""
+
+
+class _ForAnyProcess(_WithoutBytes, pickle.Pickler):
+    """Between processes that do not know each other's keys."""
+
+
 def _sent(values: dict[str, Any]) -> tuple[bytes, Sent, list[tuple[int, int]]]:
     """Return a pickle without the bytes of tensors and arrays, those bytes end to end, and the
     position of each.
     """
     pickled = list[pickle.PickleBuffer]()
     file = io.BytesIO()
-    _Pickler(file, 5, True, pickled.append).dump(values)
+    pickler: type[_ForChildren | _ForAnyProcess] = _ForChildren
+    if getattr(_this_thread, "descriptors", None) is not None:
+        pickler = _ForAnyProcess
+    pickler(file, 5, True, pickled.append).dump(values)
     buffers = [np.asarray(buffer.raw()) for buffer in pickled]
     stops = np.cumsum([0, *(_aligned(buffer.nbytes) for buffer in buffers)]).tolist()
     ranges = [(start, start + buffer.nbytes) for start, buffer in zip(stops, buffers, strict=False)]
@@ -268,11 +349,15 @@ def _unsent(batch: dict[str, Any], error: Exception) -> StreamError:
 
 
 def _filled(total: int, fill: Callable[[torch.Tensor], None]) -> Sent:
-    """Return `total` bytes that `fill` writes: the message itself or, if they are many, pickled
-    shared memory.
+    """Return `total` bytes that `fill` writes: the message itself or, if they are many, shared
+    memory.
     """
+    descriptors = getattr(_this_thread, "descriptors", None)
     if total > _MOST_BYTES_IN_MESSAGE:
         try:
+            if descriptors is not None and hasattr(os, "memfd_create"):
+                descriptors.append(_anonymous(total, fill))
+                return len(descriptors) - 1
             shared = torch.empty(total, dtype=torch.uint8).share_memory_()  # type: ignore[no-untyped-call]  # torch's
             fill(shared)
             return bytes(ForkingPickler.dumps(shared))
@@ -283,10 +368,32 @@ def _filled(total: int, fill: Callable[[torch.Tensor], None]) -> Sent:
     return message
 
 
+def _anonymous(total: int, fill: Callable[[torch.Tensor], None]) -> int:
+    """Return a descriptor of memory without a name that `fill` has written."""
+    descriptor = os.memfd_create("headrace-batch")
+    try:
+        os.posix_fallocate(descriptor, 0, total)  # without room it fails here, not at a write
+        fill(_mapped(descriptor, total, shared=True))
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _mapped(descriptor: int, total: int, *, shared: bool) -> torch.Tensor:
+    """Map memory; it stays when the descriptor is closed. shared: writes change it for all."""
+    return torch.from_file(
+        f"/proc/self/fd/{descriptor}", shared=shared, size=total, dtype=torch.uint8
+    )
+
+
 def _opened(sent: Sent) -> torch.Tensor:
     """Return the bytes that arrived, without a copy."""
     if isinstance(sent, bytearray):
         return torch.frombuffer(sent, dtype=torch.uint8)
+    if isinstance(sent, int):
+        descriptor = _this_thread.descriptors[sent]
+        return _mapped(descriptor, os.fstat(descriptor).st_size, shared=False)
     shared: torch.Tensor = pickle.loads(sent)
     return shared
 

@@ -10,13 +10,14 @@ they run it. If there is no code to run, a worker passes on a ticket. The batch 
 the rank's process, and the loop gets the arrays that were gathered there.
 
 The workers that one DataLoader starts together are a pool, and each pass of a pool is read once, by
-a `_PoolRun`. Two loops over one dataset are two pools, which share nothing. A run reads only
+a `PoolRun`. Two loops over one dataset are two pools, which share nothing. A run reads only
 while a worker of its pool is connected, so an abandoned loop leaves no thread and no batch behind.
 
 `Server` is the side of the rank's process, `Client` that of a worker. They exchange pickled tuples
-over a local socket. Before anything is unpickled, both prove that they know the key that
-multiprocessing gives to a process and its children. A worker raises if the server, or the process
-behind it, is gone.
+over a local socket. Before anything is unpickled, both prove that they know a key: for workers the
+one that multiprocessing gives to a process and its children. A worker raises if the server, or the
+process behind it, is gone. Processes that read as one rank are served in the same way, see
+`partners`.
 """
 
 from __future__ import annotations
@@ -29,35 +30,47 @@ import os
 import pickle
 import secrets
 import socket
+import struct
 import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Generator, Hashable
+from collections.abc import Callable, Generator, Hashable, Iterator
 from contextlib import closing, suppress
 from multiprocessing import AuthenticationError, current_process
 from multiprocessing import connection as sockets
-from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple
 
 from torch._utils import ExceptionWrapper
 
 from headrace.errors import StreamError
+from headrace.stream.ranks.stats import Progress
+from headrace.stream.read.ahead import CHECK_S, check_while_waiting
 from headrace.stream.workers.arrivals import StepMark
-from headrace.stream.workers.parcel import arrive_failed, share_batch
+from headrace.stream.workers.parcel import Packed, arrive_failed, received, share_batch
 
 _SERVERS: weakref.WeakValueDictionary[int, Server] = weakref.WeakValueDictionary()
 _CLIENTS: weakref.WeakSet[Client] = weakref.WeakSet()
 _NUMBERS = itertools.count()
-_END = object()
+END = object()
+MISSED = object()  # in place of a batch that is not kept any more; who needs it begins again there
 _GONE = "the dataset that it reads for has gone"
 _KEEP = "keep the dataset for as long as one loop reads it to its end"
 
-_START_S = 0.2  # seconds that a run waits for the rest of its pool; see `_PoolRun._read_ahead`
-_LOOK_S = 2.0  # seconds between a waiting worker's checks that its reading process is alive
+_START_S = 0.2  # seconds that a run waits for the rest of its pool; see `PoolRun._read_ahead`
+_LOOK_S = 0.5  # seconds between a waiting client's checks that it is not alone
+_GOODBYE_S = 1.0  # for a client to receive what is left for it
 _kept_in = 0  # the process that called `keep_inherited`; a fork has another id
 _END_S = 10.0  # for a read to end with the interpreter
 _MOST_IDLE_RUNS = 4  # kept for late workers
+
+
+class ServerLeft(StreamError):
+    """The server was closed in order, while its process may go on."""
+
+
+class ServerGone(StreamError):
+    """The connection to the server has ended without a word."""
 
 
 class Beginning(NamedTuple):
@@ -75,31 +88,41 @@ class Opened(NamedTuple):
     """A pass that workers begin, with its first step for them, and the function that reads it.
 
     read: takes a step and whether workers pass batches on as tickets, and yields the batches from
-    that step on; none for a step after the last.
+    that step on; none for a step after the last. progress: where it notes what it reads.
     """
 
     beginning: Beginning
     read: Callable[[int, bool], Generator[Any, None, None]]
+    progress: Progress | None = None
 
 
 class Server:
     """A server of the batches of passes to workers.
 
-    open_pass: opens a pass, for a worker that may bring progress.
+    open_pass: opens a pass, for a worker that may bring progress. run: how a pass is read for those
+    that join it. key: what clients must know; None: that of this process and its children.
 
     Threads and descriptors end with `close`, which the owner must call. Only the process that
     created it serves.
     """
 
-    def __init__(self, open_pass: Callable[[int, int, Any], Opened]) -> None:
+    def __init__(
+        self,
+        open_pass: Callable[[Any, int, Any], Opened],
+        *,
+        run: type[PoolRun] | None = None,
+        key: bytes | None = None,
+    ) -> None:
         self._open_pass = open_pass
+        self._run = PoolRun if run is None else run
+        self._key = key
         self._process = os.getpid()
         # Also guards the runs. Reentrant: the garbage collector may close this server while the
         # lock is held.
         self.lock = threading.RLock()
-        self._runs: dict[Hashable, _PoolRun] = {}
+        self._runs: dict[Hashable, PoolRun] = {}
         self._connections: set[Any] = set()
-        self._tickets: dict[int, tuple[_PoolRun | None, Any, int]] = {}
+        self._tickets: dict[int, tuple[PoolRun | None, Any, int]] = {}
         self._ticket_numbers = itertools.count()
         self._listener = _listener()
         self.address: Any = self._listener.address
@@ -174,7 +197,7 @@ class Server:
             connection.close()
         self._listener.close()
 
-    def _end(self, run: _PoolRun, reason: str) -> None:
+    def _end(self, run: PoolRun, reason: str) -> None:
         run.close(reason)
         while run.tickets:
             self._tickets.pop(run.tickets.pop(), None)
@@ -193,52 +216,50 @@ class Server:
 
     def _serve(self, connection: Any) -> None:
         """Serve one worker until it is gone."""
-        position: tuple[_PoolRun, int] | None = None
+        position: tuple[PoolRun, Any] | None = None
+        key = _key() if self._key is None else self._key
         try:
-            sockets.deliver_challenge(connection, _key())
-            sockets.answer_challenge(connection, _key())
+            sockets.deliver_challenge(connection, key)
+            sockets.answer_challenge(connection, key)
             while True:
                 request = connection.recv()
                 try:
                     if request[0] == "begin":
-                        self._leave(position)
+                        self.leave(position)
                         position = None
-                        run, *answer = self._joined(*request[1:])
+                        run, *answer = self.joined(*request[1:])
                         position = run, request[2]
-                        self._answer(connection, ("begun", *answer))
+                        Packed(("begun", *answer)).send(connection)
                     else:
-                        self._answer(connection, self._next(position, *request[1:]))
+                        self._next(position, *request[1:]).send(connection)
                 except (EOFError, OSError):
                     raise
                 except Exception as error:  # noqa: BLE001  # the worker raises it
-                    self._answer(connection, ("error", _travelling(error)))
+                    Packed(("error", _travelling(error))).send(connection)
         except (EOFError, OSError, AuthenticationError):
             pass
         finally:
+            if self._closed:
+                _say_goodbye(connection, position)
             with self.lock:
                 self._connections.discard(connection)
                 connection.close()
-            self._leave(position)
+            self.leave(position)
 
-    def _joined(self, key: Hashable, worker: int, workers: int, progress: Any) -> tuple[Any, ...]:
+    def joined(self, key: Hashable, worker: Any, workers: int, progress: Any) -> tuple[Any, ...]:
         """Return the run that a worker joins, and the worker's beginning in it."""
         with self.lock:
             if self._closed:
-                raise StreamError(f"worker: {_GONE}", remedy=_KEEP)
+                raise ServerLeft(f"worker: {_GONE}", remedy=_KEEP)
             run = self._runs.get(key)
             if run is None:
                 opened = self._open_pass(worker, workers, progress)
-                run = self._runs[key] = _PoolRun(opened, key, workers, self)
-            elif (
-                run.closed
-            ):  # the others of its pool have gone: reopen the same pass for late workers
-                earlier = run
-                run = _PoolRun(run.opened, key, workers, self)
-                run.next = earlier.next
-                self._runs[key] = run
+                run = self._runs[key] = self._run(opened, key, workers, self)
+            elif not run.admits(progress):  # reopen the same pass for late workers
+                run = self._runs[key] = run.reopened(self)
             return run, *run.join(worker, progress)
 
-    def _leave(self, position: tuple[_PoolRun, int] | None) -> None:
+    def leave(self, position: tuple[PoolRun, Any] | None) -> None:
         """Remove a worker from its run; the last one ends the run."""
         if position is None:
             return
@@ -254,9 +275,7 @@ class Server:
             ]:
                 del self._runs[key]
 
-    def _next(
-        self, position: tuple[_PoolRun, int] | None, step: int, in_place: bool
-    ) -> tuple[Any, ...]:
+    def _next(self, position: tuple[PoolRun, Any] | None, step: int, in_place: bool) -> Packed:
         if position is None:
             raise StreamError(
                 "worker: asked for a batch before it began a pass",
@@ -264,16 +283,18 @@ class Server:
             )
         run, worker = position
         batch = run.get(worker, step, in_place)
-        if batch is _END:
-            return ("end",)
+        if isinstance(batch, Packed):
+            return batch
+        if batch is END or batch is MISSED:
+            return Packed(("end",) if batch is END else ("missed",))
         if not in_place:
-            return ("batch", share_batch(batch))
+            return Packed(("batch", share_batch(batch)))
         ticket = next(self._ticket_numbers)
         with self.lock:
             if not run.closed:
                 self._tickets[ticket] = run, batch, step
                 run.tickets.add(ticket)
-        return ("ticket", self.number, ticket)
+        return Packed(("ticket", self.number, ticket))
 
     def _hang_up(self) -> None:
         """End the connections on which other threads wait; closing them would not wake those
@@ -289,11 +310,8 @@ class Server:
                     finally:
                         same.detach()
 
-    def _answer(self, connection: Any, answer: tuple[Any, ...]) -> None:
-        connection.send_bytes(ForkingPickler.dumps(answer))
 
-
-class _PoolRun:
+class PoolRun:
     """One pass of a pool, read once in a thread that stays slightly ahead of what its workers
     request.
     """
@@ -303,22 +321,37 @@ class _PoolRun:
         self.tickets: set[int] = set()
         self.opened = opened
         self._workers = workers
-        self.next: dict[int, int] = {}  # the next step of each worker that ever joined
-        self._there: set[int] = set()  # workers that are connected
+        self._ahead = workers  # steps that are read before they are asked for
+        self.next: dict[Any, int] = {}  # the next step of each worker that ever joined
+        self._there: set[Any] = set()  # workers that are connected
         self._run_thread = server.run_thread
         self._changed = threading.Condition(server.lock)
         self._ready: dict[int, Any] = {}
         self._asked = -1
-        self._is_reading = self._has_ended = False
+        self._is_reading = self._has_ended = self._is_whole = False
         self.closed = ""  # why no worker gets a batch any more
         self._error: BaseException | None = None
+
+    def admits(self, progress: Any) -> bool:  # noqa: ARG002 - each has its own steps
+        """Return whether a worker can still join; no if the others of its pool have gone."""
+        return not self.closed
+
+    def reopened(self, server: Server) -> PoolRun:
+        """Return a run of the same pass for those that come late."""
+        run = type(self)(self.opened, self.key, self._workers, server)
+        run.next = self.next
+        return run
+
+    def rest(self, worker: Any) -> Iterator[Packed]:  # noqa: ARG002 - it asks again elsewhere
+        """Yield the answers to what a worker has not asked for yet, as far as they are known."""
+        yield from ()
 
     @property
     def is_complete(self) -> bool:
         """True if every worker of the pool has joined."""
         return len(self.next) == self._workers
 
-    def join(self, worker: int, progress: Any) -> Beginning:
+    def join(self, worker: Any, progress: Any) -> Beginning:
         """Add a worker and return its beginning: its first step, or the step after its own
         progress.
         """
@@ -333,16 +366,17 @@ class _PoolRun:
             self._changed.notify_all()
         return beginning._replace(first=first)
 
-    def leave(self, worker: int) -> bool:
+    def leave(self, worker: Any) -> bool:
         """Remove a worker; return whether it was the last one."""
         with self._changed:
             self._there.discard(worker)
             return not self._there
 
-    def get(self, worker: int, step: int, in_place: bool) -> Any:
-        """Return the batch of a step, once; `_END` after the last step.
+    def get(self, worker: Any, step: int, in_place: bool) -> Any:
+        """Return the batch of a step, once for each worker that needs it; `END` after the last
+        step, and `MISSED` for one that is not kept any more.
 
-        Raises what reading raised.
+        Raises what reading raised, and what `check_while_waiting` does.
         """
         with self._changed:
             self.next[worker] = step
@@ -351,15 +385,25 @@ class _PoolRun:
                 self._is_reading = True
                 self._run_thread(self._read_ahead, in_place, reads=True)
             self._changed.notify_all()
-            self._changed.wait_for(lambda: step in self._ready or self._has_ended or self.closed)
-            if step in self._ready:
-                self.next[worker] = step + self._workers
-                return self._ready.pop(step)
-            if self._error is not None:
-                raise self._error
-            if self.closed:
-                raise StreamError(f"worker {worker}: {self.closed}", remedy=_KEEP)
-            return _END
+        while True:
+            with self._changed:
+                if self._changed.wait_for(lambda: self._is_known(step), timeout=CHECK_S):
+                    return self._taken(worker, step)
+            check_while_waiting()
+
+    def _is_known(self, step: int) -> bool:
+        return step in self._ready or self._has_ended or bool(self.closed)
+
+    def _taken(self, worker: Any, step: int) -> Any:
+        """Return a batch to its worker, or what is known of it."""
+        if step in self._ready:
+            self.next[worker] = step + self._workers
+            return self._ready.pop(step)
+        if self._error is not None:
+            raise self._error
+        if self.closed:
+            raise ServerLeft(f"worker {worker}: {self.closed}", remedy=_KEEP)
+        return END
 
     def close(self, reason: str) -> None:
         """End the run: no worker gets another batch."""
@@ -370,27 +414,20 @@ class _PoolRun:
 
     def _read_ahead(self, in_place: bool) -> None:
         try:
-            with self._changed:
-                # Workers are forked one by one. A thread that reads meanwhile could hold a
-                # library's lock, which the fork would copy in a locked state. So wait briefly for
-                # the last worker before reading.
-                self._changed.wait_for(lambda: self.closed or self.is_complete, timeout=_START_S)
-                begin = self.opened.beginning.first
-                if self.is_complete:
-                    late = []
-                else:
-                    late = [begin]
-                first = max(begin, min([*self.next.values(), *late]))
+            first = self._first_step()
             with closing(self.opened.read(first, in_place)) as batches:
                 for step, batch in enumerate(batches, start=first):
+                    kept = self._kept(batch)
                     with self._changed:
                         if self.closed:
                             return
-                        self._ready[step] = batch
+                        self._ready[step] = kept
+                        self._free()
                         self._changed.notify_all()
-                        while not self.closed and step > self._asked + self._workers:
+                        while not self.closed and step > self._asked + self._ahead:
                             self._changed.wait()
-                    del batch
+                    del batch, kept
+            self._is_whole = True
         except BaseException as error:  # noqa: BLE001  # raised in the workers
             self._error = error
         finally:
@@ -398,20 +435,56 @@ class _PoolRun:
                 self._has_ended = True
                 self._changed.notify_all()
 
+    def _first_step(self) -> int:
+        """Return the first step that is read, once the workers are there."""
+        with self._changed:
+            # Workers are forked one by one. A thread that reads meanwhile could hold a library's
+            # lock, which the fork would copy in a locked state. So wait briefly for the last worker
+            # before reading.
+            self._changed.wait_for(lambda: self.closed or self.is_complete, timeout=_START_S)
+            begin = self.opened.beginning.first
+            if self.is_complete:
+                late = []
+            else:
+                late = [begin]
+            return max(begin, min([*self.next.values(), *late]))
+
+    def _kept(self, batch: Any) -> Any:
+        """Return a batch as it is kept for its worker."""
+        return batch
+
+    def _free(self) -> None:
+        """Drop batches that are not taken; each worker takes its own."""
+
 
 class Client:
-    """The worker's side of a connection. pool: identifies the workers of one DataLoader."""
+    """The worker's side of a connection.
 
-    def __init__(self, address: Any, *, pool: Hashable, worker: int, workers: int) -> None:
+    pool: identifies the workers of one DataLoader. key: what the server wants to be known; None:
+    that of this process. look: called while it waits; raises `EOFError` if it waits in vain. None:
+    looks whether the parent lives.
+    """
+
+    def __init__(
+        self,
+        address: Any,
+        *,
+        pool: Hashable,
+        worker: Any,
+        workers: int,
+        key: bytes | None = None,
+        look: Callable[[], None] | None = None,
+    ) -> None:
         self._pool = pool
         self._worker = worker
         self._workers = workers
         self._passes = 0
         self._process, self._parent = os.getpid(), os.getppid()
+        self._look = self._look_for_parent if look is None else look
         try:
-            self._connection = sockets.Client(address, authkey=_key())
+            self._connection = sockets.Client(address, authkey=_key() if key is None else key)
         except (OSError, EOFError, AuthenticationError) as error:
-            raise StreamError(
+            raise ServerGone(
                 f"worker {worker}: the process that reads for it cannot be reached"
                 f" ({type(error).__name__}: {error})",
                 remedy="keep the dataset alive in the process whose DataLoader started the worker",
@@ -421,7 +494,7 @@ class Client:
     def begin(self, progress: Any) -> Beginning:
         """Begin a pass. progress: that of this worker before it was stopped, or None."""
         self._passes += 1
-        _, *beginning = self._ask(
+        _, *beginning = self.ask(
             "begin", (self._pool, self._passes), self._worker, self._workers, progress
         )
         return Beginning(*beginning)
@@ -429,7 +502,7 @@ class Client:
     def batches(self, beginning: Beginning, *, in_place: bool) -> Generator[Any, None, None]:
         """Yield this worker's batches of a pass. in_place: as tickets; see the module docstring."""
         for step in itertools.count(beginning.first, self._workers):
-            answer, *values = self._ask("next", step, in_place)
+            answer, *values = self.ask("next", step, in_place)
             if answer == "end":
                 return
             # the server could not send it
@@ -441,7 +514,17 @@ class Client:
         """Leave the pass."""
         self._connection.close()
 
-    def _ask(self, *request: Any) -> list[Any]:
+    def hang_up(self) -> None:
+        """End a wait for an answer in another thread."""
+        with suppress(OSError), socket.socket(fileno=os.dup(self._connection.fileno())) as same:
+            same.shutdown(socket.SHUT_RDWR)
+
+    def ask(self, *request: Any) -> list[Any]:
+        """Return the answer to a request.
+
+        Raises what the server answers with, `ServerLeft` for one that was closed, and `ServerGone`
+        if the connection has ended.
+        """
         if self._process != os.getpid():
             raise StreamError(
                 f"worker {self._worker}: process {os.getpid()} is a fork of the worker, and"
@@ -449,14 +532,13 @@ class Client:
                 remedy="iterate over the dataset in the worker itself",
             )
         try:
-            self._connection.send(request)
+            with suppress(BrokenPipeError):  # a server that has left answered in advance
+                self._connection.send(request)
             while not self._connection.poll(_LOOK_S):
-                # another process may hold the parent's end of the socket open
-                if os.getppid() != self._parent:
-                    raise EOFError
-            answer, *values = pickle.loads(self._connection.recv_bytes())
+                self._look()
+            answer, *values = received(self._connection)
         except (OSError, EOFError) as error:
-            raise StreamError(
+            raise ServerGone(
                 f"worker {self._worker}: the process that reads for it has ended or left the"
                 f" pass ({type(error).__name__})",
                 remedy="resume from the last state",
@@ -464,6 +546,11 @@ class Client:
         if answer == "error":
             raise values[0]
         return [answer, *values]
+
+    def _look_for_parent(self) -> None:
+        # another process may hold the parent's end of the socket open
+        if os.getppid() != self._parent:
+            raise EOFError
 
 
 class Ticket:
@@ -491,6 +578,18 @@ def _redeemed(server: int, ticket: int) -> Any:
     return running.redeem(ticket)
 
 
+def _say_goodbye(connection: Any, position: tuple[PoolRun, Any] | None) -> None:
+    """Send a client the answers to what it has not asked for yet: it may need no more."""
+    seconds = struct.pack("ll", int(_GOODBYE_S), 0)
+    with suppress(OSError, AttributeError):
+        with socket.socket(fileno=os.dup(connection.fileno())) as same:
+            same.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, seconds)
+        if position is not None:
+            for answer in position[0].rest(position[1]):
+                answer.send(connection)
+        Packed(("error", ServerLeft(f"worker: {_GONE}", remedy=_KEEP))).send(connection)
+
+
 def _travelling(error: BaseException) -> BaseException:
     """Return an error that a worker can unpickle: the error itself, or its text."""
     try:
@@ -501,18 +600,15 @@ def _travelling(error: BaseException) -> BaseException:
 
 
 def _listener() -> sockets.Listener:
-    """Open a local socket, in a directory that only this user may enter; it does not authenticate
-    connections.
+    """Open a local socket; it does not authenticate connections.
+
+    On Linux it has no file, and ends with its process however that ends. Elsewhere it is in a
+    directory that only this user may enter.
     """
     if os.name != "posix":
         return sockets.Listener(None, backlog=128)
-    try:
+    if not sys.platform.startswith("linux"):
         return sockets.Listener(None, "AF_UNIX", backlog=128)
-    except OSError:
-        if not sys.platform.startswith("linux"):
-            raise
-    # TMPDIR is too long for a socket name, or not writable. An abstract socket has no file and ends
-    # with its process.
     return sockets.Listener(
         f"\0headrace-{os.getpid()}-{secrets.token_hex(16)}", "AF_UNIX", backlog=128
     )
@@ -550,6 +646,8 @@ def _at_exit() -> None:
     ends the process with "terminate called without an active exception". This must come before the
     interpreter ends the pools of threads that decode, or a read fails for want of them.
     """
+    for client in list(_CLIENTS):
+        client.hang_up()
     servers = [server for server in _SERVERS.values() if server.is_here]
     for server in servers:
         server.close()
