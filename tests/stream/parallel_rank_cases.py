@@ -33,7 +33,9 @@ def replica(tensor: int) -> Topology:
         "cpu", (dist.get_world_size() // tensor, tensor), mesh_dim_names=("dp", "tp")
     )
     topology = resolve_topology(None, mesh, "dp")
-    assert topology == Topology(rank=mesh["dp"].get_local_rank(), world_size=mesh["dp"].size())
+    assert topology == Topology(
+        rank=mesh["dp"].get_local_rank(), world_size=mesh["dp"].size(), partners=tensor
+    )
     return topology
 
 

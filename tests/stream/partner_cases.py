@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,23 +13,28 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
 import torch.distributed as dist
 from fault_cases import join_group
 from lost_process_cases import wait_until
 from rank_processes import process_group
 from stream_cases import Numbers, index_of
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.experimental import context_parallel
 
 import headrace
-from headrace.errors import CorruptShard, StreamError
+from headrace.errors import CorruptShard
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.source import StreamSource
 from headrace.stream.ranks.topology import Topology, resolve_topology
+from headrace.stream.workers import parcel
 from headrace.stream.workers.options import WorkerOptions
 
-ROWS = (4000,) * 12
+ROWS = (1000,) * 12
 EVERY = sum(ROWS)
-BATCH = 500
+BATCH = 250
 STOP = 5
 BAD = 8
 
@@ -52,11 +58,30 @@ def rank_of(data: int) -> Topology:
 
 
 def stream_of(
-    topology: Topology, read_block: Any = None, *, workers: int = 0, **settings: Any
+    topology: Topology,
+    read_block: Any = None,
+    *,
+    workers: int = 0,
+    multiprocessing_context: Any = "spawn",
+    **settings: Any,
 ) -> Any:
-    settings = {"batch_size": BATCH, "shuffle": True, "memory_bytes": 1 << 20, **settings}
+    settings = {"batch_size": BATCH, "shuffle": True, "memory_bytes": 1 << 18, **settings}
     source = StreamSource(index_of(ROWS), read_block or Numbers(ROWS), StreamOptions(**settings))
-    return source.stream(workers=WorkerOptions(workers=workers), topology=topology)
+    of_workers = WorkerOptions(workers=workers, multiprocessing_context=multiprocessing_context)
+    return source.stream(workers=of_workers, topology=topology)
+
+
+def write_bins(folder: Path) -> None:
+    """Bins of three sequences, whose tokens have numbers of their own."""
+    folder.mkdir()
+    bins = [list(range(100 * number, 100 * number + 9 + number % 3)) for number in range(1, 9)]
+    masks = [[1, 1, 0, 1, 0, *[1] * (len(tokens) - 6), 0] for tokens in bins]
+    columns = {
+        "input_ids": pa.array(bins, pa.list_(pa.int32())),
+        "loss_mask": pa.array(masks, pa.list_(pa.uint8())),
+        "seq_start_id": pa.array([[0, 3, 5]] * len(bins), pa.list_(pa.int32())),
+    }
+    pq.write_table(pa.table(columns), folder / "part-0.parquet")
 
 
 def real(batch: Any) -> list[int]:
@@ -86,7 +111,8 @@ def overwritten(batch: Any) -> list[int]:
 def share_passes(process: int, processes: int, folder: str) -> None:
     """Passes of two replicas of two processes, whole and in part, and of one replica of four."""
     warnings.simplefilter("ignore")
-    told: dict[str, Any] = {}
+    parcel._MOST_BYTES_IN_MESSAGE = 1 << 10
+    told: dict[str, Any] = {"pid": os.getpid()}
 
     def note(name: str, stream: Any, rows: list[list[int]]) -> None:
         told[name] = rows
@@ -96,28 +122,22 @@ def share_passes(process: int, processes: int, folder: str) -> None:
         pairs = rank_of(2)
         told["rank"] = pairs.rank
         stream = stream_of(pairs)
-        next(iter(stream))  # a look on every process
         note("epoch 0", stream, in_step(stream, overwritten))
-        stream.set_epoch(1)
-        note("begun", stream, in_step(islice(stream, STOP), real))
-        state = json.loads(json.dumps(stream.state_dict()))
-        told["state"] = state
-
-        # one of two leaves early, and the other reads to the end
-        alone = stream_of(pairs)
-        rows = in_step(islice(alone, STOP), real)
-        if process % 2:
-            rows += [real(batch) for batch in alone_from(alone, rows)]
-        told["left early"] = rows
+        batches = iter(stream)  # of epoch 1
+        note("begun", stream, in_step(islice(batches, STOP), real))
+        told["state"] = state = json.loads(json.dumps(stream.state_dict()))
+        if process % 2:  # its partner leaves the pass here
+            told["begun"] += [real(batch) for batch in batches]
+        batches.close()
         dist.barrier()
 
-        pinned = stream_of(pairs, device="cpu", prefetch_blocks=1)
-        note("prefetched", pinned, in_step(pinned, overwritten))
-        several = stream_of(pairs, workers=1, transform=negated)
+        pinned = stream_of(pairs, device="cpu")
+        note("a thread that prefetches", pinned, in_step(pinned, overwritten))
+        several = stream_of(pairs, workers=1, transform=negated, multiprocessing_context="fork")
         note("workers", several, in_step(several, lambda batch: [-row for row in real(batch)]))
         several.close()
-        for name, columns in (("arrow", ["row"]), ("rows", None)):
-            other = stream_of(pairs, batch_format=name, columns=columns)
+        for name in ("arrow", "rows"):
+            other = stream_of(pairs, batch_format=name)
             note(name, other, in_step(other, rows_of))
 
         resumed = stream_of(rank_of(1), batch_size=BATCH * 2)
@@ -125,21 +145,38 @@ def share_passes(process: int, processes: int, folder: str) -> None:
         note("one replica", resumed, in_step(resumed, real))
         again = stream_of(pairs)
         again.load_state_dict(state)
-        note("rest", again, in_step(again, real))
+        note("the same replicas", again, in_step(again, real))
 
-        torn = stream_of(pairs, Torn())
+        told["cut"] = cut_by_torch(folder)
+        torn = stream_of(rank_of(1), Torn())
         try:
-            told["torn batches"] = len(in_step(torn, real))
-        except StreamError as error:
-            told["torn"] = [type(error).__name__, str(error)]
-        except CorruptShard as error:
-            told["torn"] = [type(error).__name__, error.row]
+            for _ in torn:
+                time.sleep(0.3 * process)  # the others are in a step when the first meets the block
+        except headrace.HeadraceError as error:
+            told["torn"] = [type(error).__name__, getattr(error, "row", None), str(error)]
     Path(folder, f"process-{process}.json").write_text(json.dumps(told))
 
 
-def alone_from(stream: Any, rows: list[list[int]]) -> Any:
-    """The batches after those, from the same pass begun again."""
-    return islice(iter(stream), len(rows), None)
+def cut_by_torch(folder: str) -> list[list[list[int]]]:
+    """What two processes of context parallelism have of each batch of bins: of each token its number, label, and place
+    in its sequence, whole and in both parts together."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "cp"))
+    form = headrace.PackedBatches(
+        form="padded", pad_to_multiple_of=4, loss_mask_alignment="shift_left"
+    )
+    stream = headrace.open(Path(folder, "packed")).stream(
+        batch_size=2, shuffle=True, packed=form, mesh=mesh, data_dims="dp"
+    )
+    told = []
+    for batch in stream:
+        buffers = [batch[name] for name in ("input_ids", "labels", "position_ids")]
+        whole = torch.stack(buffers, -1).flatten(0, 1).tolist()
+        with context_parallel(mesh["cp"], buffers=buffers, buffer_seq_dims=[1, 1, 1]):
+            part = torch.stack(buffers, -1).flatten(0, 1).tolist()
+        parts: list[Any] = [None, None]
+        dist.all_gather_object(parts, part, group=mesh["cp"].get_group())
+        told.append([sorted(whole), sorted(parts[0] + parts[1])])
+    return told
 
 
 def rows_of(batch: Any) -> list[int]:
@@ -149,26 +186,26 @@ def rows_of(batch: Any) -> list[int]:
 
 
 def kill_one(process: int, processes: int, folder: str, who: str) -> None:
-    """A pass of which the reader or its partner is killed in the middle; what the others are told."""
+    """A pass of which the reader or a partner is killed in the middle; what the others are told."""
     log = join_group(process, processes, folder)
-    topology = rank_of(1)
-    stream = stream_of(topology)
+    stream = stream_of(rank_of(1))
     batches = iter(stream)
-    told: dict[str, Any] = {"error": "", "kind": "", "pid": os.getpid(), "batches": 0}
-    reads = False
+    told: dict[str, Any] = {"error": "", "kind": "", "pid": os.getpid(), "gone": None}
     try:
-        for number, _ in enumerate(batches):
-            told["batches"] += 1
-            dist.barrier()
-            reads = stream.stats().blocks_read > 0
-            if number == STOP and reads == (who == "reader"):
-                Path(folder, "killed").write_text(str(os.getpid()))
-                os.kill(os.getpid(), signal.SIGKILL)
-            if number == STOP:
-                wait_until(Path(folder, "killed").exists)
-    except (headrace.HeadraceError, RuntimeError) as error:
+        for _ in islice(batches, STOP):
+            pass
+        reads = stream.stats().blocks_read > 0
+        Path(folder, f"{'reader' if reads else 'partner'}-{process}").touch()
+        wait_until(lambda: len(list(Path(folder).glob("*er-*"))) == processes)
+        if min(Path(folder).glob(f"{who}-*")).name == f"{who}-{process}":
+            Path(folder, "killed").write_text(str(os.getpid()))
+            os.kill(os.getpid(), signal.SIGKILL)
+        wait_until(Path(folder, "killed").exists)
+        told["rest"] = len(list(batches))
+        next(iter(stream))
+    except headrace.HeadraceError as error:
         told |= {"error": str(error), "kind": type(error).__name__}
         told["gone"] = getattr(error, "pid", None)
-    told |= {"reads": reads, "log": log.lines}
+    told["log"] = log.lines
     Path(folder, f"process-{process}.json").write_text(json.dumps(told))
     os._exit(0)

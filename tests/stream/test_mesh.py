@@ -45,6 +45,7 @@ def test_partners_have_one_rank_and_every_rank_has_as_many_partners(
     world_size = prod(size for name, size in zip(NAMES, shape, strict=True) if name in data_dims)
 
     assert {world_size} == {topology.world_size for topology in topologies}
+    assert {prod(shape) // world_size} == {topology.partners for topology in topologies}
     assert sorted(ranks) == sorted(list(range(world_size)) * (prod(shape) // world_size))
     by_coordinates: dict[Any, set[int]] = {}
     for mesh, rank in zip(meshes(shape), ranks, strict=True):

@@ -46,6 +46,27 @@ def dataset_of(data, **settings):
     return PipelineIterableDataset(CONFIG, data, topology=ALONE, **settings)
 
 
+class Measured(torch.utils.data.IterableDataset):
+    """A wrapper that asks the dataset in it how long it is."""
+
+    def __init__(self, dataset):
+        self._hidden = [dataset]
+
+    def __iter__(self):
+        yield len(self._hidden[0])
+
+
+@pytest.mark.parametrize("batch_size", [None, 4])
+def test_the_length_is_refused_where_a_worker_reads_another_dataset(shards, batch_size):
+    dataset = dataset_of(shards, batch_size=batch_size)
+    loader = torch.utils.data.DataLoader(
+        Measured(dataset), batch_size=None, num_workers=1, multiprocessing_context="fork"
+    )
+
+    with pytest.raises(SettingsError, match="worker 0 reads Measured"):
+        next(iter(loader))
+
+
 def test_one_process_gets_all_shards_in_order(shards):
     dataset = dataset_of(shards)
     info = dataset.get_shard_distribution_info()

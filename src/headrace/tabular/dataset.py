@@ -309,6 +309,7 @@ class PipelineIterableDataset(StreamingDataset):
         """
         if self.batch_size is not None:
             return super().__len__()
+        self._check_reader()
         return self._steps()
 
     def _steps(self) -> int:
@@ -337,7 +338,7 @@ class PipelineIterableDataset(StreamingDataset):
 
     def _iterate_rows(self) -> Iterator[dict[str, Any]]:
         self.begin_next()
-        yield from self.counted(self._rows_of_pieces(self.read()), steps=len(self))
+        yield from self.counted(self._rows_of_pieces(self.read()), steps=self._steps())
 
     def _iterate_batches(self, *, in_worker: bool) -> Iterator[Any]:
         with closing(self.batches()) as batches:
@@ -356,7 +357,7 @@ class PipelineIterableDataset(StreamingDataset):
         with closing(batches):
             for table in batches:
                 if rows is None:  # a worker learns its pass with the first piece
-                    rows = len(self)
+                    rows = self._steps()
                 yield from rows_of(self._processed(table.slice(0, max(0, rows - begin))))
                 begin += workers * self.options.batch_size
 

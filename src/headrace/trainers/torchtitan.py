@@ -33,7 +33,7 @@ from headrace.errors import SettingsError, StreamError, setting
 from headrace.packing.read.batches import PackedBatches, packed_setting
 from headrace.stream.loader.dataset import open_dataset
 from headrace.stream.loader.stream_loader import StreamLoader
-from headrace.stream.ranks.topology import Topology
+from headrace.stream.ranks.topology import Topology, initialized_distributed
 
 try:
     import tyro
@@ -166,7 +166,9 @@ class HeadraceDataLoader(_BaseDataLoader):  # type: ignore[misc]  # torchtitan n
         self.stream: StreamLoader = open_dataset(config.dataset_path).stream(
             config.dataset or None,
             batch_size=local_batch_size * self._step_batches,
-            topology=Topology(rank=dp_rank, world_size=dp_world_size),
+            topology=Topology(
+                rank=dp_rank, world_size=dp_world_size, partners=_partners(dp_world_size)
+            ),
             **options,
         )
         self._inside_step = False
@@ -251,3 +253,11 @@ class HeadraceDataLoader(_BaseDataLoader):  # type: ignore[misc]  # torchtitan n
             )
         self.stream.load_state_dict(json.loads(state_dict[_STATE]))
         self._inside_step = False
+
+
+def _partners(ranks: int) -> int:
+    """Return how many processes of the job read as each of so many data-parallel ranks."""
+    distributed = initialized_distributed()
+    if distributed is None:
+        return 1
+    return max(1, int(distributed.get_world_size()) // ranks)

@@ -54,7 +54,7 @@ from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.order.epoch import epoch_order
 from headrace.stream.order.lanes import Lanes
 from headrace.stream.order.state import StreamState
-from headrace.stream.ranks.topology import Topology, confirm
+from headrace.stream.ranks.topology import Topology, confirm_rank
 from headrace.stream.read.ahead import result_of, start_threads
 from headrace.stream.read.batch import Batch, import_torch
 
@@ -335,7 +335,7 @@ class WindowLoader(StreamLoader):
         """Number of batches of the present pass from where it began; after its end, of the next
         pass.
         """
-        confirm(self.topology)
+        confirm_rank(self.topology)
         if self._received.is_over:
             following = self.passes.begin(self.epoch + 1, self.current)
         else:

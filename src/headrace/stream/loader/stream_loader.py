@@ -39,7 +39,7 @@ from headrace.stream.order.remaining import Remainder
 from headrace.stream.order.state import FORMAT_VERSION as ORDER_VERSION
 from headrace.stream.ranks.group import join_group
 from headrace.stream.ranks.stats import Progress, StreamStats
-from headrace.stream.ranks.topology import Topology, capture, confirm
+from headrace.stream.ranks.topology import Topology, capture, confirm, confirm_rank
 from headrace.stream.ranks.watch import Watch
 from headrace.stream.read.batch import Batch, import_torch
 from headrace.stream.read.cache import CacheCounts, CachedBlocks
@@ -174,8 +174,8 @@ class StreamLoader:
             self.passes = DynamicPasses(index, read_block, options, self.topology, store)
         else:
             self.passes = RowPasses(index, read_block, options, self.topology)
-        self._partners = self._found_partners()
-        if self.topology.world_size > 1 or self._partners is not None:
+        self.shared = self._found_partners()
+        if self.topology.world_size > 1 or self.shared is not None:
             join_group()
         self._received = DeliveredCount()
         self._begin(self.passes.begin(0))
@@ -264,7 +264,7 @@ class StreamLoader:
         return self._steps() - self.delivered_count
 
     def _steps(self) -> int:
-        confirm(self.topology)
+        confirm_rank(self.topology)
         if self._present.steps is None:
             raise TypeError(
                 'distribution="dynamic": how many batches there are is known when the last block is'
@@ -349,9 +349,9 @@ class StreamLoader:
         """Return the batches of a pass from number `first` on, read once for all processes of this
         machine that read as this rank.
         """
-        if self._partners is None:
+        if self.shared is None:
             return current.batches(reading, first=first)
-        return self._partners.batches(current, reading, progress, first=first)
+        return self.shared.batches(current, reading, progress, first=first)
 
     def _found_partners(self) -> Partners | None:
         """Return what shares passes with other processes that read as this rank; None without.
@@ -434,8 +434,8 @@ class StreamLoader:
         """End the worker processes of a stream that has some, and leave its pass; a later pass
         starts new ones. Processes that read as the same rank go on without this one.
         """
-        if self._partners is not None:
-            self._partners.close()
+        if self.shared is not None:
+            self.shared.close()
 
     def contract(self, *, workers: int = 0) -> dict[str, Any]:
         """Return the values that must be equal on every rank before the current pass: rows,

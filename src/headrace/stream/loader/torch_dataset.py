@@ -469,7 +469,7 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
 
     def __setstate__(self, values: dict[str, Any]) -> None:
         self._serve_nothing()
-        self._partners = None  # the process that reads pulls
+        self.shared = None  # the process that reads pulls
         self.__dict__.update(values)
 
     def _serve(self) -> Any:

@@ -80,7 +80,8 @@ class Failure:
 
     process, processes: its number in the process group and the size of the group; None without a
     group. lost: whether the process died, and another one reports it. number: counts the failures
-    of the group; 0 before it is posted.
+    of the group; 0 before it is posted. reader: the process whose reading raised the error, if it
+    reads for this one and its partners.
     """
 
     rank: int
@@ -90,6 +91,7 @@ class Failure:
     processes: int | None = None
     pid: int | None = None
     number: int = 0
+    reader: int | None = None
 
     def __str__(self) -> str:
         rank = f"rank {self.rank} of {self.world_size}"

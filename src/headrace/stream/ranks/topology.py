@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from headrace.errors import SettingsError, StreamError, setting, setting_name
+from headrace.errors import SettingsError, StreamError, setting, setting_name, spell
 
 log = logging.getLogger("headrace")
 
@@ -131,15 +131,23 @@ def capture(*, environ: Mapping[str, str] | None = None) -> Topology:
 
 
 def confirm(topology: Topology) -> None:
-    """Raise `StreamError` if torch.distributed contradicts a captured topology.
+    """Raise `StreamError` before a pass if torch.distributed contradicts a captured topology.
 
-    This catches a stream built before init_process_group, a worker started for another rank, and a
-    device mesh whose processes share a replica of the model.
+    This catches what `confirm_rank` does, and a device mesh whose processes share a replica of the
+    model.
+    """
+    if topology.source != "arguments" and initialized_distributed() is not None:
+        _check_mesh_is_given(topology)
+    confirm_rank(topology)
+
+
+def confirm_rank(topology: Topology) -> None:
+    """Raise `StreamError` for a stream built before init_process_group, and for a worker started
+    for another rank.
     """
     distributed = initialized_distributed()
     if topology.source == "arguments" or distributed is None:
         return
-    _check_mesh_is_given(topology)
     rank = int(distributed.get_rank())
     world_size = int(distributed.get_world_size())
     if (rank, world_size) != (topology.rank, topology.world_size):
@@ -242,8 +250,8 @@ def _check_mesh_is_given(topology: Topology) -> None:
     if len(unknown) > 1:
         _warn_once(
             "%s: the dimensions of this process's device mesh have no names, and all its processes"
-            " get rows of their own; if some hold one replica of the model, give mesh= and"
-            " data_dims=",
+            " get rows of their own; if some hold one replica of the model, give "
+            + spell(f"{setting('mesh')} and {setting('data_dims')}"),
             str(topology),
         )
 

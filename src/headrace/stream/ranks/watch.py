@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from weakref import WeakKeyDictionary
@@ -32,6 +32,7 @@ from headrace.stream.read.ahead import leaving, waiting
 
 if TYPE_CHECKING:
     from headrace.stream.loader.stream_loader import StreamLoader
+    from headrace.stream.workers.partners import Partners
 
 log = logging.getLogger("headrace")
 
@@ -80,6 +81,7 @@ class Watch:
         self._epoch = stream.epoch
         self._ahead = ahead
         self._said = _SAID.setdefault(stream, {})
+        self._shared: Partners | None = getattr(stream, "shared", None)
         try:
             self._group = default_group()
         except StreamError:
@@ -149,8 +151,12 @@ class Watch:
                     close()
 
     def _start(self) -> Starts | None:
-        """Wait until all ranks start this pass and agree on it; None without other ranks."""
-        if self._contract is None or self._group is None or self._topology.world_size < 2:
+        """Wait until all ranks start this pass and agree on it; None without other ranks, and
+        without partners.
+        """
+        if self._contract is None or self._group is None:
+            return None
+        if self._topology.world_size < 2 and self._topology.partners < 2:
             return None
         try:
             starts = start_together(
@@ -189,7 +195,7 @@ class Watch:
         """
         if self.failure is None and self._group is not None:
             self.failure = self._group.heard_after(*self._settled)
-        if self.failure is not None:
+        if self.failure is not None and not self._meets(self.failure):
             if self._group is not None:
                 self._group.await_all(self.failure)
                 self._group.settle()
@@ -200,6 +206,14 @@ class Watch:
             self._mark_stopped()
             raise self._raised
 
+    def _meets(self, failure: Failure) -> bool:
+        """Return whether this loop meets the error itself, at the same batch: its reader does."""
+        return (
+            failure.reader is not None
+            and self._shared is not None
+            and failure.reader == self._shared.reader
+        )
+
     def report(self, error: Exception) -> None:
         """Log an error of this rank, publish it to the others, and give them a moment to
         read it.
@@ -208,6 +222,8 @@ class Watch:
             failure = failure_of(error, self._topology)
         else:
             failure = self._group.failure(error)
+            if self._shared is not None and self._shared.error is error:
+                failure = replace(failure, reader=self._shared.reader)
         log.error("%s", failure)
         if self._group is None or not self._group.has_store:
             return

@@ -99,7 +99,11 @@ class _Joining:
 
 
 class Partners:
-    """The passes of one stream that the processes of a rank share on this machine."""
+    """The passes of one stream that the processes of a rank share on this machine.
+
+    reader: the process of the group that reads the present pass for this one; None: nobody but this
+    one. error: what its reading raised here.
+    """
 
     def __init__(self, passes: Passes, topology: Topology) -> None:
         self._passes = passes
@@ -107,6 +111,8 @@ class Partners:
         self._server: Server | None = None
         self._announced = ""  # what is said of this process's server
         self._named: tuple[weakref.ref[Group], int, str] | None = None
+        self.reader: int | None = None
+        self.error: Exception | None = None
 
     def __reduce__(self) -> Any:
         return Partners, (self._passes, self._topology)
@@ -130,6 +136,7 @@ class Partners:
             member = self._joined(_Joining(start, step, current), progress)
             if member is None:
                 break
+            self.reader = member.reader
             try:
                 with closing(member):
                     while True:
@@ -148,6 +155,10 @@ class Partners:
             except ServerGone:
                 member.await_fate()
                 break
+            except Exception as error:
+                self.error = error
+                raise
+        self.reader = None
         yield from current.batches(reading, first=step)
 
     def _joined(self, joining: _Joining, progress: Progress) -> _Here | _There | None:
@@ -211,6 +222,7 @@ class _Here:
         progress: Progress,
     ) -> None:
         self._server = server
+        self.reader = group.process
         self._me = group.process, next(_SERIALS)
         self._run: _SharedRun
         self._run, *_ = server.joined(_name(joining), self._me, topology.partners, joining)
@@ -234,7 +246,7 @@ class _There:
     """A loop of a process that pulls. announced: what the reader says in the store."""
 
     def __init__(self, announced: str, group: Group, topology: Topology, joining: _Joining) -> None:
-        address, key, self._reader = json.loads(announced)
+        address, key, self.reader = json.loads(announced)
         self._group = group
         me = group.process, next(_SERIALS)
         self._client = Client(
@@ -270,7 +282,7 @@ class _There:
         while local is not None and time.monotonic() < deadline:
             self._group.tell(self._group.look())
             check_while_waiting()
-            if self._reader in local.died or self._reader in local.left:
+            if self.reader in local.died or self.reader in local.left:
                 return
             time.sleep(_LOOK_S)
 
