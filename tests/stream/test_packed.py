@@ -100,6 +100,23 @@ def test_bins_in_any_order_are_the_same_bins(bins, data):
     assert expected([bins[place] for place in order], settings) == as_lists(got)
 
 
+@given(BINS, st.sampled_from(["varlen", "padded"]))
+def test_labels_that_a_trainer_shifts_in_whole_rows_are_those_of_the_next_token(bins, form):
+    """So transformers and Accelerate make shift_labels, before rows are cut for context parallelism."""
+    (own,), (following,) = (
+        packed_batches(
+            *columns_of(bins),
+            valid=None,
+            batch_size=len(bins),
+            settings=PackedBatches(form=form, labels=labels, pad_to_multiple_of=4),
+        )
+        for labels in ("same", "next")
+    )
+    shifted = np.pad(own["labels"], ((0, 0), (0, 1)), constant_values=-100)[:, 1:]
+
+    assert np.array_equal(shifted, following["labels"])
+
+
 def test_an_additive_mask_is_zero_where_a_token_may_attend_and_no_row_is_empty():
     columns = columns_of(make_bins(3))
     (allowed,) = packed_batches(

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.stream.workers import parcel
-from headrace.stream.workers.parcel import Packed
+from headrace.stream.workers.parcel import SocketMessage
 from headrace.stream.workers.partners import _MOST_STEPS, _Joining, _SharedRun
 from headrace.stream.workers.serving import (
     END,
@@ -146,7 +146,9 @@ def test_each_receiver_of_a_large_batch_may_write_to_it(
         monkeypatch.setattr(os, "posix_fallocate", full)
     values = np.arange(parcel._MOST_BYTES_IN_MESSAGE)
     before = len(os.listdir("/proc/self/fd"))
-    packed = Packed(parcel.share_batch({"row": torch.from_numpy(values.copy()), "text": ["a"]}))
+    packed = SocketMessage(
+        parcel.share_batch({"row": torch.from_numpy(values.copy()), "text": ["a"]})
+    )
     assert len(packed._descriptors) == (room == "room")
     first, second = packed.value(), packed.value()
     first["row"].zero_()

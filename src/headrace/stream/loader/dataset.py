@@ -209,9 +209,9 @@ class Dataset(IndexedDataset):
         settings (multiprocessing_context, prefetch_factor, worker_init_fn): see `WorkerOptions`.
         topology: rank and world size; None: detected from torch.distributed, else RANK and
         WORLD_SIZE, else one rank. mesh, data_dims: a torch DeviceMesh, and the names of its
-        dimensions that share the rows; processes along the others get the same batches, see
-        `ranks.topology`. store: a torch store for distribution="dynamic";
-        None: that of the process group.
+        dimensions that share the rows; processes along the others get the same batches, which
+        one of them on each machine reads, see `workers.partners`. store: a torch store for
+        distribution="dynamic"; None: that of the process group.
         filter: see `filter`. Options: see `StreamOptions`.
         Raises `SettingsError`, `InputError`, `StreamError`.
         """

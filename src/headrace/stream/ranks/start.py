@@ -32,8 +32,9 @@ it again says so. If another rank, which did not, begins the next pass before th
 its batches, they are out of step, and all are told.
 
 Where fewer ranks than processes share the rows (tensor parallelism, several jobs in one group),
-nobody can say which processes belong together. There, each stream is compared with the first one of
-the same rows and batches, and nobody waits.
+nobody waits, and each process compares itself with the first one. If a mesh says that all processes
+take part, that is the first at the same start; else nobody can say which processes belong together,
+and it is the first with the same rows and batches.
 """
 
 from __future__ import annotations
@@ -223,7 +224,7 @@ def start_together(
     """
     contract = {**contract, "world_size": topology.world_size}
     complete = group.processes == topology.world_size
-    if complete:
+    if group.processes == topology.world_size * topology.partners:
         name = "all"
     else:
         name = sha256_hex(canonical_json([contract.get(field) for field in _SHARED]))[:16]

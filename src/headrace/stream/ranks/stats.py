@@ -45,7 +45,7 @@ class StreamStats:
     they are streamed. waited_s: waited for batches, all together; loop_s: what the loop spent
     between them. first_wait_s: for the first batch. p50_wait_s, p95_wait_s: of the last 16,384
     steps. max_wait_s: of all. blocks_read: decoded, or mapped from a cache of decoded blocks, by
-    this rank, what is read ahead included.
+    this process, what is read ahead included; 0 where another process reads for it.
 
     store_bytes: read from object stores by this process since the pass began; store_s: seconds in
     which they came. store_retries: requests that were sent again; store_stalls: those of them that

@@ -12,7 +12,7 @@ The receiver gets what was wrapped:
                    cut from
     UnmadeBatch    columns, to a worker; what arrives is the batch that the worker makes of them
 
-Shared memory is torch's where torch sends the batch. What `Packed` sends over a socket has memory
+Shared memory is torch's where torch sends the batch. What `SocketMessage` sends over a socket has memory
 without a name, whose descriptors travel beside the message. A process that is killed leaves nothing
 behind, and any number of receivers map it, each with its own writes.
 
@@ -124,7 +124,7 @@ class UnmadeBatch:
         self._columns = columns
         self._make = make
 
-    def made(self) -> Any:
+    def result(self) -> Any:
         """Return the batch, made here of the same memory."""
         return self._make(self._columns)
 
@@ -182,7 +182,7 @@ def arrive_failed(error: StreamError) -> ExceptionWrapper:
     return ExceptionWrapper(raised, where="in a DataLoader worker")  # type: ignore[no-untyped-call]  # torch leaves it so
 
 
-class Packed:
+class SocketMessage:
     """A value as it is sent over a socket, to any number of receivers; see the module docstring.
 
     nbytes: of the message and the memory beside it.
@@ -201,7 +201,7 @@ class Packed:
             os.close(descriptor)
 
     def send(self, connection: Any) -> None:
-        """Send it over a connection of multiprocessing; `received` receives it there."""
+        """Send it over a connection of multiprocessing; `receive_message` receives it there."""
         count = len(self._descriptors).to_bytes(_COUNT_BYTES, "little")
         connection.send_bytes(count + self._message)
         for descriptor in self._descriptors:
@@ -213,8 +213,8 @@ class Packed:
             return pickle.loads(self._message)
 
 
-def received(connection: Any) -> Any:
-    """Return the value that was sent as `Packed`. Raises `EOFError`, `OSError`."""
+def receive_message(connection: Any) -> Any:
+    """Return the value that was sent as `SocketMessage`. Raises `EOFError`, `OSError`."""
     message = memoryview(connection.recv_bytes())
     descriptors = list[int]()
     try:

@@ -44,7 +44,7 @@ from headrace.stream.loader.passes import Pass, Passes, Reading
 from headrace.stream.ranks.group import Group, default_group, text_of
 from headrace.stream.ranks.stats import Progress
 from headrace.stream.read.ahead import check_while_waiting
-from headrace.stream.workers.parcel import Packed, UnmadeBatch, share_batch, unmade_batches
+from headrace.stream.workers.parcel import SocketMessage, UnmadeBatch, share_batch, unmade_batches
 from headrace.stream.workers.serving import (
     END,
     MISSED,
@@ -147,7 +147,7 @@ class Partners:
                             break
                         step += 1
                         if isinstance(batch, UnmadeBatch) and reading.make is None:
-                            batch = batch.made()
+                            batch = batch.result()
                         yield batch
                         del batch
             except ServerLeft:
@@ -231,8 +231,8 @@ class _Here:
 
     def take(self, step: int) -> Any:
         """Return the batch of a step, END or MISSED."""
-        kept = self._run.get(self._me, step, False)
-        return kept.batch() if isinstance(kept, _Kept) else kept
+        answer = self._run.get(self._me, step, False)
+        return answer.batch() if isinstance(answer, _SharedStep) else answer
 
     def await_fate(self) -> None:
         """A server of this process has no fate of its own."""
@@ -291,7 +291,7 @@ class _There:
         self._client.close()
 
 
-class _Kept(Packed):
+class _SharedStep(SocketMessage):
     """A batch that is kept for partners: as they get it, and as it was made."""
 
     def __init__(self, batch: Any) -> None:
@@ -341,37 +341,37 @@ class _SharedRun(PoolRun):
             return is_last
 
     def close(self, reason: str) -> None:
-        """End the run, and keep what partners may still get; see `rest`."""
+        """End the run, and keep what partners may still get; see `answers_ahead`."""
         with self._changed:
             self.closed = self.closed or reason
             self._changed.notify_all()
 
-    def rest(self, worker: Member) -> Iterator[Packed]:
-        answers = list[Packed]()
+    def answers_ahead(self, worker: Member) -> Iterator[SocketMessage]:
+        answers = list[SocketMessage]()
         with self._changed:
             step = self.next[worker]
             while step in self._ready:
                 answers.append(self._ready[step])
                 step += 1
             if self._is_whole and step >= self._floor:
-                answers.append(Packed(("end",)))
+                answers.append(SocketMessage(("end",)))
         yield from answers
 
     def _first_step(self) -> int:
         return self._floor
 
-    def _kept(self, batch: Any) -> _Kept:
-        return _Kept(batch)
+    def _retained(self, batch: Any) -> _SharedStep:
+        return _SharedStep(batch)
 
     def _is_known(self, step: int) -> bool:
         return step < self._floor or super()._is_known(step)
 
     def _taken(self, worker: Member, step: int) -> Any:
         if step in self._ready:
-            kept = self._ready[step]
+            retained = self._ready[step]
             self.next[worker] = step + 1
             self._free()
-            return kept
+            return retained
         if step < self._floor:
             return MISSED
         return super()._taken(worker, step)
@@ -386,10 +386,10 @@ class _SharedRun(PoolRun):
                 needs.setdefault(member[0], sys.maxsize)
         if len(needs) == self._workers:
             self._floor = max(self._floor, min(needs.values()))
-        kept = sorted(step for step in self._ready if step >= self._floor)
-        total = sum(self._ready[step].nbytes for step in kept)
-        while len(kept) > _MOST_STEPS or (len(kept) > _LEAST_STEPS and total > _MOST_BYTES):
-            step = kept.pop(0)
+        steps = sorted(step for step in self._ready if step >= self._floor)
+        total = sum(self._ready[step].nbytes for step in steps)
+        while len(steps) > _MOST_STEPS or (len(steps) > _LEAST_STEPS and total > _MOST_BYTES):
+            step = steps.pop(0)
             total -= self._ready[step].nbytes
             self._floor = step + 1
         for step in [step for step in self._ready if step < self._floor]:

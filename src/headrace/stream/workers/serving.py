@@ -47,7 +47,12 @@ from headrace.errors import StreamError
 from headrace.stream.ranks.stats import Progress
 from headrace.stream.read.ahead import CHECK_S, check_while_waiting
 from headrace.stream.workers.arrivals import StepMark
-from headrace.stream.workers.parcel import Packed, arrive_failed, received, share_batch
+from headrace.stream.workers.parcel import (
+    SocketMessage,
+    arrive_failed,
+    receive_message,
+    share_batch,
+)
 
 _SERVERS: weakref.WeakValueDictionary[int, Server] = weakref.WeakValueDictionary()
 _CLIENTS: weakref.WeakSet[Client] = weakref.WeakSet()
@@ -229,13 +234,13 @@ class Server:
                         position = None
                         run, *answer = self.joined(*request[1:])
                         position = run, request[2]
-                        Packed(("begun", *answer)).send(connection)
+                        SocketMessage(("begun", *answer)).send(connection)
                     else:
                         self._next(position, *request[1:]).send(connection)
                 except (EOFError, OSError):
                     raise
                 except Exception as error:  # noqa: BLE001  # the worker raises it
-                    Packed(("error", _travelling(error))).send(connection)
+                    SocketMessage(("error", _travelling(error))).send(connection)
         except (EOFError, OSError, AuthenticationError):
             pass
         finally:
@@ -275,7 +280,9 @@ class Server:
             ]:
                 del self._runs[key]
 
-    def _next(self, position: tuple[PoolRun, Any] | None, step: int, in_place: bool) -> Packed:
+    def _next(
+        self, position: tuple[PoolRun, Any] | None, step: int, in_place: bool
+    ) -> SocketMessage:
         if position is None:
             raise StreamError(
                 "worker: asked for a batch before it began a pass",
@@ -283,18 +290,18 @@ class Server:
             )
         run, worker = position
         batch = run.get(worker, step, in_place)
-        if isinstance(batch, Packed):
+        if isinstance(batch, SocketMessage):
             return batch
         if batch is END or batch is MISSED:
-            return Packed(("end",) if batch is END else ("missed",))
+            return SocketMessage(("end",) if batch is END else ("missed",))
         if not in_place:
-            return Packed(("batch", share_batch(batch)))
+            return SocketMessage(("batch", share_batch(batch)))
         ticket = next(self._ticket_numbers)
         with self.lock:
             if not run.closed:
                 self._tickets[ticket] = run, batch, step
                 run.tickets.add(ticket)
-        return Packed(("ticket", self.number, ticket))
+        return SocketMessage(("ticket", self.number, ticket))
 
     def _hang_up(self) -> None:
         """End the connections on which other threads wait; closing them would not wake those
@@ -342,7 +349,7 @@ class PoolRun:
         run.next = self.next
         return run
 
-    def rest(self, worker: Any) -> Iterator[Packed]:  # noqa: ARG002 - it asks again elsewhere
+    def answers_ahead(self, worker: Any) -> Iterator[SocketMessage]:  # noqa: ARG002 - it asks again elsewhere
         """Yield the answers to what a worker has not asked for yet, as far as they are known."""
         yield from ()
 
@@ -417,16 +424,16 @@ class PoolRun:
             first = self._first_step()
             with closing(self.opened.read(first, in_place)) as batches:
                 for step, batch in enumerate(batches, start=first):
-                    kept = self._kept(batch)
+                    retained = self._retained(batch)
                     with self._changed:
                         if self.closed:
                             return
-                        self._ready[step] = kept
+                        self._ready[step] = retained
                         self._free()
                         self._changed.notify_all()
                         while not self.closed and step > self._asked + self._ahead:
                             self._changed.wait()
-                    del batch, kept
+                    del batch, retained
             self._is_whole = True
         except BaseException as error:  # noqa: BLE001  # raised in the workers
             self._error = error
@@ -449,7 +456,7 @@ class PoolRun:
                 late = [begin]
             return max(begin, min([*self.next.values(), *late]))
 
-    def _kept(self, batch: Any) -> Any:
+    def _retained(self, batch: Any) -> Any:
         """Return a batch as it is kept for its worker."""
         return batch
 
@@ -536,7 +543,7 @@ class Client:
                 self._connection.send(request)
             while not self._connection.poll(_LOOK_S):
                 self._look()
-            answer, *values = received(self._connection)
+            answer, *values = receive_message(self._connection)
         except (OSError, EOFError) as error:
             raise ServerGone(
                 f"worker {self._worker}: the process that reads for it has ended or left the"
@@ -585,9 +592,9 @@ def _say_goodbye(connection: Any, position: tuple[PoolRun, Any] | None) -> None:
         with socket.socket(fileno=os.dup(connection.fileno())) as same:
             same.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, seconds)
         if position is not None:
-            for answer in position[0].rest(position[1]):
+            for answer in position[0].answers_ahead(position[1]):
                 answer.send(connection)
-        Packed(("error", ServerLeft(f"worker: {_GONE}", remedy=_KEEP))).send(connection)
+        SocketMessage(("error", ServerLeft(f"worker: {_GONE}", remedy=_KEEP))).send(connection)
 
 
 def _travelling(error: BaseException) -> BaseException:
