@@ -12,9 +12,9 @@ The receiver gets what was wrapped:
                    cut from
     UnmadeBatch    columns, to a worker; what arrives is the batch that the worker makes of them
 
-Shared memory is torch's where torch sends the batch. What `SocketMessage` sends over a socket has memory
-without a name, whose descriptors travel beside the message. A process that is killed leaves nothing
-behind, and any number of receivers map it, each with its own writes.
+Shared memory is torch's where torch sends the batch. A `SocketMessage` has memory without a name,
+whose descriptors travel beside it. A process that is killed leaves nothing behind, and any number
+of receivers map it, each with its own writes.
 
 A worker pickles in a thread whose errors are lost, and the loop would wait for that batch forever.
 So pickling never fails there. Without room for shared memory, or open files for it, the bytes
