@@ -587,14 +587,18 @@ def _redeemed(server: int, ticket: int) -> Any:
 
 def _say_goodbye(connection: Any, position: tuple[PoolRun, Any] | None) -> None:
     """Send a client the answers to what it has not asked for yet: it may need no more."""
+    client = "worker"
     seconds = struct.pack("ll", int(_GOODBYE_S), 0)
     with suppress(OSError, AttributeError):
         with socket.socket(fileno=os.dup(connection.fileno())) as same:
             same.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, seconds)
         if position is not None:
-            for answer in position[0].answers_ahead(position[1]):
+            run, worker = position
+            client = f"worker {worker}"
+            for answer in run.answers_ahead(worker):
                 answer.send(connection)
-        SocketMessage(("error", ServerLeft(f"worker: {_GONE}", remedy=_KEEP))).send(connection)
+        goodbye = ServerLeft(f"{client}: {_GONE}", remedy=_KEEP)
+        SocketMessage(("error", goodbye)).send(connection)
 
 
 def _travelling(error: BaseException) -> BaseException:
