@@ -131,6 +131,17 @@ def share_passes(process: int, processes: int, folder: str) -> None:
         batches.close()
         dist.barrier()
 
+        closed = stream_of(pairs)
+        batches = iter(closed)
+        rows = in_step(islice(batches, STOP), real)
+        if closed.stats().blocks_read:
+            batches.close()
+            closed.close()
+        else:
+            rows += [real(batch) for batch in batches]
+        told["closed"] = rows
+        dist.barrier()
+
         pinned = stream_of(pairs, device="cpu")
         note("a thread that prefetches", pinned, in_step(pinned, overwritten))
         several = stream_of(pairs, workers=1, transform=negated, multiprocessing_context="fork")

@@ -70,6 +70,14 @@ def test_who_stays_gets_the_rest_of_a_pass_that_its_partner_left(records):
     assert sorted(rows) == list(range(EVERY))
 
 
+def test_who_pulls_reads_the_rest_itself_when_its_reader_has_closed_the_stream(records, alone):
+    rows, _ = alone
+    for pair in (records[:2], records[2:]):
+        left, stayed = sorted((record["closed"] for record in pair), key=len)
+        assert left == stayed[:STOP]
+        assert stayed == rows[pair[0]["rank"]]
+
+
 def test_a_state_is_one_for_all_and_resumes_on_another_mesh(records):
     assert all(record["state"] == records[0]["state"] for record in records)
     for record in records:
