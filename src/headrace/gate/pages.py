@@ -71,6 +71,16 @@ def pages(fd: int, start: int, stop: int) -> Iterator[PageHeader]:
         yield PageHeader(page_type == 2, decoded, values, _integer_in(details, encoding_field))
 
 
+def has_checksum(fd: int, start: int, stop: int) -> bool:
+    """Check whether the page that begins at `start`, in a chunk that ends at `stop`, says its
+    checksum.
+
+    Raises `PageError`.
+    """
+    header, _ = _header(fd, start, stop)
+    return 4 in header
+
+
 def _integer_in(fields: dict[int, Any], number: int) -> int:
     """Return a field of a struct; -1 if it is missing or no integer."""
     value = fields.get(number)
