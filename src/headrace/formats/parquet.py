@@ -299,13 +299,14 @@ def _of_polars(footer: Footer, block: BlockRead, file_names: Sequence[str]) -> l
     if not 0 <= block.block < footer.metadata.num_row_groups:
         return []
     file = footer.of_polars
-    fast = [name for name in file_names if name in file.rates]
+    rates = file.rates
+    fast = [name for name in file_names if name in rates]
     rows = footer.metadata.row_group(block.block).num_rows
     if not rows or not fast:
         return []
-    if block.decoder == "auto" and not pays(sum(map(file.rates.__getitem__, fast)), rows):
+    if block.decoder == "auto" and not pays(sum(map(rates.__getitem__, fast)), rows):
         return []
-    if block.pages == "check" and file.has_checksums(block.block, fast):
+    if block.pages == "check" and file.has_checksums:
         return []
     return fast
 

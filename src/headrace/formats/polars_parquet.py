@@ -5,13 +5,14 @@ name each time, so whoever calls compares the identity of the file before and af
 footer while it parses it, once for each version of a file: a file that is cut in that instant ends
 the process, as in `headrace.gate.mapped`.
 
-Polars does not check page checksums: `has_checksums` finds the row groups that have them.
+Polars does not check page checksums: `has_checksums` finds the files that have them.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.formats.decoders import saved_ns
-from headrace.gate.pages import PageError, has_checksum
+from headrace.gate.pages import PageError, first_pages_have_checksums
 
 if TYPE_CHECKING:
     import polars as pl
@@ -43,11 +44,9 @@ class PolarsFile:
 
     def __init__(self, path: Path, metadata: pq.FileMetaData, schema: pa.Schema) -> None:
         self._path = path
-        self._metadata = metadata
         self._types = dict(zip(schema.names, schema.types, strict=True))
         self._names = schema.names
-        self._leaves: dict[str, int] = {}
-        self.rates = self._rated()
+        self.rates = _rates(metadata, schema)
         self._first_rows = [0]
         for number in range(metadata.num_row_groups):
             rows = metadata.row_group(number).num_rows
@@ -55,55 +54,42 @@ class PolarsFile:
             if not 0 <= rows * _WIDEST * len(self.rates) <= _MOST_BYTES:
                 self.rates = {}
         self._frames: dict[tuple[str, ...], pl.LazyFrame] = {}
-        self._checked: dict[int, bool] = {}
 
-    def _rated(self) -> dict[str, float]:
-        """Return the rates of flat columns; none if names are repeated."""
-        rates = {}
-        for leaf in range(self._metadata.num_columns):
-            column = self._metadata.schema.column(leaf)
-            path = column.path
-            if path in self._leaves:
-                return {}
-            self._leaves[path] = leaf
-            if path in self._types and column.physical_type != "INT96":  # would wrap around
-                rates[path] = saved_ns(self._types[path])
-        if len(self._types) < len(self._names):
-            return {}
-        return {name: rate for name, rate in rates.items() if rate}
+    @cached_property
+    def has_checksums(self) -> bool:
+        """Whether pages have checksums, or the file does not begin with pages as writers lay them.
 
-    def has_checksums(self, group: int, columns: Sequence[str]) -> bool:
-        """Check whether pages of a row group have checksums, or a header that cannot be read.
+        Writers give checksums to all pages of a file or to none. Two are looked at, as a damaged
+        header may hide its own. They are found without the metadata of column chunks: reading
+        damaged ones from Python ends the process (a C++ exception that pyarrow does not declare).
 
-        Looks at the first page of the first and of the last of the columns: one damaged header does
-        not hide both. Raises `OSError`.
+        Raises `OSError`.
         """
-        if group not in self._checked:
-            row_group = self._metadata.row_group(group)
-            descriptor = os.open(self._path, os.O_RDONLY)
-            try:
-                self._checked[group] = any(
-                    _may_have_checksum(descriptor, row_group.column(self._leaves[name]))
-                    for name in (columns[0], columns[-1])
-                )
-            finally:
-                os.close(descriptor)
-        return self._checked[group]
+        descriptor = os.open(self._path, os.O_RDONLY)
+        try:
+            return first_pages_have_checksums(descriptor, os.fstat(descriptor).st_size)
+        except PageError:
+            return True
+        finally:
+            os.close(descriptor)
 
     def read(self, group: int, columns: Sequence[str]) -> pa.Table:
         """Read columns of a row group, in this order, as the types that pyarrow gives.
 
-        Raises `UnlikeError` where Polars finds others, and what Polars raises.
+        Raises `UnlikeError` where Polars finds others, or nothing that it can read. It is not asked
+        again for such a column of this file.
         """
         import polars as pl
 
         first, stop = self._first_rows[group : group + 2]
-        frame = self._frame(tuple(columns)).slice(first, stop - first)
         try:
+            frame = self._frame(tuple(columns)).slice(first, stop - first)
             table = pa.table(frame.collect(engine="in-memory"))
         except (pl.exceptions.PanicException, Exception) as error:
+            self.rates = {}
             raise UnlikeError from error
         if table.num_rows != stop - first:
+            self.rates = {}
             raise UnlikeError
         arrays = []
         for name, column in zip(columns, table.columns, strict=True):
@@ -111,6 +97,7 @@ class PolarsFile:
             if column.type == _VIEWED.get(type_):
                 column = column.cast(type_)  # more than 2 GiB of text raises
             if column.type != type_:
+                self.rates = {other: rate for other, rate in self.rates.items() if other != name}
                 raise UnlikeError
             arrays.append(column)
         return pa.table(arrays, list(columns))
@@ -134,12 +121,17 @@ class PolarsFile:
         return self._frames[columns]
 
 
-def _may_have_checksum(descriptor: int, chunk: pq.ColumnChunkMetaData) -> bool:
-    """Check whether the first page of a column chunk says a checksum, or nothing that is known."""
-    start = chunk.data_page_offset
-    if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < start:
-        start = chunk.dictionary_page_offset
-    try:
-        return has_checksum(descriptor, start, start + chunk.total_compressed_size)
-    except PageError:
-        return True
+def _rates(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, float]:
+    """Return the rates of the flat columns that Polars reads; none if names are repeated."""
+    types = dict(zip(schema.names, schema.types, strict=True))
+    if len(types) < len(schema):
+        return {}
+    rates: dict[str, float] = {}
+    for leaf in range(metadata.num_columns):
+        column = metadata.schema.column(leaf)
+        path = column.path
+        rate = 0.0
+        if path in types and path not in rates and column.physical_type != "INT96":  # wraps around
+            rate = saved_ns(types[path])
+        rates[path] = rate
+    return {name: rate for name, rate in rates.items() if rate}

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 _MOST_DEPTH = 8
 _MOST_NESTING = 64
+_MAGIC_BYTES = 4
+_CHECKSUM = 4  # the number of its field
 _LONGEST_HEADER = 1 << 17  # statistics may repeat values
 _FIRST_READ = 256
 # types of the compact protocol
@@ -71,14 +73,22 @@ def pages(fd: int, start: int, stop: int) -> Iterator[PageHeader]:
         yield PageHeader(page_type == 2, decoded, values, _integer_in(details, encoding_field))
 
 
-def has_checksum(fd: int, start: int, stop: int) -> bool:
-    """Check whether the page that begins at `start`, in a chunk that ends at `stop`, says its
-    checksum.
+def first_pages_have_checksums(fd: int, size: int) -> bool:
+    """Check whether one of the first two pages of a file of `size` bytes has a checksum.
 
-    Raises `PageError`.
+    Raises `PageError` if pages do not lie there.
     """
-    header, _ = _header(fd, start, stop)
-    return 4 in header
+    at = _MAGIC_BYTES
+    found = False
+    for _ in range(2):
+        if at >= size:
+            break
+        header, length = _header(fd, at, size)
+        if _integer_in(header, 1) not in _KINDS or _integer_in(header, 3) < 0:
+            raise PageError(f"a page header has {header}")
+        found = found or _CHECKSUM in header
+        at += length + header[3]
+    return found
 
 
 def _integer_in(fields: dict[int, Any], number: int) -> int:
