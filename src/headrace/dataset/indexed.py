@@ -171,8 +171,8 @@ class IndexedDataset(ABC):
         verify: "first_touch" checks each shard against its checksum when this process first reads
         it; "never" does not. For Parquet in an object store the pages are checked instead, in
         either case: see the guide to object stores. files: keeps local copies of whole shards of an
-        object store, which are checked against their checksum. decoder: of columns of Parquet;
-        "auto" takes Polars where it is faster and its values are equal. The rows are the same.
+        object store, which are checked against their checksum. decoder: of columns of Parquet,
+        see `formats.decoders`. The rows are the same.
         """
         index = self.split_index(split)
         if files is not None:
@@ -312,9 +312,7 @@ class BlockReader:
     def _decoder_of(self, columns: Sequence[str] | None, target: Target) -> Decoder:
         key = None if columns is None else tuple(columns)
         if key not in self._decoders:
-            self._decoders[key] = decoder_of_split(
-                self._decoder, target.schema.types, self._index.rows
-            )
+            self._decoders[key] = decoder_of_split(self._decoder, target.schema, self._index.rows)
         return self._decoders[key]
 
     def _read_small(self, number: int, columns: Sequence[str] | None) -> pa.Table | None:

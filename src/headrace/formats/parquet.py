@@ -8,7 +8,7 @@ Opening a file costs up to half of reading a narrow row group, so footers and op
 kept between blocks: at most 64 MiB and 128 files in a process, the least recently used go first. A
 local file is opened again if device, inode, size or times of the file have changed.
 
-Columns that Polars reads equal and faster are read by it, see `decoders`.
+Columns may be read by Polars, see `decoders`.
 
 In a store, the footer is one request, for the last 64 KiB of the object. The byte ranges of a row
 group's columns are known from it; near ones are merged, and several are fetched at a time, so a
@@ -292,9 +292,10 @@ def _opener(
 
 
 def _of_polars(footer: Footer, block: BlockRead, file_names: Sequence[str]) -> list[str]:
-    """Select the columns of a row group that Polars reads; none where that does not pay."""
+    """Select the columns of a row group that Polars reads, see `decoders`."""
     in_memory = block.content is not None or isinstance(footer.version, Fact)
-    if block.decoder == "pyarrow" or in_memory or not may_use_polars():
+    unsafe = block.decoder == "auto" and block.pages == "check"
+    if block.decoder == "pyarrow" or in_memory or unsafe or not may_use_polars():
         return []
     if not 0 <= block.block < footer.metadata.num_row_groups:
         return []
@@ -304,9 +305,10 @@ def _of_polars(footer: Footer, block: BlockRead, file_names: Sequence[str]) -> l
     rows = footer.metadata.row_group(block.block).num_rows
     if not rows or not fast:
         return []
-    if block.decoder == "auto" and not pays(sum(map(rates.__getitem__, fast)), rows):
-        return []
-    if block.pages == "check" and file.has_checksums:
+    if block.decoder == "polars":
+        return [] if block.pages == "check" and file.has_checksums else fast
+    fast = [name for name in fast if rates[name]]
+    if not pays(sum(map(rates.__getitem__, fast)), rows):
         return []
     return fast
 

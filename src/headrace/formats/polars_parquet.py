@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headrace.formats.decoders import saved_ns
+from headrace.formats.decoders import polars_reads, saved_ns
 from headrace.gate.pages import PageError, first_pages_have_checksums
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ class UnlikeError(Exception):
 class PolarsFile:
     """A version of a file: which columns Polars reads, and where its row groups begin. Thread-safe.
 
-    rates: by the file's names of these columns, the nanoseconds that a value saves. Empty if the
-    footer is one that Polars should not see.
+    rates: by the file's names of all these columns, the nanoseconds that a value saves. Empty if
+    the footer is one that Polars should not see.
     """
 
     def __init__(self, path: Path, metadata: pq.FileMetaData, schema: pa.Schema) -> None:
@@ -123,15 +123,11 @@ class PolarsFile:
 
 def _rates(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, float]:
     """Return the rates of the flat columns that Polars reads; none if names are repeated."""
-    types = dict(zip(schema.names, schema.types, strict=True))
-    if len(types) < len(schema):
+    readable = {field.name: saved_ns(field) for field in schema if polars_reads(field.type)}
+    if len(set(schema.names)) < len(schema):
         return {}
-    rates: dict[str, float] = {}
     for leaf in range(metadata.num_columns):
         column = metadata.schema.column(leaf)
-        path = column.path
-        rate = 0.0
-        if path in types and path not in rates and column.physical_type != "INT96":  # wraps around
-            rate = saved_ns(types[path])
-        rates[path] = rate
-    return {name: rate for name, rate in rates.items() if rate}
+        if column.physical_type == "INT96":  # times before 1677 and after 2262 wrap around
+            readable.pop(column.path, None)
+    return readable

@@ -278,9 +278,10 @@ class StreamOptions:
     verify: when a shard of a prepared run is checked against its checksum: at the "first_touch" in
         each process, or "never", which leaves the checksums of Parquet pages. Applies to prepared
         runs only.
-    decoder: who decodes columns of Parquet; the rows are the same. "auto" takes Polars where it is
-        faster and its values are equal, and pyarrow for the rest. "pyarrow" never loads Polars,
-        "polars" takes it for all columns that it reads equal.
+    decoder: who decodes columns of Parquet; the rows are the same. "polars" takes Polars for all
+        columns that it reads equal, if pages have no checksums that it would pass over; a damaged
+        file without any may then end the process. "auto" takes it where that cannot happen and it
+        is faster: for prepared runs, columns with nulls, truths and decimals. "pyarrow": never.
     samples_per_epoch: rows of an epoch, fewer or more than the split has; an epoch continues where
         the last one ended. None: every row once; for a blend with weights, the number of rows of
         its splits together.
