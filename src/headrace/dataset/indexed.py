@@ -25,7 +25,7 @@ from headrace.dataset.sound import damaged
 from headrace.digest import checksum_bytes
 from headrace.errors import CorruptShard, InputError, SettingsError, setting, setting_name
 from headrace.formats.column_paths import columns_of_paths, select_paths
-from headrace.formats.decoders import Decoder, decoder_of_split
+from headrace.formats.decoders import Decoder, decoder_of_split, faster
 from headrace.formats.dialect import TextDialect, dialect_of
 from headrace.formats.joined import joins
 from headrace.formats.names import partition_of
@@ -185,6 +185,14 @@ class IndexedDataset(ABC):
                 checked = replace(index, checksums=())
             self._readers[key] = BlockReader(self.root, checked, self.dialect, decoder=decoder)
         return self._readers[key]
+
+
+def polars_columns(index: SplitIndex) -> int:
+    """Return how many columns of a split are decoded by Polars where `decoder` is "auto"."""
+    of_run = "parquet" in index.formats and bool(index.checksums)
+    if not of_run or decoder_of_split("auto", index.schema, index.rows) == "pyarrow":
+        return 0
+    return len(faster(index.schema))
 
 
 class _InFile(NamedTuple):
