@@ -89,25 +89,12 @@ def decoder_of_split(decoder: Decoder, fields: Iterable[pa.Field], rows: I64) ->
     return "pyarrow"
 
 
-def pays_to_load(saved_ns: float) -> bool:
-    """Check whether Polars is loaded, or would by now have saved this process what loading costs.
-
-    saved_ns: what it saves now.
-    """
-    global _missed_ns
-    if "polars" in sys.modules:
-        return True
-    _missed_ns += saved_ns  # threads may lose some of it
-    return _missed_ns > _LOAD_NS
-
-
 def may_use_polars() -> bool:
     """Check that this process was not forked from one that had loaded Polars."""
     return not _forked_with_polars
 
 
 _forked_with_polars = False
-_missed_ns = 0.0
 
 
 def _after_fork() -> None:

@@ -21,7 +21,7 @@ import pyarrow.csv as pacsv
 
 from headrace.arrays import I32, I64, U64
 from headrace.errors import InputError, setting
-from headrace.formats import polars_csv, records
+from headrace.formats import records
 from headrace.formats.content import NOTHING, chain
 from headrace.formats.decoding import not_utf8
 from headrace.formats.dialect import BACKSLASH, TextDialect
@@ -454,40 +454,15 @@ def parse_numbers(
     besides the empty one. Returns None if it is no faster, something is irregular, or a value does
     not fit. The path through text then returns the rows, or raises the error that names them.
     """
-    declared = [column.name for column in schema if _is_number(column.type)]
-    if not data or len(names) < 2 or not declared or any('"' in name for name in null_values):
+    numbers = _parsed_numbers(data, schema)
+    texts = [name for name in schema.names if name not in numbers]
+    if not data or len(names) < 2 or not numbers or any('"' in name for name in null_values):
         return None
     quoted = b'"' in data
     if len(schema) <= FEW_COLUMNS < len(names) and not quoted:  # cutting from the bytes is faster
         return None
     if not _is_plain(data, ord(separator), quoted=quoted):
         return None
-    wanted = dict.fromkeys(schema.names, pa.large_string())
-    wanted |= {name: schema.field(name).type for name in declared}
-    table = None
-    if not quoted and not null_values:
-        table = polars_csv.parse(data, separator, names, wanted)
-    if table is None:
-        table = _parsed_by_arrow(data, separator, names, schema, null_values, quoted=quoted)
-    if table is None or _has_infinity(table):  # a text may have been too large
-        return None
-    return table
-
-
-def _parsed_by_arrow(
-    data: bytes,
-    separator: str,
-    names: Sequence[str],
-    schema: pa.Schema,
-    null_values: Sequence[str],
-    *,
-    quoted: bool,
-) -> pa.Table | None:
-    """Parse as `parse_numbers` does, with Arrow; None if a value does not fit."""
-    numbers = _parsed_numbers(data, schema)
-    if not numbers:
-        return None
-    texts = [name for name in schema.names if name not in numbers]
     index_of_name = {name: index for index, name in enumerate(names)}
 
     def read(columns: Sequence[str], absent: Sequence[str], quoted_absent: str) -> pa.Table:
@@ -499,14 +474,16 @@ def _parsed_by_arrow(
     absent = ("", *null_values)
     try:
         if not texts:
-            return read([*numbers], absent, "null")
-        if not null_values and not (quoted and b'""' in data):
-            return read(schema.names, absent, "text")
-        tables = read([*numbers], absent, "null"), read(texts, ("",), "text")
+            table = read([*numbers], absent, "null")
+        elif not null_values and not (quoted and b'""' in data):
+            table = read(schema.names, absent, "text")
+        else:
+            tables = read([*numbers], absent, "null"), read(texts, ("",), "text")
+            columns = {name: part[name] for part in tables for name in part.column_names}
+            table = pa.table({name: columns[name] for name in schema.names})
     except pa.ArrowInvalid:
         return None
-    columns = {name: part[name] for part in tables for name in part.column_names}
-    return pa.table({name: columns[name] for name in schema.names})
+    return None if _has_infinity(table) else table  # a text may have been too large
 
 
 def _parsed_numbers(data: bytes, schema: pa.Schema) -> dict[str, pa.DataType]:
