@@ -79,16 +79,16 @@ def first_pages_have_checksums(fd: int, size: int) -> bool:
     Raises `PageError` if pages do not lie there.
     """
     at = _MAGIC_BYTES
-    found = False
+    has_checksum = False
     for _ in range(2):
         if at >= size:
             break
         header, length = _header(fd, at, size)
         if _integer_in(header, 1) not in _KINDS or _integer_in(header, 3) < 0:
             raise PageError(f"a page header has {header}")
-        found = found or _CHECKSUM in header
+        has_checksum = has_checksum or _CHECKSUM in header
         at += length + header[3]
-    return found
+    return has_checksum
 
 
 def _integer_in(fields: dict[int, Any], number: int) -> int:
