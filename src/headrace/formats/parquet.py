@@ -325,8 +325,8 @@ def _by_both(footer: Footer, block: BlockRead, file_names: list[str], fast: list
         return table
     names = set(fast)
     slow = [name for name in file_names if name not in names]
-    rest = _group(_opener(footer, block, slow), block.block, slow, slow)
-    columns = [(table if name in names else rest)[name] for name in file_names]
+    remainder = _group(_opener(footer, block, slow), block.block, slow, slow)
+    columns = [(table if name in names else remainder)[name] for name in file_names]
     return pa.table(columns, file_names)
 
 
