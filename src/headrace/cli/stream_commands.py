@@ -341,6 +341,7 @@ def plan(  # noqa: PLR0913 - the arguments are flags
 
 def _record(epoch: OneEpoch, index: Any, epoch_plan: Plan, saved: Any) -> dict[str, Any]:
     """Return the plan as a record with stable names for machines."""
+    from headrace.dataset.indexed import polars_columns
     from headrace.stream.order.advice import mixing_of_plan, sorted_mixing
     from headrace.stream.order.plan import better_lanes, estimate_peak_bytes
 
@@ -391,6 +392,7 @@ def _record(epoch: OneEpoch, index: Any, epoch_plan: Plan, saved: Any) -> dict[s
             else {"slowest_rank_over_mean": round(epoch_plan.imbalance, 4)}
         ),
         "peak_memory_bytes_per_rank": estimate_peak_bytes(epoch_plan),
+        "polars_columns": polars_columns(index),
         "sorted_rows": None if in_classes is None else asdict(in_classes),
         "mixing": {
             batch_kind: {name: round(value, 6) for name, value in asdict(mixing).items()}

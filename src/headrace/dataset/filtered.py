@@ -29,6 +29,7 @@ from headrace.digest import canonical_json, sha256_hex
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import CorruptShard, HeadraceError, SettingsError, StoreError
 from headrace.formats.column_paths import ColumnPath, column_path
+from headrace.formats.decoders import Decoder
 from headrace.formats.parquet import open_file
 from headrace.formats.shard import column_name
 from headrace.formats.source import file_type_of_word
@@ -242,6 +243,7 @@ class FilteredRows(IndexedDataset):
         *,
         verify: Verify = "first_touch",
         files: FileCache | None = None,
+        decoder: Decoder = "auto",
     ) -> ReadBlock:
         """Return a function (block number in `split_index`, columns or None) → the matching rows of
         that block.
@@ -249,7 +251,7 @@ class FilteredRows(IndexedDataset):
         It is thread-safe, and picklable if the source's is.
         """
         index, blocks, _ = self._of(split)
-        reader = self._source.block_reader(split, verify=verify, files=files)
+        reader = self._source.block_reader(split, verify=verify, files=files, decoder=decoder)
         return partial(_read_matching, reader, blocks, self.condition, index.schema.names)
 
     def _of(self, split: str | None) -> tuple[SplitIndex, I64, FilterReport]:

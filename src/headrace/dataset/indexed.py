@@ -25,6 +25,7 @@ from headrace.dataset.sound import damaged
 from headrace.digest import checksum_bytes
 from headrace.errors import CorruptShard, InputError, SettingsError, setting, setting_name
 from headrace.formats.column_paths import columns_of_paths, select_paths
+from headrace.formats.decoders import Decoder, decoder_of_split, faster
 from headrace.formats.dialect import TextDialect, dialect_of
 from headrace.formats.joined import joins
 from headrace.formats.names import partition_of
@@ -73,7 +74,7 @@ class IndexedDataset(ABC):
     def __init__(self, root: Path) -> None:
         self.root = root
         self._split_indexes: dict[str, SplitIndex] = {}
-        self._readers: dict[tuple[str, Verify], ReadBlock] = {}
+        self._readers: dict[tuple[str, Verify, Decoder], ReadBlock] = {}
 
     @property
     @abstractmethod
@@ -162,6 +163,7 @@ class IndexedDataset(ABC):
         *,
         verify: Verify = "first_touch",
         files: FileCache | None = None,
+        decoder: Decoder = "auto",
     ) -> ReadBlock:
         """Return a function (block number in `split_index`, columns or None) → the rows of that
         block.
@@ -169,18 +171,28 @@ class IndexedDataset(ABC):
         verify: "first_touch" checks each shard against its checksum when this process first reads
         it; "never" does not. For Parquet in an object store the pages are checked instead, in
         either case: see the guide to object stores. files: keeps local copies of whole shards of an
-        object store, which are checked against their checksum.
+        object store, which are checked against their checksum. decoder: of columns of Parquet,
+        see `formats.decoders`. The rows are the same.
         """
         index = self.split_index(split)
         if files is not None:
-            return BlockReader(self.root, index, self.dialect, files)
-        if (index.split, verify) not in self._readers:
+            return BlockReader(self.root, index, self.dialect, files, decoder)
+        key = index.split, verify, decoder
+        if key not in self._readers:
             if verify == "first_touch":
                 checked = index
             else:
                 checked = replace(index, checksums=())
-            self._readers[index.split, verify] = BlockReader(self.root, checked, self.dialect)
-        return self._readers[index.split, verify]
+            self._readers[key] = BlockReader(self.root, checked, self.dialect, decoder=decoder)
+        return self._readers[key]
+
+
+def polars_columns(index: SplitIndex) -> int:
+    """Return how many columns of a split are decoded by Polars where `decoder` is "auto"."""
+    of_run = "parquet" in index.formats and bool(index.checksums)
+    if not of_run or decoder_of_split("auto", index.schema, index.rows) == "pyarrow":
+        return 0
+    return len(faster(index.schema))
 
 
 class _InFile(NamedTuple):
@@ -205,8 +217,11 @@ class BlockReader:
         index: SplitIndex,
         dialect: TextDialect,
         files: FileCache | None = None,
+        decoder: Decoder = "auto",
     ) -> None:
         self._root, self._index, self._dialect = root, index, dialect
+        self._decoder = decoder
+        self._decoders: dict[tuple[str, ...] | None, Decoder] = {}
         self._known = frozenset(index.schema.names)
         self._remote = place_of(root).reads == "requests"
         if self._remote:
@@ -224,7 +239,7 @@ class BlockReader:
         if index.stored_as_text:
             schema = _as_text(index.schema, index.stored_as_text)
             stored = replace(index, schema=schema, stored_as_text=())
-            self._stored = BlockReader(root, stored, dialect, files)
+            self._stored = BlockReader(root, stored, dialect, files, decoder)
 
     def __call__(self, number: int, columns: Sequence[str] | None) -> pa.Table:
         """Read the named columns of a block; a name may be a path to a field of a struct."""
@@ -288,17 +303,25 @@ class BlockReader:
                 # of a plain shard that was changed, more is known after it was read
                 rows=int(index.rows[number]) if index.stamps is None else None,
                 of_run=index.stamps is None,
+                decoder=self._decoder_of(columns, block_target),
             )
         except CorruptShard:
             if copy is None or copy.exists():
                 raise
             # Another process has just deleted the copy to make room.
-            return BlockReader(self._root, index, self._dialect)(number, columns)
+            again = BlockReader(self._root, index, self._dialect, decoder=self._decoder)
+            return again(number, columns)
         if index.stamps is not None:
             self._check_unchanged(shard, path, word, index.stamps[shard], copy)
         if in_file.target is block_target:
             return table
         return self._fitted(table, table.num_rows, number, block_target.schema)
+
+    def _decoder_of(self, columns: Sequence[str] | None, target: Target) -> Decoder:
+        key = None if columns is None else tuple(columns)
+        if key not in self._decoders:
+            self._decoders[key] = decoder_of_split(self._decoder, target.schema, self._index.rows)
+        return self._decoders[key]
 
     def _read_small(self, number: int, columns: Sequence[str] | None) -> pa.Table | None:
         """Read a block with its neighbours; None if it must be read alone."""

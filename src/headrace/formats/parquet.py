@@ -4,9 +4,11 @@ Written files declare columns without nulls as such, have a checksum on every pa
 most 65,536 rows or 8 MiB, and dictionaries only where they pay off. Page checksums are verified on
 every read of a file that has them.
 
-Reading and parsing a footer costs up to half of reading a narrow row group, so footers are kept
-between blocks: at most 64 MiB in a process, the least recently used are dropped first. The footer
-of a local file is read again if device, inode, size or times of the file have changed.
+Opening a file costs up to half of reading a narrow row group, so footers and open local files are
+kept between blocks: at most 64 MiB and 128 files in a process, the least recently used go first. A
+local file is opened again if device, inode, size or times of the file have changed.
+
+Columns may be read by Polars, see `decoders`.
 
 In a store, the footer is one request, for the last 64 KiB of the object. The byte ranges of a row
 group's columns are known from it; near ones are merged, and several are fetched at a time, so a
@@ -19,7 +21,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -32,7 +34,9 @@ import pyarrow.parquet as pq
 
 from headrace.errors import InputError
 from headrace.formats.conversion import convert
+from headrace.formats.decoders import may_use_polars, pays
 from headrace.formats.dialect import PLAIN, TextDialect
+from headrace.formats.polars_parquet import PolarsFile, UnlikeError
 from headrace.formats.registry import DECRYPT, FileType, open_bytes, reading
 from headrace.formats.shard import (
     BlockRead,
@@ -57,6 +61,7 @@ Stamp = tuple[int, int, int, int, int]
 _TAIL = 64 << 10
 _MOST_FOOTER_BYTES = 64 << 20
 _FOOTER_GROWTH = 4  # a parsed footer takes a few times its bytes
+_MOST_OPEN = 128
 _TRAILER = 8  # the length of the footer, and the magic behind it
 _SLACK = 100  # bytes that some old writers left out of a column's length
 
@@ -65,13 +70,23 @@ _SLACK = 100  # bytes that some old writers left out of a column's length
 class Footer:
     """The footer of one version of a file."""
 
+    path: Path
     version: Stamp | Fact
     metadata: pq.FileMetaData
 
     @cached_property
     def raw(self) -> dict[str, str]:
         """Headrace's column names → the file's own."""
-        return _raw_names(self.metadata.schema.to_arrow_schema())
+        return _raw_names(self._schema)
+
+    @cached_property
+    def of_polars(self) -> PolarsFile:
+        """The file as Polars reads it."""
+        return PolarsFile(self.path, self.metadata, self._schema)
+
+    @cached_property
+    def _schema(self) -> pa.Schema:
+        return self.metadata.schema.to_arrow_schema()
 
     @property
     def size(self) -> int:
@@ -80,12 +95,39 @@ class Footer:
 
 
 class _Kept:
-    """Footers of one process, by path. Thread-safe."""
+    """Footers of one process, by path, and local files that no thread uses. Thread-safe."""
 
     def __init__(self) -> None:
         self.lock = Lock()
         self.footers: OrderedDict[str, Footer] = OrderedDict()
         self.bytes = 0
+        self._files: OrderedDict[tuple[Footer, Pages, bool], list[pq.ParquetFile]] = OrderedDict()
+        self._open = 0
+
+    @contextmanager
+    def opened(self, footer: Footer, pages: Pages, *, wide: bool) -> Iterator[pq.ParquetFile]:
+        """Give a local file, open, to one thread; it is kept if nothing is raised."""
+        key = footer, pages, wide
+        file = None
+        with self.lock:
+            files = self._files.get(key)
+            if files:
+                file = files.pop()
+                self._open -= 1
+        if file is None:
+            source = _opened(footer.path)
+            if _stamp(os.fstat(source.fileno())) != footer.version:
+                raise pa.ArrowInvalid("it changed while it was opened")
+            file = _file(source, footer.metadata, pages, wide=wide)
+        yield file
+        with self.lock:
+            if self.footers.get(str(footer.path)) is not footer:
+                return
+            self._files.setdefault(key, []).append(file)
+            self._files.move_to_end(key)
+            self._open += 1
+            while self._open > _MOST_OPEN:
+                self._open -= len(self._files.popitem(last=False)[1])
 
     def get(self, path: str) -> Footer | None:
         with self.lock:
@@ -99,15 +141,19 @@ class _Kept:
             self.footers[path] = footer
             self.bytes += footer.size
             while self.bytes > _MOST_FOOTER_BYTES and len(self.footers) > 1:
-                self.bytes -= self.footers.popitem(last=False)[1].size
+                self._forget(self.footers.popitem(last=False)[1])
 
     def drop(self, path: str) -> None:
         with self.lock:
             before = self.footers.pop(path, None)
-            if before is None:
-                self.bytes -= 0
-            else:
-                self.bytes -= before.size
+            if before is not None:
+                self._forget(before)
+
+    def _forget(self, footer: Footer) -> None:
+        """Close the files of a footer that was taken out."""
+        self.bytes -= footer.size
+        for key in [key for key in self._files if key[0] is footer]:
+            self._open -= len(self._files.pop(key))
 
 
 _kept = _Kept()
@@ -124,7 +170,10 @@ os.register_at_fork(after_in_child=forget)
 
 def stamp_of(path: Path) -> Stamp:
     """Identify the version of a local file. Raises `FileNotFoundError`."""
-    stat = path.stat()
+    return _stamp(path.stat())
+
+
+def _stamp(stat: os.stat_result) -> Stamp:
     return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
 
 
@@ -189,14 +238,15 @@ def _open(
 
 
 def read_group(block: BlockRead, columns: Sequence[str]) -> pa.Table:
-    """Read the named columns of one row group, in that order; decoded on the calling thread.
+    """Read the named columns of one row group, in that order, by the decoders of `block.decoder`;
+    pyarrow decodes on the calling thread.
 
     block.content: the bytes of the file, if they are in memory. block.rows: what the group must
     have, if that is known.
 
     Raises what Arrow raises for a damaged file, and `InputError` for an encrypted one.
     """
-    path, group, rows = block.path, block.block, block.rows
+    path, group = block.path, block.block
     if block.file_type.compression != "none":
 
         def open_whole(*, wide: bool) -> pq.ParquetFile:
@@ -206,31 +256,79 @@ def read_group(block: BlockRead, columns: Sequence[str]) -> pa.Table:
             raw = _raw_names(file.schema_arrow)
         return _group(open_whole, group, [raw[name] for name in columns], columns)
     footer = _footer(path)
-    fact = footer.version
     try:
         groups = footer.metadata.num_row_groups
-        if rows is not None and group < groups:
+        if block.rows is not None and group < groups:
             actual = footer.metadata.row_group(group).num_rows
-            if actual != rows:  # decoding it might take any memory
-                raise pa.ArrowInvalid(f"it has {actual:,} rows, the index says {rows:,}")
+            if actual != block.rows:  # decoding it might take any memory
+                raise pa.ArrowInvalid(f"it has {actual:,} rows, the index says {block.rows:,}")
         file_names = [footer.raw[name] for name in columns]
-        source: Any = None
-        if block.content is not None:
-            source = pa.BufferReader(block.content)
-        elif not isinstance(fact, Fact):
-            source = _opened(path)
-        else:  # fetch the bytes that are needed
-            if group >= groups:
-                raise pa.ArrowInvalid(f"it has {groups} row groups")
-            chunks = place_of(path).read_pieces(
-                _column_ranges(footer.metadata, fact.size, group, file_names), fact
-            )
-            source = pa.PythonFile(place_of(path).open(fact, chunks), mode="r")
-        opened = partial(_file, source, footer.metadata, block.pages)
-        return _group(opened, group, file_names, columns)
+        fast = _of_polars(footer, block, file_names)
+        if fast:
+            with suppress(UnlikeError):  # pyarrow says what is wrong, if anything is
+                return _by_both(footer, block, file_names, fast).rename_columns(list(columns))
+        return _group(_opener(footer, block, file_names), group, file_names, columns)
     except BaseException:
         _kept.drop(str(path))  # read the footer again after any error
         raise
+
+
+def _opener(
+    footer: Footer, block: BlockRead, file_names: Sequence[str]
+) -> Callable[..., AbstractContextManager[pq.ParquetFile]]:
+    """Return a function that opens a file, with `wide` or not, for columns of a row group."""
+    if block.content is not None:
+        source: Any = pa.BufferReader(block.content)
+    elif not isinstance(footer.version, Fact):
+        return partial(_kept.opened, footer, block.pages)
+    else:  # fetch the bytes that are needed
+        fact, metadata = footer.version, footer.metadata
+        if block.block >= metadata.num_row_groups:
+            raise pa.ArrowInvalid(f"it has {metadata.num_row_groups} row groups")
+        chunks = place_of(block.path).read_pieces(
+            _column_ranges(metadata, fact.size, block.block, file_names), fact
+        )
+        source = pa.PythonFile(place_of(block.path).open(fact, chunks), mode="r")
+    return partial(_file, source, footer.metadata, block.pages)
+
+
+def _of_polars(footer: Footer, block: BlockRead, file_names: Sequence[str]) -> list[str]:
+    """Select the columns of a row group that Polars reads, see `decoders`."""
+    in_memory = block.content is not None or isinstance(footer.version, Fact)
+    unsafe = block.decoder == "auto" and block.pages == "check"
+    if block.decoder == "pyarrow" or in_memory or unsafe or not may_use_polars():
+        return []
+    if not 0 <= block.block < footer.metadata.num_row_groups:
+        return []
+    file = footer.of_polars
+    rates = file.rates
+    fast = [name for name in file_names if name in rates]
+    rows = footer.metadata.row_group(block.block).num_rows
+    if not rows or not fast:
+        return []
+    if block.decoder == "polars":
+        return [] if block.pages == "check" and file.has_checksums else fast
+    fast = [name for name in fast if rates[name]]
+    if not pays(sum(map(rates.__getitem__, fast)), rows):
+        return []
+    return fast
+
+
+def _by_both(footer: Footer, block: BlockRead, file_names: list[str], fast: list[str]) -> pa.Table:
+    """Read columns of a row group, those of `fast` with Polars, as the file's names.
+
+    Raises `UnlikeError` if Polars reads others than pyarrow, or the file was replaced meanwhile.
+    """
+    table = footer.of_polars.read(block.block, fast)
+    if stamp_of(footer.path) != footer.version:
+        raise UnlikeError
+    if len(fast) == len(file_names):
+        return table
+    names = set(fast)
+    slow = [name for name in file_names if name not in names]
+    remainder = _group(_opener(footer, block, slow), block.block, slow, slow)
+    columns = [(table if name in names else remainder)[name] for name in file_names]
+    return pa.table(columns, file_names)
 
 
 def _file(
@@ -292,7 +390,7 @@ def _raw_names(schema: pa.Schema) -> dict[str, str]:
 
 
 def _group(
-    opened: Callable[..., pq.ParquetFile],
+    opened: Callable[..., AbstractContextManager[pq.ParquetFile]],
     group: int,
     file_names: list[str],
     columns: Sequence[str],
@@ -330,7 +428,7 @@ def _footer(path: Path) -> Footer:
     source = pa.BufferReader(tail)
     metadata = pq.read_metadata(source)
     _refuse_encryption(metadata, source)
-    footer = Footer(stamp, metadata)
+    footer = Footer(path, stamp, metadata)
     _kept.keep(str(path), footer)
     return footer
 
@@ -341,7 +439,7 @@ def _fetched_footer(path: Path) -> Footer:
     source = place_of(path).open(fact, [(fact.size - len(tail), tail)])
     metadata = pq.read_metadata(pa.PythonFile(source, mode="r"))
     _refuse_encryption(metadata, source)
-    footer = Footer(fact, metadata)
+    footer = Footer(path, fact, metadata)
     _kept.keep(str(path), footer)
     return footer
 

@@ -22,6 +22,7 @@ from headrace.formats.column_paths import (
     select_paths,
     with_paths,
 )
+from headrace.formats.decoders import Decoder
 from headrace.formats.dialect import PLAIN, TextDialect
 from headrace.formats.plain_types import plain_schema
 from headrace.formats.registry import FileType, index_word
@@ -302,7 +303,7 @@ class Span:
 class BlockRead:
     """Which block of which file to read. Fields are those of `source.read_block`.
 
-    content: of Parquet the bytes of the file, of text those of the block.
+    content: of Parquet the bytes of the file, of text those of the block. decoder: of Parquet.
     """
 
     path: Path
@@ -316,6 +317,7 @@ class BlockRead:
     pages: Pages = "check"
     content: pa.Buffer | None = None
     rows: int | None = None
+    decoder: Decoder = "pyarrow"
 
     @property
     def words(self) -> str:

@@ -19,6 +19,7 @@ from headrace.arrays import I32
 from headrace.errors import CorruptShard, HeadraceError, InputError, SettingsError
 from headrace.formats import parquet, records
 from headrace.formats.column_paths import columns_of_paths, known_columns
+from headrace.formats.decoders import Decoder
 from headrace.formats.dialect import PLAIN, TextDialect
 from headrace.formats.evidence import Evidence
 from headrace.formats.grouped import GroupChunk, group_records, joined_chunk
@@ -356,6 +357,7 @@ def read_block(  # noqa: PLR0913 - all are settings
     content: pa.Buffer | None = None,
     rows: int | None = None,
     of_run: bool = True,
+    decoder: Decoder = "pyarrow",
 ) -> pa.Table:
     """Read one block as the target's columns.
 
@@ -365,7 +367,8 @@ def read_block(  # noqa: PLR0913 - all are settings
     needs, with its dialect. pages: "trust" skips the page checksums of Parquet, if the bytes of the
     file were verified before. content: these bytes, if they are in memory. rows: of the block, as
     it was planned; a Parquet file with others is refused before it is decoded. of_run: whether
-    headrace wrote the file. Thread-safe; the work releases the interpreter lock.
+    headrace wrote the file. decoder: of Parquet, see `decoders`. Thread-safe; the work releases the
+    interpreter lock.
 
     Raises `CorruptShard` naming file and block if the bytes of a run cannot be read as they were
     written, and `InputError` if those of a source cannot be read, or a text is not of its declared
@@ -384,6 +387,7 @@ def read_block(  # noqa: PLR0913 - all are settings
         pages=pages,
         content=content,
         rows=rows,
+        decoder=decoder,
     )
     code = file_type.format.load()
     where = block_read.words

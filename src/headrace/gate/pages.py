@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 _MOST_DEPTH = 8
 _MOST_NESTING = 64
+_MAGIC_BYTES = 4
+_CHECKSUM = 4  # the number of its field
 _LONGEST_HEADER = 1 << 17  # statistics may repeat values
 _FIRST_READ = 256
 # types of the compact protocol
@@ -69,6 +71,24 @@ def pages(fd: int, start: int, stop: int) -> Iterator[PageHeader]:
         if values < 0:
             raise PageError(f"a page header has {values} values")
         yield PageHeader(page_type == 2, decoded, values, _integer_in(details, encoding_field))
+
+
+def first_pages_have_checksums(fd: int, size: int) -> bool:
+    """Check whether one of the first two pages of a file of `size` bytes has a checksum.
+
+    Raises `PageError` if pages do not lie there.
+    """
+    at = _MAGIC_BYTES
+    has_checksum = False
+    for _ in range(2):
+        if at >= size:
+            break
+        header, length = _header(fd, at, size)
+        if _integer_in(header, 1) not in _KINDS or _integer_in(header, 3) < 0:
+            raise PageError(f"a page header has {header}")
+        has_checksum = has_checksum or _CHECKSUM in header
+        at += length + header[3]
+    return has_checksum
 
 
 def _integer_in(fields: dict[int, Any], number: int) -> int:

@@ -23,6 +23,7 @@ from headrace.dataset.split_rows import SplitRows
 from headrace.dataset.tables import with_paths
 from headrace.errors import InputError, SettingsError, setting, setting_name
 from headrace.formats.common_schema import Drift
+from headrace.formats.decoders import Decoder
 from headrace.formats.dialect import PLAIN, TextDialect, dialect_of
 from headrace.formats.listing import holds_data, no_data
 from headrace.storage.cache_room import cache_directory
@@ -119,14 +120,15 @@ class Dataset(IndexedDataset):
         *,
         verify: Verify = "first_touch",
         files: FileCache | None = None,
+        decoder: Decoder = "auto",
     ) -> ReadBlock:
         """Return a function (block number in `split_index`, columns or None) → the block's rows as
         an Arrow table.
 
-        verify, files: see `IndexedDataset.block_reader`. The function is thread-safe; it raises
-        `CorruptShard`, `InputError` or `StoreError`.
+        verify, files, decoder: see `IndexedDataset.block_reader`. The function is thread-safe; it
+        raises `CorruptShard`, `InputError` or `StoreError`.
         """
-        return self._source.block_reader(split, verify=verify, files=files)
+        return self._source.block_reader(split, verify=verify, files=files, decoder=decoder)
 
     def __getitem__(self, split: str) -> SplitRows:
         """Return a split's rows in the order of its shards, for other libraries: `to_polars()`,
@@ -346,7 +348,7 @@ class Dataset(IndexedDataset):
                     stacklevel=7,
                 )
             files = FileCache(base / "files", options.cache_bytes, self.root)
-        read = self.block_reader(split, verify=options.verify, files=files)
+        read = self.block_reader(split, verify=options.verify, files=files, decoder=options.decoder)
         contents = ""
         if options.form is not None:
             read = options.form.blocks(read, root=self.root, index=self.split_index(split))

@@ -17,6 +17,7 @@ from headrace.dataset.indexed import ReadBlock, Verify
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import SettingsError, setting, setting_name
 from headrace.formats.column_paths import column_path, with_paths
+from headrace.formats.decoders import Decoder
 from headrace.formats.plain_types import check_read
 from headrace.recipe import recipe_of_option
 from headrace.sealed import MOST_LANES, MOST_POSITIONS
@@ -57,6 +58,7 @@ _WORDS: Mapping[str, Any] = {  # setting → its allowed words
     "distribution": Distribution,
     "on_bad_block": OnBadBlock,
     "verify": Verify,
+    "decoder": Decoder,
     "memory": Memory,
 }
 
@@ -180,6 +182,7 @@ class StreamArguments(TypedDict, total=False):
     quarantine_limit: float
     stall_seconds: float | None
     verify: Verify
+    decoder: Decoder
     samples_per_epoch: int | None
     transform: Callable[[Any], Any] | None
     memory: Memory
@@ -275,6 +278,10 @@ class StreamOptions:
     verify: when a shard of a prepared run is checked against its checksum: at the "first_touch" in
         each process, or "never", which leaves the checksums of Parquet pages. Applies to prepared
         runs only.
+    decoder: who decodes columns of Parquet; the rows are the same. "polars" takes Polars for all
+        columns that it reads equal, if pages have no checksums that it would pass over; a damaged
+        file without any may then end the process. "auto" takes it where that cannot happen and it
+        is faster: for prepared runs, columns with nulls, truths and decimals. "pyarrow": never.
     samples_per_epoch: rows of an epoch, fewer or more than the split has; an epoch continues where
         the last one ended. None: every row once; for a blend with weights, the number of rows of
         its splits together.
@@ -326,6 +333,7 @@ class StreamOptions:
     quarantine_limit: float = 0.01
     stall_seconds: float | None = 5.0
     verify: Verify = "first_touch"
+    decoder: Decoder = "auto"
     samples_per_epoch: int | None = None
     transform: Callable[[Any], Any] | None = None
     memory: Memory = "pageable"
