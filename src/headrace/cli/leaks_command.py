@@ -246,6 +246,11 @@ def _print_items(report: LeakReport) -> None:
         items = len({overlap.item for overlap in overlaps})
         complete = len({overlap.item for overlap in overlaps if overlap.fraction == 1})
         say(f"{printable(source)}: {items:,} of {count:,} items found, {complete:,} of them whole")
+        if short := report.short_items[source]:
+            say(
+                f"{printable(source)}: {pluralise(short, 'item')} with fewer than five words:"
+                " not looked for"
+            )
     if report.overlaps:
         rows_table = table("items in rows", ("item", "split", "row", "share", "text"))
         for overlap in sorted(report.overlaps, key=lambda other: -other.fraction)[:_SHOWN]:

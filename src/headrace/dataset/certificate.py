@@ -50,6 +50,10 @@ _ENTITY = "An entity may be in two splits: no column was named as the entity of 
 _CONTENT = "Rows with exactly the same content may be in two splits; nothing kept them apart."
 _NEAR = "Near duplicates, which differ in a few words or values, may be in two splits."
 _BENCHMARKS = "Rows may hold items of benchmarks; none was excluded."
+_SHORT_ITEMS = (
+    "{short:,} items of benchmarks have fewer than five words and were not looked for; rows may"
+    " hold them."
+)
 _OTHER_BENCHMARKS = "Rows may hold items of other benchmarks, or of these in other words."
 
 
@@ -66,11 +70,13 @@ def certificate_of(run: FinishedRun, verdict: Verdict) -> dict[str, Any]:
     for check in verdict.checks:
         kinds[check.category].append({"check": check.name, "found": check.detail})
     proved = {entry["check"] for entry in kinds["law"]}
-    benchmarks = manifest.metadata.get("benchmarks")
+    benchmarks = manifest.metadata.get("benchmarks") or {}
+    short = sum(benchmark.get("short_items", 0) for benchmark in benchmarks.values())
     unproved = [
         *([] if "content apart" in proved else [_CONTENT]),
         *([] if "near content apart" in proved else [_NEAR]),
         _OTHER_BENCHMARKS if benchmarks else _BENCHMARKS,
+        *([_SHORT_ITEMS.format(short=short)] if short else []),
         *([] if LABELS_END in proved else [_LABELS]),
         *([_ENTITY] if manifest.metadata.get("entity", "") is None else recipe.unproved),
         *_UNPROVED,
@@ -92,7 +98,7 @@ def certificate_of(run: FinishedRun, verdict: Verdict) -> dict[str, Any]:
             "splits": {name: totals.rows for name, totals in manifest.splits.items()},
             "dropped": {reason: rows for reason, rows in manifest.dropped.items() if rows},
         },
-        "benchmarks": benchmarks or {},
+        "benchmarks": benchmarks,
         "proved": kinds["law"],
         "counted": kinds["count"],
         "unchecked": [entry["check"] for entry in kinds["unchecked"]],

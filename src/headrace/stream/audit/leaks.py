@@ -35,6 +35,7 @@ from headrace.formats.content import NOTHING, content_columns, row_digests
 from headrace.formats.dates import MISSING, parse_dates
 from headrace.formats.text_columns import as_text, joined_time, nulled
 from headrace.near.stages import check_near
+from headrace.near.words import plain_names
 from headrace.recipe import recipe_of_run
 from headrace.stream.audit.near import (
     STARTS,
@@ -162,6 +163,7 @@ class LeakReport:
     repeated: units of each split whose content an earlier unit of the same split has.
     shared: for each pair of splits.
     overlaps: benchmark items found in rows, see `Overlap`. items: benchmark items searched for.
+    short_items: those with fewer than five words, which are not.
     periods, concurrent: of splits whose rows have a time, see `Period` and `Together`.
     past_cut: of labels derived from times after their row, see `PastCut`.
     near: near duplicates, if requested.
@@ -176,6 +178,7 @@ class LeakReport:
     telling: tuple[Telling, ...] = ()
     overlaps: tuple[Overlap, ...] = ()
     items: Mapping[str, int] = field(default_factory=dict)
+    short_items: Mapping[str, int] = field(default_factory=dict)
     periods: tuple[Period, ...] = ()
     concurrent: tuple[Together, ...] = ()
     past_cut: tuple[PastCut, ...] = ()
@@ -283,6 +286,7 @@ def find_leaks(  # noqa: PLR0913 - all are settings
         telling=(),
         overlaps=(),
         items={name: benchmark.count for name, benchmark in benchmarks.items()},
+        short_items={name: benchmark.short for name, benchmark in benchmarks.items()},
         periods=periods(dated),
         concurrent=concurrent(dated),
         past_cut=(),
@@ -486,14 +490,8 @@ def _near_ids(splits: Sequence[SplitBlocks], entity: str, null_values: Sequence[
         names_of_blocks = [pl.DataFrame(schema={"raw": pl.String}), *split.map([entity], distinct)]
         names_of_split = pl.concat(names_of_blocks).unique()
         parts.append(names_of_split.with_columns(pl.lit(number).alias("split")))
-    plain = (
-        pl.col("raw")
-        .str.normalize("NFKC")
-        .str.to_lowercase()
-        .str.strip_chars()
-        .str.replace_all(r"\s+", " ")
-    )
-    ids = pl.concat(parts).with_columns(plain.alias("plain"))
+    ids = pl.concat(parts)
+    ids = ids.with_columns(plain_names(ids["raw"]).alias("plain"))
     names = ids.group_by("plain", "raw").agg(pl.col("split").min().alias("first"))
     groups = (
         ids.group_by("plain")
