@@ -2,9 +2,9 @@
 similarity.
 
 **Shingles** are consecutive words of a text, as `headrace.near.words` cuts it, or consecutive
-tokens. So case, punctuation and blanks do not count. A document with fewer words than a shingle is one shingle; one without words
-has none. Hashes have 64 bits and depend only on the words, not on the machine or on versions of
-libraries.
+tokens. So case, punctuation and blanks do not count. A document with fewer words than a shingle is
+one shingle; one without words has none. Hashes have 64 bits and depend only on the words, not on
+the machine or on versions of libraries.
 
 **Signatures.** For a random order of all shingles, the first shingles of two sets are the same with
 probability J, the Jaccard index of the sets (Broder, On the resemblance and containment of
