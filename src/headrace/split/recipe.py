@@ -46,6 +46,7 @@ from headrace.split.earlier import (
 )
 from headrace.split.features import Counts, Feature, Scans, features_of
 from headrace.split.features.drawn import group_types, refuse_other_types
+from headrace.split.features.duplicates import find_distinguishing
 from headrace.split.random_split import RandomSplit
 from headrace.split.rules import (
     SPLITS,
@@ -121,6 +122,9 @@ def execute(
         refuse_other_types(output, earlier)
     if settings.dialect.encoding != UTF8 and output.file_type.format.content != "binary":
         context.inform([f"the source is {settings.dialect.encoding}; what is written is UTF-8"])
+    found = find_distinguishing(output, source.shards, earlier)
+    context.inform(advice.of_distinguishing(found, settings))
+    output = replace(output, distinguishing=found)
     features = features_of(output, source.shards)
     scans = _scan(settings, context, source, features, earlier)
     plan = _plan(output, scans, features)
