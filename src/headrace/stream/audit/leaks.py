@@ -1,5 +1,5 @@
-"""Find what the splits of a dataset share, and say what was tried: content, spellings of one entity,
-values that entities share, labels that can be told, calendar time.
+"""Find what the splits of a dataset share, and say what was tried: content, spellings of one
+entity, values that entities share, labels that can be told, calendar time.
 
 A split by time and entity says nothing about content: the same text can belong to two entities, on
 both sides of the cutoff. `find_leaks` reads the splits and reports; it changes nothing.
@@ -24,7 +24,6 @@ from headrace.errors import InputError, SettingsError, setting
 from headrace.formats.column_paths import has_column, with_paths
 from headrace.formats.content import NOTHING, content_columns
 from headrace.near.stages import check_near
-from headrace.near.words import plain_names
 from headrace.stream.audit.in_time import (
     LaterDates,
     PastCut,
@@ -45,7 +44,6 @@ from headrace.stream.audit.names import (
     find_links,
     linking_columns,
     same_names,
-    spelled,
 )
 from headrace.stream.audit.near import NearDuplicates, SplitBlocks, near_duplicates
 from headrace.stream.audit.overlap import (
@@ -290,9 +288,10 @@ def _of_entities(
     entity = roles["entity"]
     parts = distinct_names(splits, entity, _nulls(roles))
     linking = linking_columns(looked_at, entity, columns, _nulls(roles))
+    near_ids, spellings = same_names(parts)
     return {
-        "near_ids": same_names(parts, plain_names),
-        "spellings": same_names(parts, spelled),
+        "near_ids": near_ids,
+        "spellings": spellings,
         "linking": tuple(linking),
         "links": find_links(splits, entity, linking, _nulls(roles), [len(part) for part in parts]),
     }

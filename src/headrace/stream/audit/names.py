@@ -10,7 +10,7 @@ A value that many entities have is a placeholder or a hub, and links nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,10 +18,13 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.arrays import U64
+from headrace.formats.content import NOTHING, among
 from headrace.formats.text_columns import as_text
 from headrace.formats.types import is_text
-from headrace.near.words import folded, plain_names
+from headrace.near.words import plain_names
 from headrace.stream.audit.near import SplitBlocks
+from headrace.stream.audit.units import entity_hashes
 
 _EXAMPLES = 5
 HUB = 5  # entities; a value of more links nothing
@@ -67,15 +70,14 @@ class Link:
 
 
 def spelled(names: pl.Series) -> pl.Series:
-    """Return a key that is equal for spellings of one name.
+    """Return a key that is equal for spellings of one name. names: as `plain_names` returns them.
 
     Beyond `plain_names`: numbers by their value (007, 7.0, +7), addresses without what follows a
     plus sign, letters without accents, SURNAME, NAME turned round, phone numbers by their digits,
     and no punctuation or blanks but between two digits.
     """
-    plain = plain_names(names)
     numbers = (
-        plain.str.replace_all(r"^([0-9]{1,3})((,[0-9]{3})+)$", "$1$2")
+        names.str.replace_all(r"^([0-9]{1,3})((,[0-9]{3})+)$", "$1$2")
         .str.extract(r"^[+]?([0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,15}(?:[.][0-9]*)?(?:e[+]?[0-9])?)$")
         .str.replace_all(",", "")
         .cast(pl.Float64, strict=False)
@@ -83,13 +85,13 @@ def spelled(names: pl.Series) -> pl.Series:
         .str.strip_suffix(".0")
     )
     phones = (
-        plain.str.extract(r"^([+]?[0-9][0-9 ()/-]{6,})$")
+        names.str.extract(r"^([+]?[0-9][0-9 ()/-]{6,})$")
         .str.replace_all(r"[^0-9]", "")
         .str.replace(r"^0+", "")
     )
     phones = pl.select(pl.when(phones.str.len_bytes() >= 7).then(phones)).to_series()
     words = (
-        plain.str.replace(r"\+[^@+]*@", "@")
+        names.str.replace(r"\+[^@+]*@", "@")
         .str.replace(r"^([^,@]+), ([^,@]+)$", "$2 $1")
         .str.normalize("NFD")
         .str.replace_all(r"\p{Mn}", "")
@@ -98,7 +100,7 @@ def spelled(names: pl.Series) -> pl.Series:
         .str.replace_all(r"(^|[^0-9])0+([0-9])", "$1$2")
     )
     words = pl.select(pl.when(words != "").then(words)).to_series()
-    return pl.select(pl.coalesce(numbers, phones, words, plain)).to_series()
+    return pl.select(pl.coalesce(numbers, phones, words, names)).to_series()
 
 
 def distinct_names(
@@ -118,10 +120,19 @@ def distinct_names(
     return parts
 
 
-def same_names(parts: Sequence[pl.DataFrame], key: Callable[[pl.Series], pl.Series]) -> NearIds:
-    """Group entities whose names have the same key. parts: as `distinct_names`."""
+def same_names(parts: Sequence[pl.DataFrame]) -> tuple[NearIds, NearIds]:
+    """Group entities whose names are the same by `plain_names`, and those that are by `spelled`.
+
+    parts: as `distinct_names`.
+    """
     ids = pl.concat(parts)
-    ids = ids.with_columns(key(ids["raw"]).alias("plain"))
+    plain = plain_names(ids["raw"])
+    return _grouped(parts, ids, plain), _grouped(parts, ids, spelled(plain))
+
+
+def _grouped(parts: Sequence[pl.DataFrame], ids: pl.DataFrame, key: pl.Series) -> NearIds:
+    """Group entities by a key of their names."""
+    ids = ids.with_columns(key.alias("plain"))
     names = ids.group_by("plain", "raw").agg(pl.col("split").min().alias("first"))
     groups = (
         ids.group_by("plain")
@@ -196,62 +207,44 @@ def find_links(
 ) -> tuple[Link, ...]:
     """Find the columns that link entities of different splits.
 
-    entities: their number in each split. Memory: 24 bytes for each pair of an entity and a value.
+    entities: their number in each split. Memory: 8 bytes for each row and column.
     """
-    pairs: dict[str, list[pl.DataFrame]] = {name: [] for name in columns}
-    for number, split in enumerate(splits):
-        blocks = (
-            split.map([entity, *columns], _Pairs(entity, columns, null_values)) if columns else []
-        )
-        for first, of_block in zip(split.index.first_row.tolist(), blocks, strict=False):
-            for name, frame in of_block.items():
-                pairs[name].append(
-                    frame.with_columns(pl.col("row") + first, pl.lit(number).alias("split"))
-                )
+    if not columns or len(splits) < 2:
+        return ()
+    hashes = [entity_hashes(split, entity, null_values, columns) for split in splits]
     links = []
-    for name, frames in pairs.items():
-        link = _link(name, pl.concat(frames), splits, entities) if frames else None
+    for number, name in enumerate(columns, start=1):
+        pairs = _pairs([(of_split[0], of_split[number]) for of_split in hashes])
+        link = _link(name, pairs, splits, entities)
         if link is not None:
             links.append(link)
     return tuple(links)
 
 
-@dataclass(frozen=True)
-class _Pairs:
-    """Reads the pairs of an entity and a value in some columns of a block, each at its first
-    row.
+def _pairs(hashes: Sequence[tuple[U64, U64]]) -> pl.DataFrame:
+    """Return the pairs of an entity and a value that several splits have, each at its first row.
+
+    hashes: of the entity and the value of each row, by split.
     """
-
-    entity: str
-    columns: Sequence[str]
-    null_values: Sequence[str]
-
-    def __call__(self, table: pa.Table) -> dict[str, pl.DataFrame]:
-        of_row = self._hashes(table, self.entity, plain=False)
-        rows = pl.Series("row", np.arange(len(table)))
-        frames = {}
-        for name in self.columns:
-            value = self._hashes(table, name, plain=True)
-            frame = pl.DataFrame({"entity": of_row, "value": value, "row": rows})
-            frames[name] = frame.drop_nulls().unique(["entity", "value"], keep="first")
-        return frames
-
-    def _hashes(self, table: pa.Table, name: str, *, plain: bool) -> pl.Series:
-        texts = pl.Series(pl.from_arrow(as_text(table[name], self.null_values, name)))
-        if plain:
-            texts = folded(texts).str.strip_chars()
-        hashes = texts.hash(seed=0)
-        return pl.select(pl.when(texts.is_not_null()).then(hashes)).to_series()
+    known = [np.sort(values) for _, values in hashes]
+    frames = []
+    for number, (entity, values) in enumerate(hashes):
+        others = np.zeros(len(values), np.bool_)
+        for other in range(len(hashes)):
+            if other != number:
+                others |= among(values, known[other])
+        rows = np.flatnonzero(others & (values != NOTHING) & (entity != NOTHING))
+        frame = pl.DataFrame({"entity": entity[rows], "value": values[rows], "row": rows})
+        frame = frame.unique(["entity", "value"], keep="first", maintain_order=True)
+        frames.append(frame.with_columns(pl.lit(number).alias("split")))
+    return pl.concat(frames)
 
 
 def _link(
     name: str, pairs: pl.DataFrame, splits: Sequence[SplitBlocks], entities: Sequence[int]
 ) -> Link | None:
-    """Judge the values of a column; None if they belong to no entity, or link none."""
-    pairs = pairs.unique(["entity", "value", "split"], keep="first", maintain_order=True)
+    """Judge the values of a column that several splits have; None if they link no entities."""
     holders = pairs.group_by("value").agg(pl.col("entity").n_unique().alias("entities"))
-    if int((holders["entities"] == 1).sum()) < _OF_ONE * len(holders):
-        return None
     hubs = holders.filter(pl.col("entities") > HUB)
     rare = holders.filter(pl.col("entities").is_between(2, HUB)).select("value")
     some = pairs.join(rare, on="value")

@@ -26,6 +26,7 @@ CLASSES = 100  # more distinct values than this are not classes
 _BINS = 256  # quantiles of a numeric column
 # share of the most frequent class's errors; a column with fewer gives the label away
 _TELLING = 0.1
+_FIRST = 256
 _KNOWN = 0.5  # share of the tried rows whose text was learned; with fewer, little is said
 
 How = Literal["values", "numbers", "text only", "unique", "constant", "nested", "too many classes"]
@@ -124,20 +125,19 @@ def _guesses(known: pl.DataFrame, tried: pl.DataFrame) -> tuple[pl.Series, How]:
     if known[column].dtype.is_numeric():
         tried = tried.with_columns(_as_numbers(tried[column], numerals=True))
     values = known[column]
-    distinct = values.n_unique()
     how: How = "values"
-    if distinct == 1:
-        how = "constant"
-    elif values.dtype.is_numeric() and distinct > _BINS:
+    if values.dtype.is_numeric() and values.n_unique() > _BINS:
         how = "numbers"
         numbers = _floats(values)
         edges = np.unique(np.nanquantile(numbers, np.linspace(0, 1, _BINS)))
         binned = np.searchsorted(edges, _floats(tried[column]))
         known = known.with_columns(pl.Series(column, np.searchsorted(edges, numbers)))
         tried = tried.with_columns(pl.Series(column, binned))
-    elif distinct == len(values) > 1:
-        how = "unique"
     best = known.group_by(column).agg(pl.col(label).mode().sort().first().alias("guess"))
+    if len(best) == 1:
+        how = "constant"
+    elif len(best) == len(known) and how == "values":
+        how = "unique"
     guesses = tried.join(best, on=column, how="left", nulls_equal=True, maintain_order="left")
     if how == "values" and guesses["guess"].is_not_null().sum() < _KNOWN * len(tried):
         how = "text only"
@@ -154,8 +154,10 @@ def _as_numbers(values: pl.Series, *, numerals: bool = False) -> pl.Series:
     if values.dtype != pl.String:
         return values
     filled = values.filter(values != "")
-    if not numerals:
-        numerals = len(filled) > 0 and (filled.str.contains(NUMERAL).mean() or 0) >= NUMERALS
+    for some in () if numerals else (filled.head(_FIRST), filled):  # most columns end at once
+        numerals = len(some) > 0 and int(some.str.contains(NUMERAL).sum()) >= NUMERALS * len(some)
+        if not numerals:
+            return values
     return values.cast(pl.Float64, strict=False) if numerals else values
 
 

@@ -18,7 +18,7 @@ ignores that an entity's rows are alike.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import combinations
@@ -35,9 +35,10 @@ from headrace.dataset.distinguishing import LOOKED_AT, Distinguishing, distingui
 from headrace.digest import derive_key
 from headrace.draws import mix
 from headrace.formats.column_paths import with_paths
-from headrace.formats.content import NOTHING, row_digests
+from headrace.formats.content import NOTHING, among, row_digests
 from headrace.formats.text_columns import as_text
 from headrace.formats.types import is_text
+from headrace.near.words import folded
 from headrace.recipe import recipe_of_run
 from headrace.stream.audit.near import STARTS, TOKEN_IDS, SplitBlocks, sequence_digests
 from headrace.stream.loader.dataset import Dataset
@@ -134,16 +135,16 @@ class Units:
         """Compare two splits."""
         known = self.digests[earlier.name]
         digests = self.digests[later.name]
-        is_shared = np.isin(digests, known) & (digests != NOTHING)
+        has_content = digests != NOTHING
+        is_shared = among(digests, np.sort(known)) & has_content
         hit = np.flatnonzero(is_shared)
         rounded = np.zeros(len(digests), np.bool_)
-        if self.grids:
-            for grid in range(2):
-                cells = self.rounded[later.name][grid]
-                rounded |= np.isin(cells, self.rounded[earlier.name][grid])
-            rounded &= ~is_shared & (digests != NOTHING)
+        pairs = zip(self.rounded[earlier.name], self.rounded[later.name], strict=True)
+        for cells, other_cells in pairs if self.grids else ():
+            rounded |= among(other_cells, np.sort(cells))
+        rounded &= has_content & ~is_shared
         examples = []
-        if not self.packed:
+        if len(hit) and not self.packed:
             order = np.argsort(known, kind="stable")
             first = order[np.searchsorted(known[order], digests[hit[:_EXAMPLES]])]
             for early, late in zip(first.tolist(), hit[:_EXAMPLES].tolist(), strict=True):
@@ -341,34 +342,62 @@ def by_chance(
     """
     if not units.few or len(splits) < 2:
         return {}
-    contents = np.concatenate([units.digests[split.name] for split in splits])
     sizes = [len(units.digests[split.name]) for split in splits]
     side = np.repeat(np.arange(len(splits)), sizes)
-    keys = np.arange(len(contents), dtype=np.uint64)
+    keys = np.arange(len(side), dtype=np.uint64)
     if entity is not None:
-
-        def hashed(table: pa.Table) -> U64:
-            texts = as_text(table[entity], null_values, entity)
-            return pl.Series(pl.from_arrow(texts)).hash(seed=0).to_numpy()
-
-        parts = [part for split in splits for part in split.map([entity], hashed)]
-        keys = np.concatenate([np.empty(0, np.uint64), *parts])
-    keys = mix(keys + side.astype(np.uint64))
-    _, code = np.unique(contents, return_inverse=True)
-    distinct_keys, first, unit = np.unique(keys, return_index=True, return_inverse=True)
-    counts = np.bincount(side[first], minlength=len(splits))
+        keys = np.concatenate(
+            [entity_hashes(split, entity, null_values)[0] for split in splits], dtype=np.uint64
+        )
+    contents = np.concatenate([units.digests[split.name] for split in splits])
     filled = contents != NOTHING
+    _, code = np.unique(contents, return_inverse=True)
+    contents_held = np.zeros((len(splits), int(code.max(initial=0)) + 1), np.bool_)
     most: dict[tuple[str, str], float] = {}
-    for deal in range(DEALS):
-        dealt = np.empty(len(distinct_keys), np.int64)
-        order = np.argsort(mix(distinct_keys ^ np.uint64(_DEAL + deal)))
-        dealt[order] = np.repeat(np.arange(len(splits)), counts)
-        row_side = dealt[unit]
-        holds = np.zeros((len(splits), int(code.max(initial=0)) + 1), np.bool_)
-        holds[row_side[filled], code[filled]] = True
+    for dealt in _deals(mix(keys + side.astype(np.uint64)), side):
+        contents_held[:] = False
+        contents_held[dealt[filled], code[filled]] = True
         for early, late in combinations(range(len(splits)), 2):
-            rows = row_side == late
-            share = int((holds[early][code[rows]] & filled[rows]).sum()) / max(1, int(rows.sum()))
+            rows = dealt == late
+            count = int((contents_held[early][code[rows]] & filled[rows]).sum())
             pair = (splits[early].name, splits[late].name)
-            most[pair] = max(most.get(pair, 0.0), share)
+            most[pair] = max(most.get(pair, 0.0), count / max(1, int(rows.sum())))
     return most
+
+
+def _deals(keys: U64, side: I64) -> Iterator[I64]:
+    """Yield the split of each row after its unit is dealt anew; each split keeps its number of
+    units.
+
+    keys: of each row's unit. side: the split of each row.
+    """
+    units, first, unit = np.unique(keys, return_index=True, return_inverse=True)
+    in_order = np.sort(side[first])
+    for deal in range(DEALS):
+        dealt = np.empty(len(units), np.int64)
+        dealt[np.argsort(mix(units ^ np.uint64(_DEAL + deal)))] = in_order
+        yield dealt[unit]
+
+
+def entity_hashes(
+    split: SplitBlocks, entity: str, null_values: Sequence[str], columns: Sequence[str] = ()
+) -> list[U64]:
+    """Hash the entity of each row of a split, and the values of other columns in plain spelling; 0
+    for a missing one. uint64 [rows] each.
+    """
+
+    def hashed(table: pa.Table) -> list[U64]:
+        hashes = []
+        for name in (entity, *columns):
+            texts = pl.Series(pl.from_arrow(as_text(table[name], null_values, name)))
+            if name != entity:
+                texts = folded(texts).str.strip_chars()
+            value = texts.hash(seed=0).to_numpy()
+            hashes.append(np.where(texts.is_null().to_numpy(), np.uint64(NOTHING), value))
+        return hashes
+
+    blocks = split.map([entity, *columns], hashed)
+    none = [np.empty(0, np.uint64)]
+    return [np.concatenate(none + list(parts)) for parts in zip(*blocks, strict=True)] or [
+        *none * (1 + len(columns))
+    ]
