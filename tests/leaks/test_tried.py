@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import headrace
+from headrace.near.words import plain_names
 from headrace.stream.audit.leaks import LeakReport
 from headrace.stream.audit.names import spelled
-from headrace.near.words import plain_names
 
 
 def scan(root: Path, train: Mapping[str, Any], test: Mapping[str, Any], **asked: Any) -> LeakReport:
@@ -161,7 +161,19 @@ SPELLINGS: Sequence[Sequence[str]] = (
     ("+49 151 1234567", "0049 (151) 123-4567"),
     ("A-0012", "a12", "A 12"),
 )
-OTHERS = ("10.0.0.5", "100.0.5", "12-3", "1-23", "1.12.3", "11.2.3", "x1", "x10", "---", "...", "12")
+OTHERS = (
+    "10.0.0.5",
+    "100.0.5",
+    "12-3",
+    "1-23",
+    "1.12.3",
+    "11.2.3",
+    "x1",
+    "x10",
+    "---",
+    "...",
+    "12",
+)
 
 
 def test_spellings_of_one_name_have_one_key_and_others_do_not() -> None:

@@ -127,6 +127,8 @@ def execute(
     output = replace(output, distinguishing=found)
     features = features_of(output, source.shards)
     scans = _scan(settings, context, source, features, earlier)
+    for feature in features:
+        feature.join(scans)
     plan = _plan(output, scans, features)
     parts = _write(scans, plan, source)
     return _finish(plan, source, scans, parts, features)
