@@ -256,6 +256,9 @@ def _print_near_ids(report: LeakReport) -> None:
     """Print names of one entity, by case and form or by a looser rule, and values that entities
     share.
     """
+    for split, count in report.same_entities.items():
+        if count:
+            say(f"{many_entities(count)} of {split} {verb(count, 'is', 'are')} in an earlier split")
     rules = ((report.near_ids, "has", "have"), (report.spellings, "may have", "may have"))
     for ids, has, have in rules:
         if ids is None or not ids.entities:

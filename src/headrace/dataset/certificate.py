@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+from headrace.dataset.distinguishing import Distinguishing
 from headrace.dataset.manifest import MANIFEST
 from headrace.digest import canonical_json, sha256_file, sha256_hex
 from headrace.errors import CorruptShard, InputError
@@ -45,6 +46,17 @@ LABELS_END = "labels end before the cutoff"  # the check that proves it
 _LABELS = (
     "Labels may be made from what happened after the cutoff; `headrace leaks --label-horizon`"
     " counts by time."
+)
+_LINKED = (
+    "Two entities may be one customer, device or household: no column was named that links them"
+    " (`linked_by`); `headrace leaks` looks for such columns."
+)
+_FORMS = (
+    "Rows that differ only in how numbers are rounded or written may be in two splits, and in other"
+    " units or in words too; `headrace leaks` rounds numbers, and looks at no units."
+)
+_DATES = (
+    "Dates in other columns than {time} may lie behind the cutoff; `headrace leaks` counts them."
 )
 _ENTITY = "An entity may be in two splits: no column was named as the entity of the rows."
 _CONTENT = "Rows with exactly the same content may be in two splits; nothing kept them apart."
@@ -79,7 +91,9 @@ def certificate_of(run: FinishedRun, verdict: Verdict) -> dict[str, Any]:
         *([_SHORT_ITEMS.format(short=short)] if short else []),
         *([] if LABELS_END in proved else [_LABELS]),
         *([_ENTITY] if manifest.metadata.get("entity", "") is None else recipe.unproved),
+        *([] if "linked entities are apart" in proved else [_LINKED]),
         *_UNPROVED,
+        *_of_columns(run),
     ]
     certificate = {
         "kind": KIND,
@@ -105,6 +119,36 @@ def certificate_of(run: FinishedRun, verdict: Verdict) -> dict[str, Any]:
         "not_proved": unproved,
     }
     return {**certificate, "digest": sha256_hex(canonical_json(certificate))}
+
+
+def _of_columns(run: FinishedRun) -> list[str]:
+    """Say, column by column, what the comparison of rows did not look at."""
+    metadata = run.manifest.metadata
+    said = []
+    if metadata.get("cutoff_us") is not None and metadata.get("time") is not None:
+        time = metadata["time"]
+        names = time if isinstance(time, str) else " and ".join(time)
+        said.append(_DATES.format(time=names))
+    duplicates = metadata.get("duplicates") or {}
+    if not isinstance(duplicates, dict) or "content" not in duplicates:
+        return said
+    said.append(_FORMS)
+    found = Distinguishing.recorded(duplicates)
+    compared = {name.partition(".")[0] for name in duplicates["content"]}
+    for name in (field["name"] for field in run.manifest.schema):
+        if name in found.left_out:
+            said.append(
+                f"Column {name!r} distinguishes each of {found.rows:,} rows looked at, and was left"
+                " out: rows are the same whatever it holds."
+            )
+        elif name in found.compared:
+            said.append(
+                f"Column {name!r} distinguishes each of {found.rows:,} rows looked at, and was"
+                " compared: rows that differ in it alone are not the same."
+            )
+        elif name not in compared:
+            said.append(f"Column {name!r} was not compared: rows are the same whatever it holds.")
+    return said
 
 
 def write_certificate(run: FinishedRun, verdict: Verdict, path: Path) -> None:

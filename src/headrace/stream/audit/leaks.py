@@ -13,6 +13,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 
 from headrace.arrays import distinct
@@ -78,6 +79,7 @@ class LeakReport:
     blank: units of each split that are empty in the compared columns, and are not compared.
     repeated: units of each split whose content an earlier unit of the same split has.
     shared: for each pair of splits.
+    same_entities: entities of each split that an earlier split has too.
     near_ids, spellings: names of one entity by a strict and by a looser rule; links: columns whose
     values two entities share. telling, tried: columns that predict the label, and how each was
     tried.
@@ -98,6 +100,7 @@ class LeakReport:
     distinguishing: tuple[str, ...] = ()
     constant: tuple[str, ...] = ()
     rounded: tuple[str, ...] = ()
+    same_entities: Mapping[str, int] = field(default_factory=dict)
     near_ids: NearIds | None = None
     spellings: NearIds | None = None
     linking: tuple[str, ...] = ()
@@ -289,7 +292,12 @@ def _of_entities(
     parts = distinct_names(splits, entity, _nulls(roles))
     linking = linking_columns(looked_at, entity, columns, _nulls(roles))
     near_ids, spellings = same_names(parts)
+    same = {}
+    for number, split in enumerate(splits[1:], start=1):
+        earlier = pl.concat(parts[:number])["raw"].unique()
+        same[split.name] = len(parts[number].filter(pl.col("raw").is_in(earlier.implode())))
     return {
+        "same_entities": same,
         "near_ids": near_ids,
         "spellings": spellings,
         "linking": tuple(linking),

@@ -60,7 +60,7 @@ class Shared:
     """Rows of `split` whose content is also in an earlier split.
 
     fraction: of the rows of `split`, 0 to 1. rounded: further rows that are only if numbers are
-    rounded.
+    rounded; rounded_fraction: of the rows of `split`.
     by_chance: the fraction if units were dealt anew; None where contents have endless combinations.
 
     examples: up to five pairs of rows, SHARD:ROW in the earlier split and in this one; rows count
@@ -73,14 +73,13 @@ class Shared:
     fraction: float
     examples: tuple[tuple[str, str], ...]
     rounded: int = 0
+    rounded_fraction: float = 0.0
     by_chance: float | None = None
 
     @property
     def excess(self) -> float:
         """The fraction with rounded numbers, above what chance gives, 0 to 1."""
-        every = self.fraction
-        if self.rows + self.rounded:
-            every = self.fraction / max(1, self.rows) * (self.rows + self.rounded)
+        every = self.fraction + self.rounded_fraction
         return max(0.0, every - (self.by_chance or 0.0))
 
 
@@ -156,6 +155,7 @@ class Units:
             fraction=len(hit) / max(1, len(digests)),
             examples=tuple(examples),
             rounded=int(rounded.sum()),
+            rounded_fraction=int(rounded.sum()) / max(1, len(digests)),
             by_chance=by_chance,
         )
 
