@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headrace.stream.audit.near import NearDuplicates
 
 _NAMED = 6  # number of columns named
-_SHOWN = 20  # number of overlaps shown; --json has all
+_SHOWN = 20  # number of overlaps listed; --json has all
 _TRIED = {
     "values": "by their values",
     "numbers": "in bins of their numbers",
@@ -227,10 +227,10 @@ def _print_tried(report: LeakReport) -> None:
 
 
 def _names(names: Sequence[str]) -> str:
-    shown = printable(", ".join(names[:_SHOWN]))
+    listed = printable(", ".join(names[:_SHOWN]))
     if len(names) > _SHOWN:
-        shown += f" and {len(names) - _SHOWN:,} more"
-    return shown
+        listed += f" and {len(names) - _SHOWN:,} more"
+    return listed
 
 
 def _print_near(report: LeakReport) -> None:
@@ -274,10 +274,10 @@ def _print_near_ids(report: LeakReport) -> None:
     for link in report.links:
         one, other = link.example
         entities = many_entities(link.entities)
-        share = verb(link.entities, "shares", "share")
+        shares = verb(link.entities, "shares", "share")
         say(
-            f"{entities} {share} a {printable(link.column)} with another entity of an earlier split"
-            f" ({link.fraction:.2%} of a split's): {printable(one)} and {printable(other)}"
+            f"{entities} {shares} a {printable(link.column)} with another entity of an earlier"
+            f" split ({link.fraction:.2%} of a split's): {printable(one)} and {printable(other)}"
         )
         if link.hubs:
             say(

@@ -124,31 +124,33 @@ def certificate_of(run: FinishedRun, verdict: Verdict) -> dict[str, Any]:
 def _of_columns(run: FinishedRun) -> list[str]:
     """Say, column by column, what the comparison of rows did not look at."""
     metadata = run.manifest.metadata
-    said = []
+    sentences = []
     if metadata.get("cutoff_us") is not None and metadata.get("time") is not None:
         time = metadata["time"]
         names = time if isinstance(time, str) else " and ".join(time)
-        said.append(_DATES.format(time=names))
+        sentences.append(_DATES.format(time=names))
     duplicates = metadata.get("duplicates") or {}
     if not isinstance(duplicates, dict) or "content" not in duplicates:
-        return said
-    said.append(_FORMS)
-    found = Distinguishing.recorded(duplicates)
+        return sentences
+    sentences.append(_FORMS)
+    distinct = Distinguishing.recorded(duplicates)
     compared = {name.partition(".")[0] for name in duplicates["content"]}
     for name in (field["name"] for field in run.manifest.schema):
-        if name in found.left_out:
-            said.append(
-                f"Column {name!r} distinguishes each of {found.rows:,} rows looked at, and was left"
+        if name in distinct.left_out:
+            sentences.append(
+                f"Column {name!r} distinguishes each of {distinct.rows:,} rows looked at, and was left"
                 " out: rows are the same whatever it holds."
             )
-        elif name in found.compared:
-            said.append(
-                f"Column {name!r} distinguishes each of {found.rows:,} rows looked at, and was"
+        elif name in distinct.compared:
+            sentences.append(
+                f"Column {name!r} distinguishes each of {distinct.rows:,} rows looked at, and was"
                 " compared: rows that differ in it alone are not the same."
             )
         elif name not in compared:
-            said.append(f"Column {name!r} was not compared: rows are the same whatever it holds.")
-    return said
+            sentences.append(
+                f"Column {name!r} was not compared: rows are the same whatever it holds."
+            )
+    return sentences
 
 
 def write_certificate(run: FinishedRun, verdict: Verdict, path: Path) -> None:

@@ -206,14 +206,14 @@ def comparison_told(run: FinishedRun, stored: Mapping[str, Any], unit: str = "ro
     """
     if "content" not in stored:
         return ""
-    told = f", compared by {names_told(stored['content'])}"
+    message = f", compared by {names_told(stored['content'])}"
     if unit == "rows":
         rows = sum(totals.rows for totals in run.manifest.splits.values())
-        told = f", of {rows:,} rows{told}"
+        message = f", of {rows:,} rows{message}"
     left_out = Distinguishing.recorded(stored).left_out
     if left_out:
-        told += f"; not by {names_told(left_out)}, which distinguishes every row"
-    return told
+        message += f"; not by {names_told(left_out)}, which distinguishes every row"
+    return message
 
 
 def content_check(

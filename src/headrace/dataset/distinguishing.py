@@ -66,18 +66,18 @@ class Distinguishing:
 
     def sentences(self) -> list[str]:
         """Say which columns distinguish every row, and what follows."""
-        said = []
+        messages = []
         if self.left_out:
-            said.append(
+            messages.append(
                 f"{', '.join(self.left_out)}: no two of {self.rows:,} rows looked at have the same"
                 " value, as of an identifier; left out of the comparison of rows"
             )
         if self.compared:
-            said.append(
+            messages.append(
                 f"{', '.join(self.compared)}: no two of {self.rows:,} rows looked at have the same"
                 " value; rows are compared by it, so rows that differ in it alone are not the same"
             )
-        return said
+        return messages
 
 
 def may_distinguish(schema: pa.Schema, names: Sequence[str]) -> list[str]:

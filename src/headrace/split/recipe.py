@@ -122,9 +122,9 @@ def execute(
         refuse_other_types(output, earlier)
     if settings.dialect.encoding != UTF8 and output.file_type.format.content != "binary":
         context.inform([f"the source is {settings.dialect.encoding}; what is written is UTF-8"])
-    found = find_distinguishing(output, source.shards, earlier)
-    context.inform(advice.of_distinguishing(found, settings))
-    output = replace(output, distinguishing=found)
+    distinguishing = find_distinguishing(output, source.shards, earlier)
+    context.inform(advice.of_distinguishing(distinguishing, settings))
+    output = replace(output, distinguishing=distinguishing)
     features = features_of(output, source.shards)
     scans = _scan(settings, context, source, features, earlier)
     for feature in features:

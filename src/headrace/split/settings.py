@@ -359,9 +359,9 @@ class SplitSettings(RecipeSettings):
                 f" the column of entities, and neither {setting_name('assignment_from')} nor"
                 f" {setting_name('folds')}"
             )
-        taken = {self.entity_column, *self.time_columns, self.label, self.main_target}
+        claimed = {self.entity_column, *self.time_columns, self.label, self.main_target}
         for name in self.linked_by:
-            if name in taken:
+            if name in claimed:
                 raise ValueError(
                     f"{setting_name('linked_by')} names {name!r}, which has another role; name"
                     " columns of values that belong to one entity"

@@ -17,7 +17,7 @@ from headrace.split.scan import Scanner
 from headrace.split.settings import SplitSettings
 
 # they drop no row, and come before units are made
-_DRAWING = ("linked:Linked", "drawn:Drawn", "drawn:Strata")
+_DRAWING = ("linked:LinkedEntities", "drawn:Drawn", "drawn:Strata")
 
 
 @dataclass(frozen=True)

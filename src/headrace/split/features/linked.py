@@ -108,7 +108,7 @@ class LinkScanner(Scanner):
         return {"frequent": [[name, text, count] for (name, text), count in frequent]}
 
 
-class Linked(Feature):
+class LinkedEntities(Feature):
     """Entities that share values, as one."""
 
     @classmethod
@@ -118,7 +118,7 @@ class Linked(Feature):
 
     def __init__(self, output: Output, shards: Sequence[Shard]) -> None:
         super().__init__(output, shards)
-        self.facts: dict[str, Any] = {}
+        self.counts: dict[str, Any] = {}
 
     def scanner(self, shard: Shard) -> Scanner | None:
         """Note the values of a shard."""
@@ -146,7 +146,7 @@ class Linked(Feature):
         unit, hubs = units_of(len(entities), np.concatenate(pairs))
         largest = self._refuse_giant(unit)
         joined = len(unit) - len(np.unique(unit))
-        self.facts = {
+        self.counts = {
             "columns": list(self.settings.linked_by),
             "joined": joined,
             "largest_unit": largest,
@@ -156,17 +156,17 @@ class Linked(Feature):
         }
         scans.context.inform(self._sentences(len(entities)))
 
-        def write(place: int, files: TaskFiles) -> dict[str, Any]:
-            number = scans.scanned[place]
+        def write(position: int, files: TaskFiles) -> dict[str, Any]:
+            number = scans.scanned[position]
             _, first_cut = read_entities(run, number, linked=False)
-            of_unit = entities.take(unit[index[place]])
+            of_unit = entities.take(unit[index[position]])
             table = pa.table({"high": of_unit.high, "low": of_unit.low, "first_cut": first_cut})
             files.write_arrow(linked_file(number), table)
             return {}
 
         tasks = [
-            Task(scans.shards[number].name, 0, partial(write, place))
-            for place, number in enumerate(scans.scanned)
+            Task(scans.shards[number].name, 0, partial(write, position))
+            for position, number in enumerate(scans.scanned)
         ]
         scans.context.stage("link", tasks, durable=False)
 
@@ -201,20 +201,20 @@ class Linked(Feature):
 
     def _sentences(self, entities: int) -> list[str]:
         columns = " or ".join(self.settings.linked_by)
-        said = [
-            f"{self.facts['joined']:,} of {entities:,} entities share {columns} with another and"
-            f" count as one with it; the largest such unit has {self.facts['largest_unit']:,}"
+        messages = [
+            f"{self.counts['joined']:,} of {entities:,} entities share {columns} with another and"
+            f" count as one with it; the largest such unit has {self.counts['largest_unit']:,}"
         ]
-        if self.facts["hubs"]:
-            named = ", ".join(self.facts["named_hubs"]) or "none of them frequent"
-            said.append(
-                f"{len(self.facts['hubs']):,} values of more than {HUB} entities join none: {named}"
+        if self.counts["hubs"]:
+            named = ", ".join(self.counts["named_hubs"]) or "none of them frequent"
+            messages.append(
+                f"{len(self.counts['hubs']):,} values of more than {HUB} entities join none: {named}"
             )
-        return said
+        return messages
 
     def metadata(self, plan: SplitPlan, scans: Scans, counts: Counts) -> dict[str, Any]:
         """Record what was joined, and the hubs."""
-        return {"linked": self.facts}
+        return {"linked": self.counts}
 
 
 def units_of(entities: int, pairs: I64) -> tuple[I64, U64]:

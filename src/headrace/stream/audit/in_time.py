@@ -242,13 +242,13 @@ def later_dates(
             counts.append(int(((micros != MISSING) & (micros >= cutoff_us)).sum()))
         return counts
 
-    found = []
+    counted = []
     for split in splits[:-1] if columns else ():
         totals = np.sum([np.zeros(len(columns), np.int64), *split.map(columns, count)], axis=0)
         for name, rows in zip(columns, totals.tolist(), strict=True):
             if rows:
                 fraction = rows / split.index.total_rows
-                found.append(
+                counted.append(
                     LaterDates(split=split.name, column=name, rows=rows, fraction=fraction)
                 )
-    return tuple(found)
+    return tuple(counted)

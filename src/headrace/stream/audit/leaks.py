@@ -215,7 +215,7 @@ def find_leaks(  # noqa: PLR0913 - all are settings
     report = _of_content(splits, units, roles)
     report = replace(report, **_of_time(splits, roles, features, looked_at))
     if roles.get("entity") is not None:
-        linking = () if units.packed else units.found.without(features)
+        linking = () if units.packed else units.distinguishing.without(features)
         report = replace(report, **_of_entities(splits, roles, linking, looked_at))
     if roles.get("label") is not None:
         telling, tried = find_telling(splits, roles["label"], features, _nulls(roles))
@@ -250,8 +250,8 @@ def _of_content(
         unit=units.unit,
         rows={name: len(values) for name, values in units.digests.items()},
         content=tuple(units.compared),
-        left_out=units.found.left_out,
-        distinguishing=units.found.compared,
+        left_out=units.distinguishing.left_out,
+        distinguishing=units.distinguishing.compared,
         constant=units.constant,
         rounded=tuple(grid.column for grid in units.grids),
         blank={name: len(units.digests[name]) - len(values) for name, values in contents.items()},
@@ -270,15 +270,15 @@ def _of_time(
     if roles.get("time") is None:
         return {}
     dates = dated(splits, roles)
-    found: dict[str, Any] = {"periods": periods(dates), "concurrent": concurrent(dates)}
+    fields: dict[str, Any] = {"periods": periods(dates), "concurrent": concurrent(dates)}
     cutoff_us = roles.get("cutoff_us")
     if roles.get("label_horizon") is not None:
-        found["past_cut"] = past_cut(dates, roles["label_horizon"], cutoff_us)
+        fields["past_cut"] = past_cut(dates, roles["label_horizon"], cutoff_us)
     if cutoff_us is not None:
         columns = date_columns(looked_at, features)
-        found["dates"] = tuple(columns)
-        found["later_dates"] = later_dates(splits, columns, cutoff_us)
-    return found
+        fields["dates"] = tuple(columns)
+        fields["later_dates"] = later_dates(splits, columns, cutoff_us)
+    return fields
 
 
 def _of_entities(

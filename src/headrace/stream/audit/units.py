@@ -111,9 +111,9 @@ class Grid:
 class Units:
     """What splits are compared by: a digest of each row, sequence or other unit of each split.
 
-    compared: names of the compared columns. read: the columns that are read for it. found: columns
+    compared: names of the compared columns. read: the columns that are read for it. distinguishing: columns
     that distinguish every row. constant: columns with one value in the rows looked at. grids: of
-    the numbers that are compared rounded too. few: whether contents have fewer combinations than
+    the numbers that are compared rounded too. bounded: whether contents have fewer combinations than
     there are rows. digests, rounded: by split; the latter [2, rows], empty without grids.
     first_row: the first row of each unit, by split, if a unit is several rows.
     """
@@ -122,10 +122,10 @@ class Units:
     packed: bool
     compared: Sequence[str]
     read: Sequence[str]
-    found: Distinguishing = field(default_factory=Distinguishing)
+    distinguishing: Distinguishing = field(default_factory=Distinguishing)
     constant: tuple[str, ...] = ()
     grids: tuple[Grid, ...] = ()
-    few: bool = False
+    bounded: bool = False
     digests: Mapping[str, U64] = field(default_factory=dict)
     rounded: Mapping[str, U64] = field(default_factory=dict)
     first_row: Mapping[str, I64] = field(default_factory=dict)
@@ -219,12 +219,12 @@ def _plan(
     if dataset.manifest is not None:
         recorded = dataset.manifest.metadata.get("duplicates") or {}
     if content:
-        found = Distinguishing()
+        chosen = Distinguishing()
     elif "distinguishing" in recorded:
-        found = Distinguishing.recorded(recorded)
+        chosen = Distinguishing.recorded(recorded)
     else:
-        found = distinguishing(looked_at.schema, names, lambda some: [looked_at.select(some)])
-    compared = found.without(names)
+        chosen = distinguishing(looked_at.schema, names, lambda some: [looked_at.select(some)])
+    compared = chosen.without(names)
     counts = {name: _distinct_values(looked_at[name]) for name in names}
     grids = []
     for name in compared:
@@ -237,10 +237,10 @@ def _plan(
         packed=False,
         compared=compared,
         read=compared,
-        found=found,
+        distinguishing=chosen,
         constant=tuple(name for name, count in counts.items() if count == 1),
         grids=tuple(grids),
-        few=combinations_ <= sum(split.index.total_rows for split in splits),
+        bounded=combinations_ <= sum(split.index.total_rows for split in splits),
     )
 
 
@@ -327,7 +327,7 @@ def _digest_table(grids: Sequence[Grid], table: pa.Table) -> U64:
         (exact, *([grid.cells(table[grid.column], shift) for grid in grids] for shift in _SHIFTS))
     ):
         arrays = [first, *columns]
-        names = [str(place) for place in range(len(arrays))]
+        names = [str(index) for index in range(len(arrays))]
         digests[number] = row_digests(pa.table(arrays, names))
     return digests
 
@@ -340,7 +340,7 @@ def by_chance(
 
     A unit is an entity of a split; without a column of entities, a row. Reads that column.
     """
-    if not units.few or len(splits) < 2:
+    if not units.bounded or len(splits) < 2:
         return {}
     sizes = [len(units.digests[split.name]) for split in splits]
     side = np.repeat(np.arange(len(splits)), sizes)
