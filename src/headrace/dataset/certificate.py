@@ -138,8 +138,8 @@ def _of_columns(run: FinishedRun) -> list[str]:
     for name in (field["name"] for field in run.manifest.schema):
         if name in distinct.left_out:
             sentences.append(
-                f"Column {name!r} distinguishes each of {distinct.rows:,} rows looked at, and was left"
-                " out: rows are the same whatever it holds."
+                f"Column {name!r} distinguishes each of {distinct.rows:,} rows looked at, and was"
+                " left out: rows are the same whatever it holds."
             )
         elif name in distinct.compared:
             sentences.append(

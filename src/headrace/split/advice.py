@@ -144,9 +144,10 @@ def cost_of_rules(counts: Counts) -> str | None:
 def of_distinguishing(distinguishing: Distinguishing, settings: SplitSettings) -> Iterator[str]:
     """Name the columns that distinguish every row, and what that means for rows drawn by them."""
     yield from distinguishing.sentences()
+    names = ", ".join(distinguishing.left_out)
     if distinguishing.left_out and settings.drawn_by == "rows":
         yield (
-            f"rows are drawn by all their values, also {', '.join(distinguishing.left_out)}: rows that are"
+            f"rows are drawn by all their values, also {names}: rows that are"
             f" the same but for it may be in two splits; draw with {setting('by', 'content')} to"
             " keep them together"
         )

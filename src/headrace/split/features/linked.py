@@ -208,7 +208,8 @@ class LinkedEntities(Feature):
         if self.counts["hubs"]:
             named = ", ".join(self.counts["named_hubs"]) or "none of them frequent"
             messages.append(
-                f"{len(self.counts['hubs']):,} values of more than {HUB} entities join none: {named}"
+                f"{len(self.counts['hubs']):,} values of more than {HUB} entities join none:"
+                f" {named}"
             )
         return messages
 
