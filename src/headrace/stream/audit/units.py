@@ -114,7 +114,8 @@ class Units:
     compared: names of the compared columns. read: the columns that are read for it.
     distinguishing: columns that distinguish every row. constant: columns with one value in the rows
     looked at. grids: of the numbers that are compared rounded too. bounded: whether contents have
-    fewer combinations than there are rows. digests, rounded: by split; the latter [2, rows], empty without grids.
+    fewer combinations than there are rows. digests, rounded: by split; the latter [2, rows], empty
+    without grids.
     first_row: the first row of each unit, by split, if a unit is several rows.
     """
 
