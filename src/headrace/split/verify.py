@@ -506,7 +506,7 @@ def _linked_checks(output: _SplitOutput) -> list[Check]:
             of_column.append(link_values(table, name, nulls, number)[has_entity])
         return distinct(np.concatenate(of_column))
 
-    seen = {}
+    seen: dict[str, U64] = {}
     for split in run.splits:
         blocks = map_blocks(run, split, output.workers, [entity, *settings.linked_by], values)
         seen[split] = distinct(np.concatenate([np.empty(0, np.uint64), *blocks]))

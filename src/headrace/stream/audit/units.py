@@ -114,8 +114,8 @@ class Units:
     compared: names of the compared columns. read: the columns that are read for it.
     distinguishing: columns that distinguish every row. constant: columns with one value in the rows
     looked at. grids: of the numbers that are compared rounded too. bounded: whether contents have
-    fewer combinations than there are rows. digests, rounded: by split; the latter [2, rows], empty
-    without grids.
+    fewer combinations than there are rows. digests, rounded: by split; the latter two
+    arrays, none without grids.
     first_row: the first row of each unit, by split, if a unit is several rows.
     """
 
@@ -128,7 +128,7 @@ class Units:
     grids: tuple[Grid, ...] = ()
     bounded: bool = False
     digests: Mapping[str, U64] = field(default_factory=dict)
-    rounded: Mapping[str, U64] = field(default_factory=dict)
+    rounded: Mapping[str, Sequence[U64]] = field(default_factory=dict)
     first_row: Mapping[str, I64] = field(default_factory=dict)
 
     def shared(self, earlier: SplitBlocks, later: SplitBlocks, by_chance: float | None) -> Shared:
@@ -216,7 +216,7 @@ def _plan(
 ) -> Units:
     """Choose how rows are compared, by some of them."""
     names = tuple(content or features)
-    recorded = {}
+    recorded: Mapping[str, Any] = {}
     if dataset.manifest is not None:
         recorded = dataset.manifest.metadata.get("duplicates") or {}
     if content:
