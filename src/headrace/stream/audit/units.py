@@ -139,8 +139,8 @@ class Units:
         is_shared = among(digests, np.sort(known)) & has_content
         hit = np.flatnonzero(is_shared)
         rounded = np.zeros(len(digests), np.bool_)
-        pairs = zip(self.rounded[earlier.name], self.rounded[later.name], strict=True)
-        for cells, other_cells in pairs if self.grids else ():
+        of_both = (self.rounded.get(split.name, ()) for split in (earlier, later))
+        for cells, other_cells in zip(*of_both, strict=True):
             rounded |= among(other_cells, np.sort(cells))
         rounded &= has_content & ~is_shared
         examples = []
