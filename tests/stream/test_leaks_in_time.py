@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import headrace
 from headrace.errors import SettingsError
-from headrace.stream.audit.leaks import concurrent, past_cut
+from headrace.stream.audit.in_time import concurrent, past_cut
 from laws import examples
 from raised import raised
 

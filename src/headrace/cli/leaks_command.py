@@ -22,7 +22,16 @@ if TYPE_CHECKING:
     from headrace.stream.audit.near import NearDuplicates
 
 _NAMED = 6  # number of columns named
-_SHOWN = 20  # number of overlaps shown; --json has all
+_SHOWN = 20  # number of overlaps listed; --json has all
+_TRIED = {
+    "values": "by their values",
+    "numbers": "in bins of their numbers",
+    "text only": "by whole texts, which hardly return; their words were not looked at",
+    "unique": "in vain, as each row has its own value",
+    "constant": "in vain, as they have one value",
+    "nested": "not at all, as they are nested",
+    "too many classes": "not at all, as it has too many classes",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,6 +170,7 @@ def _print(report: LeakReport) -> None:
         columns = f"{len(report.content)} columns"
     first = [[" = ".join(pair.examples[0]) if pair.examples else ""] for pair in report.shared]
     _print_pairs(f"same {report.units}: {columns}", report, report, ["first"], first)
+    _print_compared(report)
     blank = sum(report.blank.values())
     if blank:
         say(
@@ -175,8 +185,52 @@ def _print(report: LeakReport) -> None:
             f" {column.most_frequent:.2%}"
         )
         say(f"{printable(column.column)} alone predicts the label: {right}")
+    _print_tried(report)
     _print_times(report)
     _print_items(report)
+
+
+def _print_compared(report: LeakReport) -> None:
+    """Say what the comparison of contents left out, rounded and judged by chance."""
+    if report.left_out:
+        say(
+            f"not compared, as no two rows have the same value: {_names(report.left_out)}; name"
+            f" columns with {setting('content')} to compare others"
+        )
+    if report.distinguishing:
+        say(
+            f"no two rows looked at have the same {_names(report.distinguishing)}, so rows that"
+            " differ in it alone are not found"
+        )
+    if report.constant:
+        say(f"one value in the rows looked at: {_names(report.constant)}")
+    for pair in report.shared:
+        if pair.rounded:
+            say(
+                f"{pluralise(pair.rounded, 'more row')} of {pair.split}"
+                f" {verb(pair.rounded, 'is', 'are')} in {pair.earlier} with rounded numbers"
+            )
+        if pair.by_chance is not None and pair.rows:
+            say(
+                f"{pair.split} in {pair.earlier}: chance gives {pair.by_chance:.2%}, as the"
+                " compared values have few combinations; what is above that counts"
+            )
+
+
+def _print_tried(report: LeakReport) -> None:
+    """Say how each column was tried as one that gives the label away."""
+    columns: dict[str, list[str]] = {}
+    for tried in report.tried:
+        columns.setdefault(tried.how, []).append(tried.column)
+    for how, names in columns.items():
+        say(f"tried to tell the label, {_TRIED[how]}: {_names(names)}")
+
+
+def _names(names: Sequence[str]) -> str:
+    listed = printable(", ".join(names[:_SHOWN]))
+    if len(names) > _SHOWN:
+        listed += f" and {len(names) - _SHOWN:,} more"
+    return listed
 
 
 def _print_near(report: LeakReport) -> None:
@@ -199,16 +253,37 @@ def _print_near(report: LeakReport) -> None:
 
 
 def _print_near_ids(report: LeakReport) -> None:
-    ids = report.near_ids
-    if ids is not None and ids.entities:
+    """Print names of one entity, by case and form or by a looser rule, and values that entities
+    share.
+    """
+    for split, count in report.same_entities.items():
+        if count:
+            say(f"{many_entities(count)} of {split} {verb(count, 'is', 'are')} in an earlier split")
+    rules = ((report.near_ids, "has", "have"), (report.spellings, "may have", "may have"))
+    for ids, has, have in rules:
+        if ids is None or not ids.entities:
+            continue
         names = printable(
             "; ".join(" / ".join(map(repr, names_of_one)) for names_of_one in ids.examples)
         )
-        have = f"{many_entities(ids.entities)} {verb(ids.entities, 'has', 'have')} several names"
+        several = f"{many_entities(ids.entities)} {verb(ids.entities, has, have)} several names"
         say(
-            f"{have}, {ids.separate:,} of them in different splits ({ids.fraction:.2%} of a split's"
-            f" entities): {names}"
+            f"{several}, {ids.separate:,} of them in different splits ({ids.fraction:.2%} of a"
+            f" split's entities): {names}"
         )
+    for link in report.links:
+        one, other = link.example
+        entities = many_entities(link.entities)
+        shares = verb(link.entities, "shares", "share")
+        say(
+            f"{entities} {shares} a {printable(link.column)} with another entity of an earlier"
+            f" split ({link.fraction:.2%} of a split's): {printable(one)} and {printable(other)}"
+        )
+        if link.hubs:
+            say(
+                f"{pluralise(link.hubs, 'value')} of {printable(link.column)} of up to"
+                f" {link.largest_hub:,} entities link nothing"
+            )
 
 
 def _print_times(report: LeakReport) -> None:
@@ -237,6 +312,11 @@ def _print_times(report: LeakReport) -> None:
             f"labels of {pluralise(past.rows, 'row')} of {past.split} look past the cutoff:"
             f" {past.fraction:.2%}"
         )
+    for later in report.later_dates:
+        say(
+            f"{pluralise(later.rows, 'row')} of {later.split} ({later.fraction:.2%}), before the"
+            f" cutoff, {verb(later.rows, 'holds', 'hold')} a later {printable(later.column)}"
+        )
 
 
 def _print_items(report: LeakReport) -> None:
@@ -246,6 +326,11 @@ def _print_items(report: LeakReport) -> None:
         items = len({overlap.item for overlap in overlaps})
         complete = len({overlap.item for overlap in overlaps if overlap.fraction == 1})
         say(f"{printable(source)}: {items:,} of {count:,} items found, {complete:,} of them whole")
+        if short := report.short_items[source]:
+            say(
+                f"{printable(source)}: {pluralise(short, 'item')} with fewer than five words:"
+                " not looked for"
+            )
     if report.overlaps:
         rows_table = table("items in rows", ("item", "split", "row", "share", "text"))
         for overlap in sorted(report.overlaps, key=lambda other: -other.fraction)[:_SHOWN]:

@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+from headrace.dataset.distinguishing import Distinguishing
 from headrace.dataset.manifest import MANIFEST
 from headrace.digest import canonical_json, sha256_file, sha256_hex
 from headrace.errors import CorruptShard, InputError
@@ -46,10 +47,25 @@ _LABELS = (
     "Labels may be made from what happened after the cutoff; `headrace leaks --label-horizon`"
     " counts by time."
 )
+_LINKED = (
+    "Two entities may be one customer, device or household: no column was named that links them"
+    " (`linked_by`); `headrace leaks` looks for such columns."
+)
+_FORMS = (
+    "Rows that differ only in how numbers are rounded or written may be in two splits, and in other"
+    " units or in words too; `headrace leaks` rounds numbers, and looks at no units."
+)
+_DATES = (
+    "Dates in other columns than {time} may lie behind the cutoff; `headrace leaks` counts them."
+)
 _ENTITY = "An entity may be in two splits: no column was named as the entity of the rows."
 _CONTENT = "Rows with exactly the same content may be in two splits; nothing kept them apart."
 _NEAR = "Near duplicates, which differ in a few words or values, may be in two splits."
 _BENCHMARKS = "Rows may hold items of benchmarks; none was excluded."
+_SHORT_ITEMS = (
+    "{short:,} items of benchmarks have fewer than five words and were not looked for; rows may"
+    " hold them."
+)
 _OTHER_BENCHMARKS = "Rows may hold items of other benchmarks, or of these in other words."
 
 
@@ -66,14 +82,18 @@ def certificate_of(run: FinishedRun, verdict: Verdict) -> dict[str, Any]:
     for check in verdict.checks:
         kinds[check.category].append({"check": check.name, "found": check.detail})
     proved = {entry["check"] for entry in kinds["law"]}
-    benchmarks = manifest.metadata.get("benchmarks")
+    benchmarks = manifest.metadata.get("benchmarks") or {}
+    short = sum(benchmark.get("short_items", 0) for benchmark in benchmarks.values())
     unproved = [
         *([] if "content apart" in proved else [_CONTENT]),
         *([] if "near content apart" in proved else [_NEAR]),
         _OTHER_BENCHMARKS if benchmarks else _BENCHMARKS,
+        *([_SHORT_ITEMS.format(short=short)] if short else []),
         *([] if LABELS_END in proved else [_LABELS]),
         *([_ENTITY] if manifest.metadata.get("entity", "") is None else recipe.unproved),
+        *([] if "linked entities are apart" in proved else [_LINKED]),
         *_UNPROVED,
+        *_of_columns(run),
     ]
     certificate = {
         "kind": KIND,
@@ -92,13 +112,45 @@ def certificate_of(run: FinishedRun, verdict: Verdict) -> dict[str, Any]:
             "splits": {name: totals.rows for name, totals in manifest.splits.items()},
             "dropped": {reason: rows for reason, rows in manifest.dropped.items() if rows},
         },
-        "benchmarks": benchmarks or {},
+        "benchmarks": benchmarks,
         "proved": kinds["law"],
         "counted": kinds["count"],
         "unchecked": [entry["check"] for entry in kinds["unchecked"]],
         "not_proved": unproved,
     }
     return {**certificate, "digest": sha256_hex(canonical_json(certificate))}
+
+
+def _of_columns(run: FinishedRun) -> list[str]:
+    """Say, column by column, what the comparison of rows did not look at."""
+    metadata = run.manifest.metadata
+    sentences = []
+    if metadata.get("cutoff_us") is not None and metadata.get("time") is not None:
+        time = metadata["time"]
+        names = time if isinstance(time, str) else " and ".join(time)
+        sentences.append(_DATES.format(time=names))
+    duplicates = metadata.get("duplicates") or {}
+    if not isinstance(duplicates, dict) or "content" not in duplicates:
+        return sentences
+    sentences.append(_FORMS)
+    distinct = Distinguishing.recorded(duplicates)
+    compared = {name.partition(".")[0] for name in duplicates["content"]}
+    for name in (field["name"] for field in run.manifest.schema):
+        if name in distinct.left_out:
+            sentences.append(
+                f"Column {name!r} distinguishes each of {distinct.rows:,} rows looked at, and was"
+                " left out: rows are the same whatever it holds."
+            )
+        elif name in distinct.compared:
+            sentences.append(
+                f"Column {name!r} distinguishes each of {distinct.rows:,} rows looked at, and was"
+                " compared: rows that differ in it alone are not the same."
+            )
+        elif name not in compared:
+            sentences.append(
+                f"Column {name!r} was not compared: rows are the same whatever it holds."
+            )
+    return sentences
 
 
 def write_certificate(run: FinishedRun, verdict: Verdict, path: Path) -> None:

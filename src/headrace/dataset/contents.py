@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.arrays import I64, U64
+from headrace.dataset.distinguishing import Distinguishing
 from headrace.dataset.indexed import IndexedDataset
 from headrace.dataset.manifest import in_usual_order
 from headrace.dataset.open import FinishedRun
@@ -199,6 +200,22 @@ def names_told(names: Sequence[str]) -> str:
     )
 
 
+def comparison_told(run: FinishedRun, stored: Mapping[str, Any], unit: str = "rows") -> str:
+    """Say by which columns a run's content was compared, of how many rows, and which it left
+    out.
+    """
+    if "content" not in stored:
+        return ""
+    message = f", compared by {names_told(stored['content'])}"
+    if unit == "rows":
+        rows = sum(totals.rows for totals in run.manifest.splits.values())
+        message = f", of {rows:,} rows{message}"
+    left_out = Distinguishing.recorded(stored).left_out
+    if left_out:
+        message += f"; not by {names_told(left_out)}, which distinguishes every row"
+    return message
+
+
 def content_check(
     run: FinishedRun,
     policy: Duplicates,
@@ -224,8 +241,9 @@ def content_check(
         detail = "no content is in two splits"
         if policy == "drop":
             detail = "no content appears twice"
-        if earlier or (repeated and policy == "drop"):
-            problem = first_repeat(run, content(), once=policy == "drop")
+    detail += comparison_told(run, stored, unit)
+    if policy != "count" and (earlier or (repeated and policy == "drop")):
+        problem = first_repeat(run, content(), once=policy == "drop")
     if problem is None and (dict(repeats.earlier), dict(repeats.same_split)) != (
         stored["in_earlier_split"],
         stored["repeated"],

@@ -1,11 +1,10 @@
 """Compare documents by their shingles: hash shingles, sign documents, propose pairs, compute their
 similarity.
 
-**Shingles** are consecutive words of a text, or consecutive tokens. Words are runs of letters and
-digits in lower case; in a script without blanks, each character is a word. So case, punctuation and
-blanks do not count. A document with fewer words than a shingle is one shingle; one without words
-has none. Hashes have 64 bits and depend only on the words, not on the machine or on versions of
-libraries.
+**Shingles** are consecutive words of a text, as `headrace.near.words` cuts it, or consecutive
+tokens. So case, punctuation and blanks do not count. A document with fewer words than a shingle is
+one shingle; one without words has none. Hashes have 64 bits and depend only on the words, not on
+the machine or on versions of libraries.
 
 **Signatures.** For a random order of all shingles, the first shingles of two sets are the same with
 probability J, the Jaccard index of the sets (Broder, On the resemblance and containment of
@@ -47,6 +46,7 @@ from headrace.arrays import F64, I64, U32, U64, Ints, offsets_from_lengths
 from headrace.digest import derive_key
 from headrace.draws import GAMMA, mix
 from headrace.keyed_hash import hash_texts
+from headrace.near.words import words_of
 
 # in a shingle; a word of most languages is between one and two tokens
 WORDS = 3
@@ -61,8 +61,6 @@ NEXT = 2
 LEADERS = 2
 MOST_DOCUMENTS = 1 << 32
 
-_NO_BLANKS = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
-_WORD = rf"[{_NO_BLANKS}]|[\w&&[^{_NO_BLANKS}]]+"
 _KEY = derive_key(0, "near words")
 _ORDERS = np.array(
     [derive_key(0, "near order", number)[0] | 1 for number in range(HASHES)], np.uint64
@@ -87,13 +85,6 @@ class Shingles:
     def lists(self) -> pa.LargeListArray:
         """Return a view of them as one list per document."""
         return pa.LargeListArray.from_arrays(pa.array(self.offsets), pa.array(self.hashes))
-
-
-def words_of(texts: pl.Series) -> tuple[pl.Series, I64]:
-    """Return the words of texts, end to end, and the number of words in each text."""
-    lists = texts.str.to_lowercase().str.extract_all(_WORD)
-    counts = lists.list.len().fill_null(0).to_numpy().astype(np.int64)
-    return lists.filter(pl.Series(counts > 0)).explode(), counts
 
 
 def shingles_of_texts(texts: pl.Series, document: I64, documents: int) -> Shingles:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from headrace.dataset.distinguishing import Distinguishing
 from headrace.errors import InputError, setting
 from headrace.formats.dates import moment, time_setting
 from headrace.formats.dialect import null_setting
@@ -138,6 +139,18 @@ def cost_of_rules(counts: Counts) -> str | None:
         f"{lost:,} of {read:,} rows ({percentage(lost, read)}) are dropped{why};"
         f" {tested:,} ({percentage(tested, read)}) test"
     )
+
+
+def of_distinguishing(distinguishing: Distinguishing, settings: SplitSettings) -> Iterator[str]:
+    """Name the columns that distinguish every row, and what that means for rows drawn by them."""
+    yield from distinguishing.sentences()
+    names = ", ".join(distinguishing.left_out)
+    if distinguishing.left_out and settings.drawn_by == "rows":
+        yield (
+            f"rows are drawn by all their values, also {names}: rows that are"
+            f" the same but for it may be in two splits; draw with {setting('by', 'content')} to"
+            " keep them together"
+        )
 
 
 def odd_values(settings: SplitSettings, scans: Scans) -> Iterator[str]:

@@ -28,6 +28,7 @@ class _SplitRecipe(Recipe):
         "scan": ("find entities and dates", "shards"),
         **STAGES,
         "assignment": ("keep the groups of an earlier run", "tables"),
+        "link": ("join linked entities", "shards"),
         "near_rows": ("join near rows", "shards"),
         "split": ("write splits", "shards"),
         "join": ("join files", "splits"),

@@ -4,7 +4,7 @@ content.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,6 +18,7 @@ from headrace.formats.delimited_rows import DelimitedChunk
 from headrace.formats.dialect import TextDialect
 from headrace.formats.grouped import GroupChunk
 from headrace.formats.shard import Chunk, Shard
+from headrace.formats.source import read_chunks
 from headrace.formats.text_columns import typed
 
 _ROW_BITS = 40  # the shard's number is above these bits of a row's number
@@ -62,6 +63,18 @@ class Content:
     def digest(self, table: pa.Table) -> U64:
         """Digest rows whose columns are of their common and declared types."""
         return row_digests(select_paths(table, self.schema.names))
+
+    def first_rows(self, shards: Sequence[Shard], rows: int) -> list[pa.Table]:
+        """Return the compared columns of the first rows of some shards, at most `rows` together."""
+        of_each = rows // max(1, len(shards))
+        parts = []
+        for shard in shards:
+            columns = self.columns(shard)
+            chunk = next(read_chunks(shard, columns), None)
+            if chunk is not None:
+                table = chunk.table(columns).slice(0, of_each)
+                parts.append(self.select(table, str(shard.path), chunk.first_row))
+        return parts
 
 
 @dataclass(frozen=True)

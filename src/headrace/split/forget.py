@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.arrays import I64
-from headrace.dataset.contents import repeats_without
+from headrace.dataset.contents import map_blocks, repeats_without
 from headrace.dataset.open import FinishedRun
 from headrace.dataset.vouched import tree_of
 from headrace.run.erase import Erased, Erasure
@@ -72,7 +72,7 @@ def _facts_of_random(
 
 def _shared_facts(run: FinishedRun, erased: Erased, workers: int) -> dict[str, Any]:
     """Recount repeated content, and leave out names of erased entities that look like missing
-    values.
+    values, and classes that only their rows had.
     """
     metadata = run.manifest.metadata
     changed: dict[str, Any] = {}
@@ -83,6 +83,8 @@ def _shared_facts(run: FinishedRun, erased: Erased, workers: int) -> dict[str, A
             for name in names:
                 remaining.pop(name, None)
         changed["missing_like"] = {**missing_like, "entity": remaining}
+    if metadata["label_map"] is not None:
+        changed["label_map"] = _remaining_classes(run, erased, workers)
     duplicates = metadata["duplicates"]
     if duplicates is not None:
         repeats: dict[str, Any] = repeats_without(run, erased.rows, workers)
@@ -130,6 +132,32 @@ def _erased_groups(run: FinishedRun, erased: Erased) -> Hashes:
             table = read(block, list(dict.fromkeys(columns))).take(pa.array(within))
             entities.add(hashes_of_rows(settings, table, drawn))
     return entities.ordered()
+
+
+def _remaining_classes(run: FinishedRun, erased: Erased, workers: int) -> dict[str, int]:
+    """Return the map of classes without those of which only erased rows are; others keep their
+    numbers.
+    """
+    label = str(settings_of(run).label)
+    gone = {-1}
+    remaining = {-1}
+    for split in run.splits:
+        blocks = map_blocks(
+            run, split, workers, [label], lambda table: _class_numbers(table[label])
+        )
+        numbers = np.concatenate([np.empty(0, np.int64), *blocks])
+        is_erased = np.zeros(len(numbers), np.bool_)
+        is_erased[erased.rows[split]] = True
+        gone.update(np.unique(numbers[is_erased]).tolist())
+        remaining.update(np.unique(numbers[~is_erased]).tolist())
+    classes: Mapping[str, int] = run.manifest.metadata["label_map"]
+    return {text: number for text, number in classes.items() if number not in gone - remaining}
+
+
+def _class_numbers(table: pa.Table) -> I64:
+    """Return the numbers of classes that a split wrote, in a table of this column."""
+    numbers: I64 = table.column(0).cast(pa.int64()).to_numpy()
+    return numbers
 
 
 ERASURE = Erasure(keys=_keys, count=_count, metadata=_facts, knows=_knows, files=_files)

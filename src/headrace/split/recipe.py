@@ -46,6 +46,7 @@ from headrace.split.earlier import (
     version_of,
 )
 from headrace.split.features import Counts, Feature, Scans, features_of
+from headrace.split.features.duplicates import find_distinguishing
 from headrace.split.random_split import RandomSplit
 from headrace.split.rules import (
     SPLITS,
@@ -118,11 +119,16 @@ def execute(
     output = replace(_output(settings, source), drawn=() if earlier is None else earlier.drawn)
     if settings.dialect.encoding != UTF8 and output.file_type.format.content != "binary":
         context.inform([f"the source is {settings.dialect.encoding}; what is written is UTF-8"])
+    distinguishing = find_distinguishing(output, source.shards, earlier)
+    context.inform(advice.of_distinguishing(distinguishing, settings))
+    output = replace(output, distinguishing=distinguishing)
     features = features_of(output, source.shards)
     if earlier is not None:
         for feature in features:
             feature.check_earlier(earlier)
     scans = _scan(settings, context, source, features, earlier)
+    for feature in features:
+        feature.join(scans)
     plan = _plan(output, scans, features)
     parts = _write(scans, plan, source)
     return _finish(plan, source, scans, parts, features)

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.arrays import I64, U8, U64, Bools
+from headrace.dataset.distinguishing import Distinguishing
 from headrace.formats.dates import INSTANTS
 from headrace.formats.registry import FileType
 from headrace.split.allocate import Allocation, Hashes, allocate
@@ -89,7 +90,8 @@ class Output:
     """How rows are written, as far as that is known before the scan.
 
     source: the schema common to all shards. drawn: columns that rows are drawn by in an earlier run
-    whose assignment is kept. separator: of a text file that holds a complete split;
+    whose assignment is kept. distinguishing: columns in which all rows differ. separator: of a text
+    file that holds a complete split;
     separate shards keep the separator of their source shard.
     """
 
@@ -100,6 +102,11 @@ class Output:
     separator: str
     types: Mapping[str, pa.DataType] = field(default_factory=dict)
     drawn: tuple[str, ...] = ()
+    distinguishing: Distinguishing = field(default_factory=Distinguishing)
+
+    def compared(self) -> tuple[str, ...]:
+        """Select the columns that form the content of a row."""
+        return self.distinguishing.without(self.settings.compared(self.source))
 
 
 @dataclass(frozen=True, kw_only=True)

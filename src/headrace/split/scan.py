@@ -155,6 +155,16 @@ def scan_file(number: int, content: Literal["rows", "entities", "strata"]) -> st
     return f"{STAGE_DIRECTORY}/scan-{number:05d}.{content}.arrow"
 
 
+def links_file(number: int) -> str:
+    """Return the path of the values of `linked_by` that a shard's entities have."""
+    return f"{STAGE_DIRECTORY}/links-{number:05d}.arrow"
+
+
+def linked_file(number: int) -> str:
+    """Return the path of the entities of a shard with the hashes of their units."""
+    return f"{STAGE_DIRECTORY}/linked-{number:05d}.arrow"
+
+
 def alike_file(number: int) -> str:
     """Return the path of the numbers of alike rows of a shard, relative to the run."""
     return f"{STAGE_DIRECTORY}/near-alike-{number:05d}.arrow"
@@ -210,11 +220,16 @@ def read_scan(run: Path, number: int, *, alike: bool = False) -> Scanned:
     )
 
 
-def read_entities(run: Path, number: int) -> tuple[Hashes, U16]:
+def read_entities(run: Path, number: int, *, linked: bool = True) -> tuple[Hashes, U16]:
     """Read hashes of the shard's entities, and the first cut that each is seen before; a later
     number for none.
+
+    linked: read the hashes of units, where entities were joined.
     """
-    entities = read_arrow(run / scan_file(number, "entities"))
+    path = run / scan_file(number, "entities")
+    if linked and (run / linked_file(number)).exists():
+        path = run / linked_file(number)
+    entities = read_arrow(path)
     hashes = Hashes(entities["high"].to_numpy(), entities["low"].to_numpy())
     return hashes, entities["first_cut"].to_numpy()
 

@@ -101,6 +101,14 @@ class SplitSettings(RecipeSettings):
         json_schema_extra=_ROWS,
         description="Rows without an entity; own: they form one entity; drop: dropped and counted.",
     )
+    linked_by: Names = Field(
+        (),
+        json_schema_extra=COLUMNS,
+        description=(
+            "Columns, such as email and phone, whose values link entities: those that share one"
+            " count as one entity. A value of more than 10 entities links none."
+        ),
+    )
     duplicates: Duplicates = Field(
         "count",
         json_schema_extra=_ROWS,
@@ -239,6 +247,7 @@ class SplitSettings(RecipeSettings):
             "types": tuple(name for name in self.types if name != ALL_COLUMNS),
             "targets": self.targets or (),
             "content": self.content,
+            "linked_by": self.linked_by,
         }
         for role, names in columns.items():
             for name in names:
@@ -254,10 +263,12 @@ class SplitSettings(RecipeSettings):
         return value
 
     def config(self) -> dict[str, Any]:
-        """Return all settings as JSON; `folds`, `columns` and `assignment_from` only where they are
-        given, the last as a run, since its directory will have others.
+        """Return all settings as JSON; `folds`, `columns`, `linked_by` and `assignment_from` only
+        where they are given, the last as a run, since its directory will have others.
         """
         config = super().config()
+        if not self.linked_by:
+            del config["linked_by"]
         for name in ("folds", "columns"):
             if getattr(self, name) is None:
                 del config[name]
@@ -301,6 +312,8 @@ class SplitSettings(RecipeSettings):
 
             settings["assignment_from"] = find_run(self.assignment_from)[1].index_digest
         settings |= exclusion_identity(self)
+        if not self.linked_by:
+            del settings["linked_by"]
         settings["signature"] = None
         if self.signature is not None:
             from headrace.formats.source import read_signature  # loads all formats
@@ -325,6 +338,7 @@ class SplitSettings(RecipeSettings):
         ):
             raise ValueError(problem)
         self._check_roles()
+        self._check_linked()
         if self.near is not None and self.duplicates == "allow":
             raise ValueError(
                 f"{setting_name('near')} is {self.near:g} and {setting_name('duplicates')} is"
@@ -333,6 +347,25 @@ class SplitSettings(RecipeSettings):
         self._check_computed_columns()
         if self.assignment_from is not None:
             self._check_assignment()
+
+    def _check_linked(self) -> None:
+        """Refuse links of what is not an entity, and by a column that says something else."""
+        if not self.linked_by:
+            return
+        name = self._not_default({"assignment_from": None, "folds": None})
+        if self.entity_column is None or name is not None:
+            raise ValueError(
+                f"{setting_name('linked_by')} joins entities that are drawn into splits once; give"
+                f" the column of entities, and neither {setting_name('assignment_from')} nor"
+                f" {setting_name('folds')}"
+            )
+        claimed = {self.entity_column, *self.time_columns, self.label, self.main_target}
+        for name in self.linked_by:
+            if name in claimed:
+                raise ValueError(
+                    f"{setting_name('linked_by')} names {name!r}, which has another role; name"
+                    " columns of values that belong to one entity"
+                )
 
     def _check_assignment(self) -> None:
         """Refuse settings by which earlier and new rows would have to be decided together."""

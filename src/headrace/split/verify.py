@@ -21,12 +21,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.arrays import I64, Bools, distinct
+from headrace.arrays import I64, U64, Bools, distinct
 from headrace.dataset.certificate import LABELS_END
 from headrace.dataset.contents import (
     KeptDigests,
     content_check,
     first_repeat,
+    map_blocks,
     place_of_row,
     split_digests,
 )
@@ -35,7 +36,7 @@ from headrace.dataset.verify import Check
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import HeadraceError
 from headrace.folds.settings import Rolling
-from headrace.formats.content import NOTHING, Repeated, row_digests
+from headrace.formats.content import NOTHING, Repeated, among, row_digests
 from headrace.formats.dates import MISSING, Dates, parse_dates
 from headrace.formats.text_columns import as_text, joined_time, nulled
 from headrace.split.allocate import (
@@ -49,6 +50,7 @@ from headrace.split.cutoff import DateBins, cutoffs, in_utc
 from headrace.split.earlier import groups_in_splits, settings_of
 from headrace.split.features.cells import FoldCells, fold_cells
 from headrace.split.features.known_at import LateValue, known_late, times_in_utc
+from headrace.split.features.linked import link_values
 from headrace.split.reasons import Reason
 from headrace.split.scan import untimed
 from headrace.split.settings import SplitSettings, TemporalSplit
@@ -313,8 +315,10 @@ def checks_of(run: FinishedRun, settings: SplitSettings, workers: int) -> list[C
     if settings.folds is not None:
         return _fold_checks(output)
     if isinstance(settings, TemporalSplit):
-        return [*_split_checks(output, settings), *_assignment_checks(output)]
-    return [*_random_checks(output), *_assignment_checks(output)]
+        checks = _split_checks(output, settings)
+    else:
+        checks = _random_checks(output)
+    return [*checks, *_linked_checks(output), *_assignment_checks(output)]
 
 
 def _assignment_checks(output: _SplitOutput) -> list[Check]:
@@ -482,6 +486,43 @@ def _entities_disjoint(output: _SplitOutput) -> Iterator[Check]:
         )
         problem = output.first_leak([other], seen[other].shared_with(train))
         yield Check(f"train and {other} are apart", detail, problem)
+
+
+def _linked_checks(output: _SplitOutput) -> list[Check]:
+    """Check that no value that links entities is in train and in another split."""
+    run = output.run
+    recorded = run.manifest.metadata.get("linked")
+    if recorded is None:
+        return []
+    settings = output.settings
+    entity = str(settings.entity_column)
+    nulls = settings.dialect.null_values
+    hubs = np.array(recorded["hubs"], np.uint64)
+
+    def values(table: pa.Table) -> U64:
+        has_entity = pc.is_valid(as_text(table[entity], nulls, entity)).to_numpy()
+        of_column = []
+        for number, name in enumerate(settings.linked_by):
+            of_column.append(link_values(table, name, nulls, number)[has_entity])
+        return distinct(np.concatenate(of_column))
+
+    seen: dict[str, U64] = {}
+    for split in run.splits:
+        blocks = map_blocks(run, split, output.workers, [entity, *settings.linked_by], values)
+        seen[split] = distinct(np.concatenate([np.empty(0, np.uint64), *blocks]))
+    train = seen["train"][~among(seen["train"], hubs)]
+    train = train[train != NOTHING]
+    names = " or ".join(settings.linked_by)
+    problem = None
+    for split in settings.splits[1:]:
+        shared = int(among(train, seen[split]).sum())
+        if shared and problem is None:
+            problem = f"{run.root}: {shared:,} values of {names} are in train and in {split}"
+    detail = (
+        f"no {names} of train is in another split, but {len(hubs):,} values of more than"
+        f" {recorded['hub_above']} entities"
+    )
+    return [Check("linked entities are apart", detail, problem)]
 
 
 def _fold_checks(output: _SplitOutput) -> list[Check]:

@@ -51,5 +51,8 @@ def test_entities_with_the_same_measurements_are_counted(tmp_path: Path, format_
             3,
         )
         assert report.shared[0].rows == apart
-        assert check.detail == f"{apart} entities have the content of an earlier split"
+        assert check.detail == (
+            f"{apart} entities have the content of an earlier split, compared by event_time,"
+            " dst_addr, rtt"
+        )
     assert (check.category, check.problem) == ("count", None)

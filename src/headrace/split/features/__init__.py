@@ -17,7 +17,8 @@ from headrace.split.rules import DropRule, Output, SplitPlan
 from headrace.split.scan import TYPES_THAT_FIT, Scanner
 from headrace.split.settings import SplitSettings
 
-_DRAWING = ("drawn:Drawn", "drawn:Strata")  # they drop no row, and come before units are made
+# they drop no row, and come before units are made
+_DRAWING = ("linked:LinkedEntities", "drawn:Drawn", "drawn:Strata")
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,9 @@ class Feature:
     def scanner(self, shard: Shard) -> Scanner | None:
         """Return what looks at a shard in pass 1."""
         return None
+
+    def join(self, scans: Scans) -> None:
+        """Join entities before any is drawn."""
 
     def decide(self, plan: SplitPlan, scans: Scans) -> SplitPlan:
         """Return the plan with what this feature decides by the scans of all shards."""

@@ -228,4 +228,4 @@ def draws_compare(output: Output) -> bool:
     source = output.source
     if settings.drawn_by == "entity" or settings.duplicates == "allow":
         return False
-    return (output.drawn or settings.drawn_columns(source)) == settings.compared(source)
+    return (output.drawn or settings.drawn_columns(source)) == output.compared()

@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from headrace.arrays import I64, U64, Bools, distinct, least_of_component
 from headrace.dataset.contents import names_told, repeats_told
+from headrace.dataset.distinguishing import LOOKED_AT, Distinguishing, distinguishing
 from headrace.errors import SettingsError, setting
 from headrace.formats.column_paths import with_paths
 from headrace.formats.common_schema import with_content
@@ -31,6 +32,7 @@ from headrace.formats.shard import Chunk, Shard
 from headrace.near.repeats import count_kept
 from headrace.run.context import RunContext
 from headrace.split.content import Content, Repeats, row_numbers
+from headrace.split.earlier import EarlierRun
 from headrace.split.features import Counts, Feature, Scans
 from headrace.split.features.drawn import draws_compare
 from headrace.split.reasons import Reason
@@ -166,6 +168,41 @@ class Duplicates(Feature):
         return {"duplicates": counted}
 
 
+def compares(settings: SplitSettings) -> bool:
+    """Return whether rows are compared; in folds their repeats are not counted."""
+    if settings.duplicates == "allow":
+        return False
+    return settings.folds is None or settings.duplicates != "count"
+
+
+def find_distinguishing(
+    output: Output, shards: Sequence[Shard], earlier: EarlierRun | None
+) -> Distinguishing:
+    """Find the columns that distinguish every row, where none are named to compare rows by.
+
+    A run that is added to keeps its choice.
+    """
+    settings = output.settings
+    if settings.content or not compares(settings):
+        return Distinguishing()
+    if earlier is not None:
+        return Distinguishing.recorded(earlier.run.manifest.metadata.get("duplicates") or {})
+    shards = with_content(shards)
+    numbers = sorted({0, len(shards) - 1})
+    some = [shards[number] for number in numbers]
+
+    def read(names: Sequence[str]) -> list[pa.Table]:
+        content = Content(
+            schema=with_paths(output.source, names),
+            types={name: type_ for name, type_ in output.types.items() if name in names},
+            dialect=settings.dialect,
+            by="values",
+        )
+        return content.first_rows(some, LOOKED_AT)
+
+    return distinguishing(output.source, settings.compared(output.source), read)
+
+
 def choose_content(output: Output, shards: Sequence[Shard]) -> Content | None:
     """Choose the columns that rows are compared by; None if no comparison is requested or no column
     is left to compare.
@@ -175,11 +212,9 @@ def choose_content(output: Output, shards: Sequence[Shard]) -> Content | None:
     """
     settings = output.settings
     only_counts = settings.duplicates == "count" and settings.near is None
-    if settings.duplicates == "allow" or (
-        settings.folds is not None and settings.duplicates == "count"
-    ):
+    if not compares(settings):
         return None
-    names = settings.compared(output.source)
+    names = output.compared()
     if not names and only_counts:
         return None
     if not names:
@@ -318,7 +353,11 @@ def _count(
 ) -> dict[str, Any]:
     """Count rows with the same content, and near rows if they were searched."""
     settings = plan.settings
-    counts: dict[str, Any] = {"are": settings.duplicates, "content": list(content.schema.names)}
+    counts: dict[str, Any] = {
+        "are": settings.duplicates,
+        "content": list(content.schema.names),
+        "distinguishing": plan.output.distinguishing.to_dict(),
+    }
     near: dict[str, Any] = {}
     if settings.folds is None:
         repeats = count_kept(

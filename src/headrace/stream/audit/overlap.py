@@ -3,9 +3,9 @@
 Pure, except `read_items`.
 
 An item and a row overlap if they share n consecutive words (Brown et al. 2020, appendix C, with n =
-13). An item with fewer words must match whole. Words are runs of letters and digits in lower case;
-in scripts without blanks, each character is a word. Runs of words are compared by 64-bit hashes and
-then word for word.
+13). An item with fewer words must match whole, and one with fewer than `LEAST_WORDS` is not looked
+for, which is counted. Words are those of `headrace.near.words`. Runs of words are compared by
+64-bit hashes and then word for word.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from headrace.errors import InputError, SettingsError
 from headrace.formats.plain_types import check_read
 from headrace.formats.registry import FORMATS
 from headrace.formats.types import is_text
-from headrace.near.shingles import hash_runs, words_of
+from headrace.near.shingles import hash_runs
+from headrace.near.words import words_of
 from headrace.stream.loader.dataset import open_dataset
 
 if TYPE_CHECKING:
@@ -295,13 +296,14 @@ def find_overlaps(
 class Benchmark:
     """The runs of words of a benchmark's items.
 
-    count: items that can be searched for, those with a text of enough words. item, runs: of each
-    text, its item and its number of runs. by_length: n → (hashes ascending, their positions among
-    the words).
+    count: items that can be searched for, those with a text of enough words. short: items with
+    words, but too few to be searched for. item, runs: of each text, its item and its number of
+    runs. by_length: n → (hashes ascending, their positions among the words).
     """
 
     words: _Words
     count: int
+    short: int
     item: I64
     runs: I64
     by_length: Mapping[int, tuple[U64, I64]]
@@ -321,7 +323,14 @@ class Benchmark:
             order = np.argsort(hashes, kind="stable")
             by_length[n] = hashes[order], starts[order]
         count = len(np.unique(items.row[length > 0]))
-        return cls(words, count, items.row, np.where(length > 0, counts - length + 1, 0), by_length)
+        return cls(
+            words=words,
+            count=count,
+            short=len(np.unique(items.row[counts > 0])) - count,
+            item=items.row,
+            runs=np.where(length > 0, counts - length + 1, 0),
+            by_length=by_length,
+        )
 
     def found_in(self, words: _Words, row: I64) -> list[tuple[int, int, float, str]]:
         """Return (row, item, share of the runs of one of its texts, first run) of each row and item
@@ -402,7 +411,8 @@ class Benchmarks:
         return mask
 
     def metadata(self, counts: Iterable[Mapping[str, int]]) -> dict[str, dict[str, Any]]:
-        """Return the digest, the items and the overlapping rows of each benchmark.
+        """Return the digest, the items, those too short to look for, and the overlapping rows of
+        each benchmark.
 
         counts: rows per task, by name.
         """
@@ -410,6 +420,11 @@ class Benchmarks:
         for count in counts:
             rows.update(count)
         return {
-            name: {"digest": digest, "items": self.known[name].count, "rows": rows[name]}
+            name: {
+                "digest": digest,
+                "items": self.known[name].count,
+                "short_items": self.known[name].short,
+                "rows": rows[name],
+            }
             for name, digest in self.digests.items()
         }

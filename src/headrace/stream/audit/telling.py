@@ -1,0 +1,169 @@
+"""Find columns that alone give the label away, and say how each column was tried.
+
+For each value of a column the most frequent label is learned on rows of the first split, and tried
+on rows of the last. Numbers and times with many values are binned into quantiles first; a column of
+text whose values are numbers, but for a few such as `NA`, is numbers too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from headrace.arrays import F64
+from headrace.formats.column_paths import required_path
+from headrace.formats.text_columns import as_text
+from headrace.stream.audit.near import SplitBlocks
+from headrace.stream.audit.units import NUMERAL, NUMERALS
+
+LOOKED_AT = 1 << 19  # rows of each split on which a column is tried
+CLASSES = 100  # more distinct values than this are not classes
+_BINS = 256  # quantiles of a numeric column
+# share of the most frequent class's errors; a column with fewer gives the label away
+_TELLING = 0.1
+_FIRST = 256
+_KNOWN = 0.5  # share of the tried rows whose text was learned; with fewer, little is said
+
+How = Literal["values", "numbers", "text only", "unique", "constant", "nested", "too many classes"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Telling:
+    """A column that alone predicts the label.
+
+    accuracy: the share of rows that it predicts correctly. most_frequent: the share of the most
+    frequent class. Learned on one split and tested on another. It may be a legitimate feature, so
+    it is only reported.
+    """
+
+    column: str
+    accuracy: float
+    most_frequent: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tried:
+    """How a column was tried as one that gives the label away.
+
+    values, numbers: by its values, or in bins. Not really tried: text only, whose whole texts
+    hardly return and whose words are not looked at; unique and constant, which can tell nothing;
+    nested; too many classes, of the label.
+    """
+
+    column: str
+    how: How
+
+
+def find_telling(
+    splits: Sequence[SplitBlocks], label: str, columns: Sequence[str], null_values: Sequence[str]
+) -> tuple[tuple[Telling, ...], tuple[Tried, ...]]:
+    """Predict the label from each column alone, by the most frequent class of its value."""
+    if len(splits) < 2 or not (splits[0].index.total_rows and splits[-1].index.total_rows):
+        return (), ()
+    schema = splits[0].index.schema
+    flat = [name for name in columns if not pa.types.is_nested(required_path(schema, name).type)]
+    how: dict[str, How] = dict.fromkeys(columns, "nested")
+    learned, tried = (
+        _sample(split, flat, label=label, null_values=null_values)
+        for split in (splits[0], splits[-1])
+    )
+    if learned[label].n_unique() > CLASSES:
+        how |= dict.fromkeys(flat, "too many classes")
+        return (), _listed(how)
+    learned = learned.drop_nulls(label)
+    tried = tried.drop_nulls(label)
+    if not len(learned) or not len(tried):
+        return (), ()
+    usual = learned[label].mode().sort()[0]
+    base = _share(tried[label] == usual)
+    telling = []
+    for column in flat:
+        guesses, how[column] = _guesses(learned.select(column, label), tried.select(column, label))
+        accuracy = _share(guesses.fill_null(usual) == tried[label])
+        if base < 1 and 1 - accuracy <= _TELLING * (1 - base):
+            telling.append(Telling(column=column, accuracy=accuracy, most_frequent=base))
+    return tuple(telling), _listed(how)
+
+
+def _listed(how: dict[str, How]) -> tuple[Tried, ...]:
+    return tuple(Tried(column=column, how=word) for column, word in how.items())
+
+
+def _sample(
+    split: SplitBlocks, columns: Sequence[str], *, label: str, null_values: Sequence[str]
+) -> pl.DataFrame:
+    """Read rows from all over a split: the label as text, as any value may be a class, and
+    decimals, which polars may lack, as floats.
+    """
+
+    def read(table: pa.Table) -> pa.Table:
+        for number, column in enumerate(table.schema):
+            if column.name == label:
+                texts = as_text(table[number], null_values, label)
+                table = table.set_column(number, label, texts)
+            elif pa.types.is_decimal(column.type):
+                table = table.set_column(number, column.name, table[number].cast(pa.float64()))
+        return table
+
+    # All columns at once, because text files are parsed again in every read.
+    tables = split.map([*columns, label], read, split.spread(LOOKED_AT))
+    return pl.DataFrame(pl.from_arrow(pa.concat_tables(tables)))
+
+
+def _guesses(known: pl.DataFrame, tried: pl.DataFrame) -> tuple[pl.Series, How]:
+    """Predict the label of each row of `tried`, null for a value that is not known, and say how.
+
+    Both have one column and the label.
+    """
+    column, label = known.columns
+    known = known.with_columns(_as_numbers(known[column]))
+    if known[column].dtype.is_numeric():
+        tried = tried.with_columns(_as_numbers(tried[column], numerals=True))
+    values = known[column]
+    how: How = "values"
+    if values.dtype.is_numeric() and values.n_unique() > _BINS:
+        how = "numbers"
+        numbers = _floats(values)
+        edges = np.unique(np.nanquantile(numbers, np.linspace(0, 1, _BINS)))
+        binned = np.searchsorted(edges, _floats(tried[column]))
+        known = known.with_columns(pl.Series(column, np.searchsorted(edges, numbers)))
+        tried = tried.with_columns(pl.Series(column, binned))
+    best = known.group_by(column).agg(pl.col(label).mode().sort().first().alias("guess"))
+    if len(best) == 1:
+        how = "constant"
+    elif len(best) == len(known) and how == "values":
+        how = "unique"
+    guesses = tried.join(best, on=column, how="left", nulls_equal=True, maintain_order="left")
+    if how == "values" and guesses["guess"].is_not_null().sum() < _KNOWN * len(tried):
+        how = "text only"
+    return guesses["guess"], how
+
+
+def _as_numbers(values: pl.Series, *, numerals: bool = False) -> pl.Series:
+    """Return times, and texts that are numbers but for a few, as numbers; other values as they are.
+
+    numerals: whether texts are known to be numbers.
+    """
+    if values.dtype.is_temporal():
+        return values.to_physical()
+    if values.dtype != pl.String:
+        return values
+    filled = values.filter(values != "")
+    for some in () if numerals else (filled.head(_FIRST), filled):  # most columns end at once
+        numerals = len(some) > 0 and int(some.str.contains(NUMERAL).sum()) >= NUMERALS * len(some)
+        if not numerals:
+            return values
+    return values.cast(pl.Float64, strict=False) if numerals else values
+
+
+def _floats(column: pl.Series) -> F64:
+    return column.cast(pl.Float64).fill_null(np.nan).to_numpy()
+
+
+def _share(right: pl.Series) -> float:
+    return int(right.sum()) / max(1, len(right))

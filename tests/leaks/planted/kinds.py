@@ -1,0 +1,282 @@
+"""Kinds of leaks that are planted in two splits, and which word of a scan names each.
+
+`named`: the scan says so. `alarm`: it also fails the command. `not seen`: known not to be found; the
+page of leaks says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+
+import numpy as np
+
+from headrace.stream.audit.leaks import LeakReport
+
+Columns = dict[str, Any]
+TRAIN, TEST = 400, 150
+ITEM = "a farmer sells nine eggs at the market every day for two dollars each how much is made"
+
+
+def clean(rows: int, seed: int) -> Columns:
+    """Rows of customers, with nothing in common but what chance gives."""
+    rng = np.random.default_rng(seed)
+    words = np.array([f"word{n}" for n in range(3_000)])
+    return {
+        "who": [f"c{seed}x{n // 2}" for n in range(rows)],
+        "email": [f"p{seed}x{n // 2}@example.com" for n in range(rows)],
+        "x": rng.normal(size=rows),
+        "y": rng.lognormal(size=rows),
+        "text": [" ".join(rng.choice(words, 14)) for _ in range(rows)],
+        "label": rng.integers(0, 2, rows),
+    }
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A planted leak. plant: changes the splits in place. seen: whether a report names it."""
+
+    name: str
+    verdict: Literal["alarm", "named", "not seen"]
+    plant: Callable[[Columns, Columns], None]
+    seen: Callable[[LeakReport], bool] = lambda report: report.worst > 0.01
+    asked: Mapping[str, Any] = field(default_factory=dict)
+
+
+def copied(*names: str, change: Callable[[Any], Any] = lambda value: value) -> Any:
+    """Copy values of the first train rows over half of test, changed."""
+
+    def plant(train: Columns, test: Columns) -> None:
+        for name in names or ("x", "y", "text", "email"):
+            values = list(test[name])
+            values[: TEST // 2] = [change(value) for value in list(train[name])[: TEST // 2]]
+            test[name] = values
+
+    return plant
+
+
+def rows_copied(**changes: Callable[[Any], Any]) -> Any:
+    """Copy whole rows but for the customer, with some columns changed."""
+
+    def plant(train: Columns, test: Columns) -> None:
+        for columns in (train, test):
+            del columns["email"]
+        for name in ("x", "y", "text"):
+            copied(name, change=changes.get(name, lambda value: value))(train, test)
+
+    return plant
+
+
+def numbered(name: str, value: Callable[[int], Any]) -> Any:
+    """Copy rows, and give each row of both splits a value of its own."""
+
+    def plant(train: Columns, test: Columns) -> None:
+        rows_copied()(train, test)
+        train[name] = [value(n) for n in range(TRAIN)]
+        test[name] = [value(TRAIN + n) for n in range(TEST)]
+
+    return plant
+
+
+def renamed(change: Callable[[str], str]) -> Any:
+    """Let half of the customers of test be customers of train under another spelling."""
+
+    def plant(train: Columns, test: Columns) -> None:
+        train["who"] = [f"Customer-{n // 2:04d}" for n in range(TRAIN)]
+        own = [change(name) for name in train["who"][: TEST // 2]]
+        test["who"] = own + test["who"][TEST // 2 :]
+
+    return plant
+
+
+def told(value: Callable[[int, int], Any]) -> Any:
+    """Add a column that is made from the label."""
+
+    def plant(train: Columns, test: Columns) -> None:
+        for columns in (train, test):
+            labels = columns["label"].tolist()
+            columns["hint"] = [value(label, n) for n, label in enumerate(labels)]
+
+    return plant
+
+
+def quoted(change: Callable[[str], str]) -> Any:
+    """Put an item of a benchmark into a row of train."""
+
+    def plant(train: Columns, test: Columns) -> None:
+        train["text"][7] = f"Somebody asked: {change(ITEM)}? Nobody knew."
+
+    return plant
+
+
+def linked(change: Callable[[str], str], column: str = "email") -> Any:
+    """Let new customers of test have a value of customers of train."""
+
+    def plant(train: Columns, test: Columns) -> None:
+        if column != "email":
+            train[column] = [f"{column} {n // 2}" for n in range(TRAIN)]
+            test[column] = [f"{column} {1_000 + n // 2}" for n in range(TEST)]
+        copied(column, change=change)(train, test)
+
+    return plant
+
+
+def spelled(report: LeakReport) -> bool:
+    return report.spellings is not None and report.spellings.separate > 10
+
+
+def same_name(report: LeakReport) -> bool:
+    return report.near_ids is not None and report.near_ids.separate > 10
+
+
+def hinted(report: LeakReport) -> bool:
+    return "hint" in {telling.column for telling in report.telling}
+
+
+def found(report: LeakReport) -> bool:
+    return bool(report.overlaps)
+
+
+def links(report: LeakReport) -> bool:
+    return bool(report.links)
+
+
+def near(report: LeakReport) -> bool:
+    return report.near is not None and report.near.shared[0].rows > 10
+
+
+LABEL = {"label": "label"}
+NEAR = {"near": 0.8}
+AGAINST = {"against": True}
+CONTENT = {"content": ["text"]}
+
+
+def swap_word(text: str) -> str:
+    return text.replace(text.split()[-1], "another")
+
+
+def shuffle_words(text: str) -> str:
+    return " ".join(sorted(text.split()))
+
+
+def same_customers(train: Columns, test: Columns) -> None:
+    test["who"][:20] = train["who"][:20]
+
+
+def sums(train: Columns, test: Columns) -> None:
+    for columns in (train, test):
+        noise = np.random.default_rng(3).normal(size=len(columns["label"]))
+        columns["a"], columns["b"] = noise, columns["label"] - noise
+
+
+def random_hint(label: int, n: int) -> Any:
+    return label if n % 5 else 1 - label
+
+
+KINDS = (
+    Kind("whole rows", "alarm", rows_copied()),
+    Kind("whole rows with a row number", "alarm", numbered("row_id", int)),
+    Kind("whole rows with a uuid", "alarm", numbered("uuid", lambda n: f"a{n * 7919:x}-{n}")),
+    Kind("whole rows with a url", "alarm", numbered("url", lambda n: f"https://x.org/{n}")),
+    Kind("whole rows with a free remark", "not seen", numbered("note", lambda n: f"note of {n}")),
+    Kind("texts alone", "alarm", copied("text"), asked=CONTENT),
+    Kind("numbers with noise of 1e-9", "alarm", rows_copied(x=lambda v: v + 1e-9)),
+    Kind("numbers in float32", "alarm", rows_copied(y=lambda v: float(np.float32(v)))),
+    Kind("numbers rounded to nine places", "alarm", rows_copied(x=lambda v: round(v, 9))),
+    Kind("numbers in other units", "not seen", rows_copied(x=lambda v: 1.8 * v + 32)),
+    Kind("numbers with noise of 1 %", "not seen", rows_copied(x=lambda v: v * 1.01 + 0.01)),
+    Kind("texts in other case", "alarm", rows_copied(text=str.upper), near, NEAR),
+    Kind(
+        "texts with blanks", "alarm", rows_copied(text=lambda t: t.replace(" ", "  ")), near, NEAR
+    ),
+    Kind("texts with punctuation", "alarm", rows_copied(text=lambda t: f"*{t}!*"), near, NEAR),
+    Kind("texts with underscores", "alarm", rows_copied(text=lambda t: f"_{t}_"), near, NEAR),
+    Kind(
+        "texts with zero-width characters",
+        "alarm",
+        rows_copied(text=lambda t: t.replace("o", "o\u200b")),
+        near,
+        NEAR,
+    ),
+    Kind(
+        "texts in full width",
+        "alarm",
+        rows_copied(text=lambda t: t.replace("w", "\uff57")),
+        near,
+        NEAR,
+    ),
+    Kind("texts with one word changed", "alarm", rows_copied(text=swap_word), near, NEAR),
+    Kind(
+        "texts of the same words in order", "not seen", rows_copied(text=shuffle_words), near, NEAR
+    ),
+    Kind("texts cut in half", "not seen", rows_copied(text=lambda t: t[: len(t) // 2]), near, NEAR),
+    Kind("customers of train", "named", same_customers, lambda r: r.same_entities["test"] > 5),
+    Kind("names in other case", "alarm", renamed(str.upper), same_name),
+    Kind("names with blanks", "alarm", renamed(lambda n: f" {n} "), same_name),
+    Kind("names in full width", "alarm", renamed(lambda n: n.replace("C", "\uff23")), same_name),
+    Kind("names with zero-width", "alarm", renamed(lambda n: f"{n}\u200b"), same_name),
+    Kind("names with other hyphens", "named", renamed(lambda n: n.replace("-", "_")), spelled),
+    Kind("names without hyphens", "named", renamed(lambda n: n.replace("-", "")), spelled),
+    Kind("names without leading zeros", "named", renamed(lambda n: n.replace("-0", "-")), spelled),
+    Kind("names with accents", "named", renamed(lambda n: n.replace("u", "ú")), spelled),
+    Kind("names with a typing error", "not seen", renamed(lambda n: n.replace("s", "z")), spelled),
+    Kind("an e-mail address", "named", linked(str), links),
+    Kind("an e-mail address in other case", "named", linked(str.upper), links),
+    Kind("a device", "named", linked(str, "device"), links),
+    Kind("a household", "named", linked(str, "address"), links),
+    Kind("an e-mail address at another provider", "not seen", linked(lambda m: f"{m}.org"), links),
+    Kind("the label as a word", "named", told(lambda y, n: ["no", "yes"][y]), hinted, LABEL),
+    Kind("the label as a number", "named", told(lambda y, n: y + n / 1e4), hinted, LABEL),
+    Kind(
+        "the label as text of numbers",
+        "named",
+        told(lambda y, n: f"{y + n / 1e4:.6f}"),
+        hinted,
+        LABEL,
+    ),
+    Kind(
+        "the label as numbers with gaps",
+        "named",
+        told(lambda y, n: f"{y + n / 1e4:.6f}" if n % 30 else "n/a"),
+        hinted,
+        LABEL,
+    ),
+    Kind(
+        "the label as a time",
+        "named",
+        told(lambda y, n: datetime(2024, 1 + y, 1 + n % 28, n % 24, n % 60)),
+        hinted,
+        LABEL,
+    ),
+    Kind("the label inside a text", "not seen", told(lambda y, n: f"row {n}, {y}"), hinted, LABEL),
+    Kind("the label in two columns together", "not seen", sums, hinted, LABEL),
+    Kind("the label four times of five", "not seen", told(random_hint), hinted, LABEL),
+    Kind("an item of a benchmark", "alarm", quoted(str), found, AGAINST),
+    Kind("an item in upper case", "alarm", quoted(str.upper), found, AGAINST),
+    Kind(
+        "an item in Markdown",
+        "alarm",
+        quoted(lambda t: t.replace("eggs", "_eggs_")),
+        found,
+        AGAINST,
+    ),
+    Kind(
+        "an item with soft hyphens",
+        "alarm",
+        quoted(lambda t: t.replace("mar", "mar\u00ad")),
+        found,
+        AGAINST,
+    ),
+    Kind(
+        "a passage of an item", "alarm", quoted(lambda t: " ".join(t.split()[1:15])), found, AGAINST
+    ),
+    Kind(
+        "an item in other words",
+        "not seen",
+        quoted(lambda t: " so ".join(t.split())),
+        found,
+        AGAINST,
+    ),
+)
