@@ -247,7 +247,7 @@ class Fetcher:
         # allocator would return memory that stays free for a moment to the system, and fresh memory
         # is slow to touch.
         self._done: deque[Future[list[BlockPart]]] = deque(maxlen=_MOST_DONE)
-        self._in_use: frozenset[int] = frozenset()  # by the reader's current pool
+        self._met: set[int] = set()  # begun blocks that a pool has read from
         self._memory, self._memory_lock = Buffers(), threading.Lock()
         self._threads = start_threads(threads, name="headrace-read")
 
@@ -323,7 +323,7 @@ class Fetcher:
             # two lanes meet in a block begun for the other one
             if not begun or first < self._floors[block]:
                 self._begin(block)
-        self._in_use = frozenset(firsts)
+        self._met.update(firsts)
         self._begin_ahead()
         return [
             cut(
@@ -371,13 +371,14 @@ class Fetcher:
                     if size <= _PART_BYTES:
                         self._done.append(self._begun[block])
                 del self._wanted[block], self._begun[block], self._floors[block]
+                self._met.discard(block)
             self._sizes.pop(block, None)
         with self._memory_lock:
             self._memory.trim(_SPARE_PARTS)
         self._begin_ahead()
 
     def _begin_ahead(self) -> None:
-        ahead = [block for block in self._begun if block not in self._in_use]
+        ahead = [block for block in self._begun if block not in self._met]
         ahead_bytes = sum(map(self._size, ahead))
         count = len(ahead)
         while self._waiting and count < self._ahead_blocks:

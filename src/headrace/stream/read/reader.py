@@ -61,7 +61,7 @@ from headrace.stream.read.columns import (
     gather,
     join,
 )
-from headrace.stream.read.laid import LaidPool
+from headrace.stream.read.laid import LaidPool, cut_slabs
 from headrace.stream.read.mask import KEPT
 from headrace.stream.read.quarantine import Quarantine
 
@@ -187,33 +187,22 @@ class _Gather:
 
         return self._both(list(parts[0]), rows, gathered)
 
-    def lay(self, fetcher: Fetcher, pool: Pool, chunk_rows: int, *, release: bool) -> LaidPool:
-        """Lay out a large pool that was announced; `release` drops each block after its rows."""
-        assert pool.index is not None
-        parts = fetcher.get(pool.spans)
-        laid = LaidPool(parts[0], pool.index, rows=pool.rows, chunk_rows=chunk_rows)
-        for spans, of_block in _by_block(pool, parts):
-            while of_block:
-                first, part = of_block.pop()
+    def lay(self, laid: LaidPool, parts: list[Columns]) -> None:
+        """Lay the next slab of a large pool."""
+        slab = laid.place(parts)
 
-                def lay(
-                    names: list[str], _: Buffers, first: int = first, part: Columns = part
-                ) -> Columns:
-                    laid.lay(first, {name: part[name] for name in names})
-                    return {}
+        def lay(names: list[str], _: Buffers) -> Columns:
+            laid.lay(slab, names)
+            return {}
 
-                self._both(list(part), len(next(iter(part.values()))), lay)
-                del part, lay
-            if release:
-                fetcher.release(spans)
-        laid.join()
-        return laid
+        self._both(laid.names, len(slab.target), lay)
 
-    def chunks(self, laid: LaidPool) -> Iterator[tuple[int, Columns]]:
-        """Yield the number of items and the columns of each chunk of a pool."""
-        for number in range(laid.chunks):
-            items = laid.items_of(number)
-            yield items, self._both(laid.names, items, partial(laid.chunk, number))
+    def chunk(self, laid: LaidPool, number: int) -> tuple[int, Columns]:
+        """Return the number of items and the columns of a chunk, whose memory is then free."""
+        items = laid.items_of(number)
+        columns = self._both(laid.names, items, partial(laid.chunk, number))
+        laid.free(number)
+        return items, columns
 
     def _both(
         self, names: list[str], rows: int, use: Callable[[list[str], Buffers], Columns]
@@ -235,39 +224,109 @@ class _Gather:
         self._end_threads(self._second)
 
 
-def _by_block(
-    pool: Pool, parts: list[Columns]
-) -> Iterator[tuple[list[Piece], list[tuple[int, Columns]]]]:
-    """Yield the pieces of each block, and its parts with their first rows in the pool; empties
-    `parts`.
-    """
-    spans_of_block: dict[int, list[Piece]] = {}
-    parts_of_block: dict[int, list[tuple[int, Columns]]] = {}
-    parts.reverse()
-    first = 0
-    for block, start, stop in pool.spans:
-        spans_of_block.setdefault(block, []).append((block, start, stop))
-        end = first + stop - start
-        while first < end:  # a block is kept in parts
-            part = parts.pop()
-            parts_of_block.setdefault(block, []).append((first, part))
-            first += len(next(iter(part.values())))
-            del part
-    for block, spans in spans_of_block.items():
-        yield spans, parts_of_block.pop(block)
+class _Pools:
+    """The pools of a reader, announced to its fetcher in slabs; a small pool is one slab."""
+
+    def __init__(
+        self, fetcher: Fetcher, planned: Iterator[Pool], gathered: _Gather, *, chunk_rows: int
+    ) -> None:
+        self._fetcher = fetcher
+        self._planned = planned
+        self._gathered = gathered
+        self._chunk_rows = chunk_rows
+        self.ahead: deque[tuple[Pool, list[list[Piece]]]] = deque()
+        self._next: LaidPool | None = None  # the next pool, if some of it is laid
+
+    def announce(self, least: int) -> None:
+        """Announce pools until `least` of them wait, and more while the fetcher has room."""
+        while len(self.ahead) < least or (
+            self._fetcher.has_room and len(self.ahead) < MOST_POOLS_AHEAD
+        ):
+            pool = next(self._planned, None)
+            if pool is None:
+                return
+            self.add(pool)
+
+    def add(self, pool: Pool) -> None:
+        """Announce one pool."""
+        slabs = [pool.spans]
+        if self._is_large(pool):
+            slabs = cut_slabs(pool)
+        self.ahead.append((pool, slabs))
+        for slab in slabs:
+            self._fetcher.announce(slab)
+
+    def read(self, *, is_first: bool) -> Iterator[tuple[int, Columns]]:
+        """Yield the numbers of items and the columns of the next pool.
+
+        is_first: the loop waits for this pool, so nothing else begins before it is there.
+        """
+        pool, slabs = self.ahead.popleft()
+        if not is_first:  # decode for the next pool while waiting for this one
+            self.announce(1)
+        if self._is_large(pool):
+            laid = self._next or LaidPool(pool, slabs, None, chunk_rows=self._chunk_rows)
+            self._next = None
+            del pool
+            yield from self._chunks(laid, slabs, is_first=is_first)
+            return
+        parts = self._fetcher.get(pool.spans)
+        columns = self._gathered(parts, pool.index, pool.rows)
+        if is_first:
+            yield pool.items, columns
+            # before the release, so rows that both need stay decoded
+            self.announce(1)
+        del parts  # or they would stay alive during the wait for the next pool
+        self._fetcher.release(pool.spans)
+        if not is_first:
+            yield pool.items, columns
+
+    def _chunks(
+        self, laid: LaidPool, slabs: list[list[Piece]], *, is_first: bool
+    ) -> Iterator[tuple[int, Columns]]:
+        """Yield a large pool in chunks, and lay as much of the next one after each of them."""
+        while laid.slabs:
+            self._lay(laid, release=not is_first)
+        for number in range(laid.chunks):
+            yield self._gathered.chunk(laid, number)
+            if is_first and number == 0:
+                self.announce(1)
+                for slab in slabs:
+                    self._fetcher.release(slab)
+            self._lay_next(laid, (number + 1) / laid.chunks)
+
+    def _lay_next(self, laid: LaidPool, share: float) -> None:
+        """Lay this share of the next pool into pages that `laid` left, if it is large."""
+        if not self.ahead or not self._is_large(self.ahead[0][0]):
+            return
+        self.announce(2)  # before the release, as in `read`
+        if self._next is None:
+            pool, slabs = self.ahead[0]
+            self._next = LaidPool(pool, slabs, laid.pages, chunk_rows=self._chunk_rows)
+        while self._next.fits and self._next.laid_rows < share * self._next.rows:
+            self._lay(self._next, release=True)
+
+    def _lay(self, laid: LaidPool, *, release: bool) -> None:
+        slab = laid.slabs.popleft()
+        self._gathered.lay(laid, self._fetcher.get(slab))
+        if release:
+            self._fetcher.release(slab)
+
+    def _is_large(self, pool: Pool) -> bool:
+        """Return whether a pool is laid out for chunks."""
+        return pool.index is not None and pool.items > self._chunk_rows
 
 
 def _gathered(
     fetcher: Fetcher, planned: Generator[Pool, None, None], plan: Plan, options: StreamOptions
 ) -> Iterator[tuple[int, Columns]]:
     """Yield each pool's number of items and its columns."""
-    with closing(planned) as pools, closing(_Gather()) as gathered:
-        ahead: deque[Pool] = deque()
-        first = next(pools, None)
+    with closing(planned), closing(_Gather()) as gathered:
+        first = next(planned, None)
         if first is None:
             return
+        pools = _Pools(fetcher, planned, gathered, chunk_rows=_CHUNK_POOLS * least_pool_rows(plan))
         index = plan.index
-        chunk_rows = _CHUNK_POOLS * least_pool_rows(plan)
         count = len(first.blocks)
         # With STORE_THREADS the data is in an object store, where fetching twice costs more than
         # memory.
@@ -276,35 +335,13 @@ def _gathered(
         ) and count * plan.world_size * _MANY_TIMES <= len(index.rows)
         if options.shuffle and few_of_all and 4 * first.rows <= int(index.rows[first.blocks].sum()):
             yield first.items, gathered(fetcher.get_alone(first.spans), first.index, first.rows)
-            _announce(fetcher, pools, ahead)
+            pools.announce(1)
         else:
-            ahead.append(first)
-            fetcher.announce(first.spans)
-        while ahead:
-            pool = ahead.popleft()
-            if pool is not first:  # decode for the next pool while waiting for this one
-                _announce(fetcher, pools, ahead)
-            if pool.index is not None and pool.items > chunk_rows:
-                laid = gathered.lay(fetcher, pool, chunk_rows, release=pool is not first)
-                chunks = gathered.chunks(laid)
-                yield next(chunks)
-                if pool is first:  # before the release, as below
-                    _announce(fetcher, pools, ahead)
-                    fetcher.release(pool.spans)
-                yield from chunks
-                del laid, chunks
-                continue
-            spans = fetcher.get(pool.spans)
-            columns = gathered(spans, pool.index, pool.rows)
-            if pool is first:  # the loop waits for it, so begin nothing else before
-                yield pool.items, columns
-                # before the release, so rows that both need stay decoded
-                _announce(fetcher, pools, ahead)
-            del spans  # or they would stay alive during the wait for the next pool
-            fetcher.release(pool.spans)
-            if pool is not first:
-                yield pool.items, columns
-            del columns
+            pools.add(first)
+            yield from pools.read(is_first=True)
+        del first
+        while pools.ahead:
+            yield from pools.read(is_first=False)
 
 
 def _from_memory(
@@ -379,16 +416,6 @@ def _decode_whole(fetcher: Fetcher, index: SplitIndex, columns: Sequence[str]) -
         rows = others.pop(name)
         laid[name] = concatenate([rows[first] for first in sorted(rows)])
     return {name: laid[name] for name in columns}
-
-
-def _announce(fetcher: Fetcher, pools: Iterator[Pool], ahead: deque[Pool]) -> None:
-    """Announce the next pool in any case, and more while the fetcher has room."""
-    while not ahead or (fetcher.has_room and len(ahead) < MOST_POOLS_AHEAD):
-        pool = next(pools, None)
-        if pool is None:
-            return
-        ahead.append(pool)
-        fetcher.announce(pool.spans)
 
 
 def whole_batches(pools: Iterator[tuple[int, Columns]], size: int) -> Iterator[tuple[int, Columns]]:
