@@ -93,9 +93,8 @@ class LaidPool:
         self.names: list[str] = []
         self._items = len(index)
         self._chunk_rows = chunk_rows
-        distinct = len(index) - int(np.argmax(index[::-1] != index[-1])) + 1
-        if (index == index[-1]).all():
-            distinct = 1
+        differs = int(np.argmax(index[::-1] != index[-1]))  # counted from the end; 0 if none does
+        distinct = len(index) - differs + 1 if differs else 1
         self.chunks = -(-distinct // chunk_rows)
         self._chunk_type = np.min_scalar_type(self.chunks)
         self._item_of = np.full(pool.rows, -1, np.int32 if distinct < 1 << 31 else np.int64)
