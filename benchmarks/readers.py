@@ -1,6 +1,6 @@
 """The contestants of `streaming.py`: each the fastest honest way its library has, giving dicts of tensors or arrays.
 
-How rows are mixed: `headrace*` as the size of the data decides, which is 3,000,000 rows from all files for the numbers;
+How rows are mixed: `headrace*` as the size of the data decides, which is 2,300,000 rows from all files for the numbers;
 `loop*`, `raw*`, `packed_workers` and `nodes` whole files, one after the other; `hf` a buffer of 10,000 rows; `mapped`
 all rows; `lance` only the order of fragments. `loop*` is what anyone writes in twenty lines: two threads, each a file
 ahead, read a file and permute its rows, and the loop cuts slices of them. A library that is not installed is left out

@@ -5,7 +5,8 @@ the needed rows and gathered by one index for all columns; batches are then view
 the next pool while this one is used, and another plans the one after it. Rows that coming pools
 need of a block stay decoded. Only a batch that crosses a pool border is copied again. Memory is
 the rows of a round, about half of the rows of the open blocks, and what is decoded ahead. A large
-pool is laid out for chunks, block by block, and gathered chunk by chunk, see `laid`.
+pool is laid out for chunks, slab by slab, while the one before is used, and gathered chunk by
+chunk, see `laid`.
 
 The loop waits for the first pool. If that takes few rows of many blocks, and at most an eighth of
 all blocks, only these rows are kept. The blocks are decoded again for the next pool, while the
