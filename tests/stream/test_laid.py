@@ -11,7 +11,7 @@ import pytest
 from headrace.stream.order.epoch import Pool
 from headrace.stream.read.buffers import Buffers
 from headrace.stream.read.columns import Columns, cut, gather
-from headrace.stream.read.laid import LaidPool, cut_slabs
+from headrace.stream.read.laid import LaidPool, cut_sections
 from headrace.stream.read.ragged import Ragged
 
 BLOCK_ROWS = 3000
@@ -65,10 +65,10 @@ def test_chunks_are_the_rows_of_one_gather(names: list[str]) -> None:
     pages = None
     memory = Buffers()
     for pool in pools(np.random.default_rng(1)):
-        laid = LaidPool(pool, cut_slabs(pool), pages, chunk_rows=CHUNK_ROWS)
+        laid = LaidPool(pool, cut_sections(pool), pages, chunk_rows=CHUNK_ROWS)
         while laid.fits:
-            laid.lay(laid.place(of_names(parts(laid.slabs.popleft()), names)), names)
-        assert not laid.slabs
+            laid.lay(laid.allot(of_names(parts(laid.sections.popleft()), names)), names)
+        assert not laid.sections
         pages = laid.pages
         whole = gather(of_names(parts(pool.spans), names), pool.index)
         chunks = []
@@ -90,10 +90,10 @@ def test_the_next_pool_is_laid_into_what_chunks_left() -> None:
         )
         for seed in (1, 2)
     )
-    laid = LaidPool(first, cut_slabs(first), None, chunk_rows=CHUNK_ROWS)
-    while laid.slabs:
-        laid.lay(laid.place(of_names(parts(laid.slabs.popleft()), ["row"])), ["row"])
-    following = LaidPool(second, cut_slabs(second), laid.pages, chunk_rows=CHUNK_ROWS)
+    laid = LaidPool(first, cut_sections(first), None, chunk_rows=CHUNK_ROWS)
+    while laid.sections:
+        laid.lay(laid.allot(of_names(parts(laid.sections.popleft()), ["row"])), ["row"])
+    following = LaidPool(second, cut_sections(second), laid.pages, chunk_rows=CHUNK_ROWS)
     ahead = []
     for number in range(laid.chunks):
         chunk = laid.chunk(number, ["row"], Buffers())["row"]
@@ -101,13 +101,13 @@ def test_the_next_pool_is_laid_into_what_chunks_left() -> None:
         assert chunk.tolist() == first.index[start : start + CHUNK_ROWS].tolist()
         laid.free(number)
         while following.fits:
-            slab = parts(following.slabs.popleft())
-            following.lay(following.place(of_names(slab, ["row"])), ["row"])
+            section = parts(following.sections.popleft())
+            following.lay(following.allot(of_names(section, ["row"])), ["row"])
         ahead.append(following.laid_rows - (number + 1) * CHUNK_ROWS)
 
     assert following.pages is laid.pages
-    assert not following.slabs
-    # a slab or two more than the chunks that are gone
+    assert not following.sections
+    # a section or two more than the chunks that are gone
     assert max(ahead) <= 4 * BLOCK_ROWS
     found = [following.chunk(number, ["row"], Buffers())["row"] for number in range(laid.chunks)]
     assert np.concatenate(found).tolist() == second.index.tolist()

@@ -5,10 +5,11 @@ megabytes, each value costs a miss of the processor's cache, five times what it 
 So blocks are read front to back once, and the rows of each chunk are laid close together. Inside a
 chunk they stay in the order of the blocks until it is gathered, within the cache.
 
-A pool is laid in slabs, each a sixteenth of its rows, so that blocks are dropped as soon as their
-rows are laid. What a slab has for one chunk takes pages of its own. The pages of a chunk are free
-once it was gathered, and the next pool is laid into them while this one is used. So the rows of one
-pool and of a slab are there at any time, and their memory is touched for the first time only once.
+A pool is laid in sections, each a sixteenth of its rows, so that blocks are dropped as soon as
+their rows are laid. What a section has for one chunk takes pages of its own. The pages of a chunk
+are free once it was gathered, and the next pool is laid into them while this one is used. So the
+rows of one pool and of a section are there at any time, and their memory is touched for the first
+time only once.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from headrace.stream.read.buffers import Buffers
 from headrace.stream.read.columns import Column, Columns, concatenate, gather
 from headrace.stream.read.ragged import Ragged
 
-_SLABS = 16
+_SECTIONS = 16
 _PAGE_ROWS = 256
 
 
@@ -62,7 +63,7 @@ class Pages:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Slab:
+class PoolSection:
     """The next rows of a pool, and where they go.
 
     parts: their columns. target: int64, their rows in the pages; -1: another rank delivers it.
@@ -78,16 +79,16 @@ class Slab:
 class LaidPool:
     """The rows of a pool: item i is row `index[i]` of them; only the last item may be repeated.
 
-    slabs: the pieces that are not laid yet. pages: those of the pool before this one; they serve
-    this one too if they are enough for all of it and a slab of the next one.
+    sections: the pieces that are not laid yet. pages: those of the pool before this one; they serve
+    this one too if they are enough for all of it and a section of the next one.
     """
 
     def __init__(
-        self, pool: Pool, slabs: list[list[Piece]], pages: Pages | None, *, chunk_rows: int
+        self, pool: Pool, sections: list[list[Piece]], pages: Pages | None, *, chunk_rows: int
     ) -> None:
         assert pool.index is not None
         index = pool.index
-        self.slabs = deque(slabs)
+        self.sections = deque(sections)
         self.rows = pool.rows
         self.laid_rows = 0
         self.names: list[str] = []
@@ -101,26 +102,26 @@ class LaidPool:
         self._item_of[index[:distinct]] = np.arange(distinct)
         self._row = np.empty(distinct, np.int64)  # of each item, in the pages
         self._taken: list[list[I64]] = [[] for _ in range(self.chunks)]
-        # Lists and texts of each chunk are gathered from each slab, and once more from there.
+        # Lists and texts of each chunk are gathered from each section, and once more from there.
         self._others: dict[str, list[list[Column]]] = {}
         self._turn = np.empty(0, np.int64)  # of each item, in these
         self._turns = np.zeros(self.chunks, np.int64)
-        # each chunk may fill a page of each slab in part
-        self._slab_pages = -(-slab_rows(self.rows) // _PAGE_ROWS) + self.chunks
-        self._most_pages = self._slab_pages * (len(slabs) + 1)
+        # each chunk may fill a page of each section in part
+        self._section_pages = -(-section_rows(self.rows) // _PAGE_ROWS) + self.chunks
+        self._most_pages = self._section_pages * (len(sections) + 1)
         self.pages = pages
         if pages is not None and pages.count < self._most_pages:
             self.pages = None
 
     @property
     def fits(self) -> bool:
-        """True if there are slabs left, and free pages for the next one."""
-        if not self.slabs:
+        """True if there are sections left, and free pages for the next one."""
+        if not self.sections:
             return False
-        return self.pages is None or self.pages.free >= self._slab_pages
+        return self.pages is None or self.pages.free >= self._section_pages
 
-    def place(self, parts: list[Columns]) -> Slab:
-        """Find a place for the next rows of the pool, the columns `parts`."""
+    def allot(self, parts: list[Columns]) -> PoolSection:
+        """Find pages for the next rows of the pool, the columns `parts`."""
         if not self.names:
             self._begin(parts[0])
         assert self.pages is not None
@@ -134,18 +135,18 @@ class LaidPool:
         chunk = (items // self._chunk_rows).astype(self._chunk_type)
         counts = np.bincount(chunk, minlength=self.chunks)
         along = np.argsort(chunk, kind="stable")  # of small numbers: by their digits, in one pass
-        place = self._take(counts)
+        page_rows = self._take(counts)
         items = items[along]
-        self._row[items] = place
+        self._row[items] = page_rows
         if self._others:
             self._turn[items] = ranges(self._turns, counts)
             self._turns += counts
         if delivered is not None:
             along = delivered[along]
         target = np.full(rows, -1, np.int64) if delivered is not None else np.empty(rows, np.int64)
-        target[along] = place
+        target[along] = page_rows
         by_chunk = np.split(along, np.cumsum(counts)[:-1])
-        return Slab(parts, target, by_chunk, complete=complete)
+        return PoolSection(parts, target, by_chunk, complete=complete)
 
     def _take(self, counts: I64) -> I64:
         """Take pages for this many rows of each chunk, and return the rows in them."""
@@ -154,8 +155,8 @@ class LaidPool:
         ends = np.cumsum(page_counts)
         pages = self.pages.take(int(ends[-1]))
         sizes = np.full(len(pages), _PAGE_ROWS)
-        taken = page_counts > 0
-        sizes[ends[taken] - 1] -= (page_counts * _PAGE_ROWS - counts)[taken]
+        some = page_counts > 0
+        sizes[ends[some] - 1] -= (page_counts * _PAGE_ROWS - counts)[some]
         for number, of_chunk in enumerate(np.split(pages, ends[:-1])):
             self._taken[number].append(of_chunk)
         return ranges(pages * _PAGE_ROWS, sizes)
@@ -170,15 +171,15 @@ class LaidPool:
         if self.pages is None:
             self.pages = Pages(example, self._most_pages)
 
-    def lay(self, slab: Slab, names: Sequence[str]) -> None:
-        """Lay these columns of a slab; several threads may lay other ones at the same time."""
+    def lay(self, section: PoolSection, names: Sequence[str]) -> None:
+        """Lay these columns of a section; several threads may lay other ones at the same time."""
         assert self.pages is not None
         arrays = {name: self.pages.arrays[name] for name in names if name not in self._others}
         first = 0
-        for part in slab.parts:
-            target = slab.target[first : first + len(next(iter(part.values())))]
+        for part in section.parts:
+            target = section.target[first : first + len(next(iter(part.values())))]
             first += len(target)
-            if slab.complete:
+            if section.complete:
                 for name, array in arrays.items():
                     array[target] = part[name]
             else:
@@ -189,8 +190,8 @@ class LaidPool:
         for name in names:
             if name in arrays:
                 continue
-            joined = concatenate([part[name] for part in slab.parts])
-            for number, rows in enumerate(slab.by_chunk):
+            joined = concatenate([part[name] for part in section.parts])
+            for number, rows in enumerate(section.by_chunk):
                 if len(rows):
                     self._others[name][number].append(_copied_rows(joined, rows))
 
@@ -215,8 +216,10 @@ class LaidPool:
             gathered[name] = memory.empty((len(rows), *array.shape[1:]), array.dtype)
             np.take(array, rows, axis=0, out=gathered[name], mode="clip")
         if others:
-            slabs = zip(*(self._others[name][number] for name in others), strict=True)
-            sources: list[Columns] = [dict(zip(others, slab, strict=True)) for slab in slabs]
+            sections = zip(*(self._others[name][number] for name in others), strict=True)
+            sources: list[Columns] = [
+                dict(zip(others, section, strict=True)) for section in sections
+            ]
             gathered.update(gather(sources, self._turn[items], memory))
         return {name: gathered[name] for name in names}
 
@@ -236,23 +239,23 @@ def _copied_rows(column: Any, rows: I64) -> Column:
     return column.take(int64_array(rows))
 
 
-def slab_rows(rows: int) -> int:
-    """Return the rows of each slab of a pool."""
-    return -(-rows // _SLABS)
+def section_rows(rows: int) -> int:
+    """Return the rows of each section of a pool."""
+    return -(-rows // _SECTIONS)
 
 
-def cut_slabs(pool: Pool) -> list[list[Piece]]:
-    """Cut the pieces of a pool into slabs."""
-    slabs: list[list[Piece]] = [[]]
-    room = size = slab_rows(pool.rows)
+def cut_sections(pool: Pool) -> list[list[Piece]]:
+    """Cut the pieces of a pool into sections."""
+    sections: list[list[Piece]] = [[]]
+    room = size = section_rows(pool.rows)
     for block, first, stop in pool.spans:
         start = first
         while start < stop:
             if not room:
-                slabs.append([])
+                sections.append([])
                 room = size
             end = min(stop, start + room)
-            slabs[-1].append((block, start, end))
+            sections[-1].append((block, start, end))
             room -= end - start
             start = end
-    return slabs
+    return sections

@@ -5,7 +5,7 @@ the needed rows and gathered by one index for all columns; batches are then view
 the next pool while this one is used, and another plans the one after it. Rows that coming pools
 need of a block stay decoded. Only a batch that crosses a pool border is copied again. Memory is
 the rows of a round, about half of the rows of the open blocks, and what is decoded ahead. A large
-pool is laid out for chunks, slab by slab, while the one before is used, and gathered chunk by
+pool is laid out for chunks, section by section, while the one before is used, and gathered chunk by
 chunk, see `laid`.
 
 The loop waits for the first pool. If that takes few rows of many blocks, and at most an eighth of
@@ -62,7 +62,7 @@ from headrace.stream.read.columns import (
     gather,
     join,
 )
-from headrace.stream.read.laid import LaidPool, cut_slabs
+from headrace.stream.read.laid import LaidPool, cut_sections
 from headrace.stream.read.mask import KEPT
 from headrace.stream.read.quarantine import Quarantine
 
@@ -189,14 +189,14 @@ class _Gather:
         return self._both(list(parts[0]), rows, gathered)
 
     def lay(self, laid: LaidPool, parts: list[Columns]) -> None:
-        """Lay the next slab of a large pool."""
-        slab = laid.place(parts)
+        """Lay the next section of a large pool."""
+        section = laid.allot(parts)
 
         def lay(names: list[str], _: Buffers) -> Columns:
-            laid.lay(slab, names)
+            laid.lay(section, names)
             return {}
 
-        self._both(laid.names, len(slab.target), lay)
+        self._both(laid.names, len(section.target), lay)
 
     def chunk(self, laid: LaidPool, number: int) -> tuple[int, Columns]:
         """Return the number of items and the columns of a chunk, whose memory is then free."""
@@ -226,7 +226,7 @@ class _Gather:
 
 
 class _Pools:
-    """The pools of a reader, announced to its fetcher in slabs; a small pool is one slab."""
+    """The pools of a reader, announced to its fetcher in sections; a small pool is one section."""
 
     def __init__(
         self, fetcher: Fetcher, planned: Iterator[Pool], gathered: _Gather, *, chunk_rows: int
@@ -250,26 +250,26 @@ class _Pools:
 
     def add(self, pool: Pool) -> None:
         """Announce one pool."""
-        slabs = [pool.spans]
+        sections = [pool.spans]
         if self._is_large(pool):
-            slabs = cut_slabs(pool)
-        self.ahead.append((pool, slabs))
-        for slab in slabs:
-            self._fetcher.announce(slab)
+            sections = cut_sections(pool)
+        self.ahead.append((pool, sections))
+        for section in sections:
+            self._fetcher.announce(section)
 
     def read(self, *, is_first: bool) -> Iterator[tuple[int, Columns]]:
         """Yield the numbers of items and the columns of the next pool.
 
         is_first: the loop waits for this pool, so nothing else begins before it is there.
         """
-        pool, slabs = self.ahead.popleft()
+        pool, sections = self.ahead.popleft()
         if not is_first:  # decode for the next pool while waiting for this one
             self.announce(1)
         if self._is_large(pool):
-            laid = self._next or LaidPool(pool, slabs, None, chunk_rows=self._chunk_rows)
+            laid = self._next or LaidPool(pool, sections, None, chunk_rows=self._chunk_rows)
             self._next = None
             del pool
-            yield from self._chunks(laid, slabs, is_first=is_first)
+            yield from self._chunks(laid, sections, is_first=is_first)
             return
         parts = self._fetcher.get(pool.spans)
         columns = self._gathered(parts, pool.index, pool.rows)
@@ -283,35 +283,35 @@ class _Pools:
             yield pool.items, columns
 
     def _chunks(
-        self, laid: LaidPool, slabs: list[list[Piece]], *, is_first: bool
+        self, laid: LaidPool, sections: list[list[Piece]], *, is_first: bool
     ) -> Iterator[tuple[int, Columns]]:
         """Yield a large pool in chunks, and lay as much of the next one after each of them."""
-        while laid.slabs:
+        while laid.sections:
             self._lay(laid, release=not is_first)
         for number in range(laid.chunks):
             yield self._gathered.chunk(laid, number)
             if is_first and number == 0:
                 self.announce(1)
-                for slab in slabs:
-                    self._fetcher.release(slab)
+                for section in sections:
+                    self._fetcher.release(section)
             self._lay_next(laid, (number + 1) / laid.chunks)
 
-    def _lay_next(self, laid: LaidPool, share: float) -> None:
-        """Lay this share of the next pool into pages that `laid` left, if it is large."""
+    def _lay_next(self, laid: LaidPool, fraction: float) -> None:
+        """Lay this fraction of the next pool into pages that `laid` left, if it is large."""
         if not self.ahead or not self._is_large(self.ahead[0][0]):
             return
         self.announce(2)  # before the release, as in `read`
         if self._next is None:
-            pool, slabs = self.ahead[0]
-            self._next = LaidPool(pool, slabs, laid.pages, chunk_rows=self._chunk_rows)
-        while self._next.fits and self._next.laid_rows < share * self._next.rows:
+            pool, sections = self.ahead[0]
+            self._next = LaidPool(pool, sections, laid.pages, chunk_rows=self._chunk_rows)
+        while self._next.fits and self._next.laid_rows < fraction * self._next.rows:
             self._lay(self._next, release=True)
 
     def _lay(self, laid: LaidPool, *, release: bool) -> None:
-        slab = laid.slabs.popleft()
-        self._gathered.lay(laid, self._fetcher.get(slab))
+        section = laid.sections.popleft()
+        self._gathered.lay(laid, self._fetcher.get(section))
         if release:
-            self._fetcher.release(slab)
+            self._fetcher.release(section)
 
     def _is_large(self, pool: Pool) -> bool:
         """Return whether a pool is laid out for chunks."""
