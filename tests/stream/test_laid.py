@@ -14,8 +14,8 @@ from headrace.stream.read.columns import Columns, cut, gather
 from headrace.stream.read.laid import LaidPool, cut_sections
 from headrace.stream.read.ragged import Ragged
 
-BLOCK_ROWS = 3000
-CHUNK_ROWS = 1500
+BLOCK_ROWS = 700
+CHUNK_ROWS = 400
 
 
 def block(number: int) -> Columns:
@@ -40,9 +40,9 @@ def pools(random: np.random.Generator) -> Iterator[Pool]:
     for number, blocks in enumerate((4, 9, 2, 9)):
         spans = [(block, 10 * block, BLOCK_ROWS - 7) for block in range(blocks)]
         rows = sum(stop - start for _, start, stop in spans)
-        index = random.permutation(rows)[: rows - number % 2 * 500]
+        index = random.permutation(rows)[: rows - number % 2 * 100]
         if number == 3:
-            index = np.append(index, np.full(700, index[-1]))
+            index = np.append(index, np.full(150, index[-1]))
         yield Pool(spans=spans, index=index)
 
 
@@ -108,7 +108,7 @@ def test_the_next_pool_is_laid_into_what_chunks_left() -> None:
     assert following.pages is laid.pages
     assert not following.sections
     # a section or two more than the chunks that are gone
-    assert max(ahead) <= 4 * BLOCK_ROWS
+    assert max(ahead) <= 5 * BLOCK_ROWS
     found = [following.chunk(number, ["row"], Buffers())["row"] for number in range(laid.chunks)]
     assert np.concatenate(found).tolist() == second.index.tolist()
 
