@@ -99,7 +99,7 @@ class LaidPool:
         self.chunks = -(-distinct // chunk_rows)
         self._chunk_type = np.min_scalar_type(self.chunks)
         self._item_of = np.full(pool.rows, -1, np.int32 if distinct < 1 << 31 else np.int64)
-        self._item_of[index[:distinct]] = np.arange(distinct)
+        self._item_of[index[:distinct]] = np.arange(distinct, dtype=self._item_of.dtype)
         self._row = np.empty(distinct, np.int64)  # of each item, in the pages
         self._taken: list[list[I64]] = [[] for _ in range(self.chunks)]
         # Lists and texts of each chunk are gathered from each section, and once more from there.
@@ -136,7 +136,7 @@ class LaidPool:
         counts = np.bincount(chunk, minlength=self.chunks)
         along = np.argsort(chunk, kind="stable")  # of small numbers: by their digits, in one pass
         page_rows = self._take(counts)
-        items = items[along]
+        items = items[along].astype(np.int64)
         self._row[items] = page_rows
         if self._others:
             self._turn[items] = ranges(self._turns, counts)
