@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
+from itertools import islice
 from typing import Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
@@ -249,6 +250,7 @@ class Fetcher:
         self._done: deque[Future[list[BlockPart]]] = deque(maxlen=_MOST_DONE)
         self._met: set[int] = set()  # begun blocks that a pool has read from
         self._memory, self._memory_lock = Buffers(), threading.Lock()
+        self._most_threads = threads
         self._threads = start_threads(threads, name="headrace-read")
 
     def __enter__(self) -> Self:
@@ -312,6 +314,13 @@ class Fetcher:
                     self._waiting.append(block)
             self._wanted[block].append(first)
         self._begin_ahead()
+
+    def begin(self, spans: Iterable[Piece]) -> None:
+        """Begin the first blocks of these pieces, which the reader waits for, a block a thread."""
+        for block in islice(_first_rows(spans), self._most_threads):
+            if block not in self._begun:
+                self._waiting.remove(block)
+                self._begin(block)
 
     def get(self, spans: Sequence[Piece]) -> list[Columns]:
         """Return the rows of the pieces announced first, in order. Raises what decoding raised."""
@@ -431,7 +440,7 @@ class Fetcher:
         return int(self._estimated(block) * self._ratio)
 
 
-def _first_rows(spans: Sequence[Piece]) -> dict[int, int]:
+def _first_rows(spans: Iterable[Piece]) -> dict[int, int]:
     """Return the first row of each block, with the blocks in the order of their first piece."""
     firsts: dict[int, int] = {}
     for block, start, _ in spans:

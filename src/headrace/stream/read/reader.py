@@ -28,6 +28,7 @@ from contextlib import closing
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from threading import Lock
 from typing import Any
 
@@ -287,6 +288,8 @@ class _Pools:
     ) -> Iterator[tuple[int, Columns]]:
         """Yield a large pool in chunks, and lay as much of the next one after each of them."""
         while laid.sections:
+            # of a store, all threads fetch at once
+            self._fetcher.begin(chain.from_iterable(laid.sections))
             self._lay(laid, release=not is_first)
         for number in range(laid.chunks):
             yield self._gathered.chunk(laid, number)
