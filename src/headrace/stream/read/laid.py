@@ -98,6 +98,7 @@ class LaidPool:
         distinct = len(index) - differs + 1 if differs else 1
         self.chunks = -(-distinct // chunk_rows)
         self._chunk_type = np.min_scalar_type(self.chunks)
+        self._item_of: npt.NDArray[np.signedinteger[Any]]
         self._item_of = np.full(pool.rows, -1, np.int32 if distinct < 1 << 31 else np.int64)
         self._item_of[index[:distinct]] = np.arange(distinct, dtype=self._item_of.dtype)
         self._row = np.empty(distinct, np.int64)  # of each item, in the pages
@@ -213,8 +214,9 @@ class LaidPool:
             if name in self._others:
                 continue
             array = self.pages.arrays[name]
-            gathered[name] = memory.empty((len(rows), *array.shape[1:]), array.dtype)
-            np.take(array, rows, axis=0, out=gathered[name], mode="clip")
+            column = memory.empty((len(rows), *array.shape[1:]), array.dtype)
+            np.take(array, rows, axis=0, out=column, mode="clip")
+            gathered[name] = column
         if others:
             sections = zip(*(self._others[name][number] for name in others), strict=True)
             sources: list[Columns] = [
