@@ -1,8 +1,10 @@
-"""The contestants of `streaming.py`: each the fastest honest way its library has, giving dicts of torch tensors.
+"""The contestants of `streaming.py`: each the fastest honest way its library has, giving dicts of tensors or arrays.
 
-How rows are mixed: `headrace*` 131,000 rows of 48 places at a time, or as many as 16 MiB hold; `raw*`, `packed_workers`
-and `nodes` whole files, one after the other; `hf` a buffer of 10,000 rows; `mapped` all rows; `lance` only the order of
-fragments. A library that is not installed is left out and named.
+How rows are mixed: `headrace*` as the size of the data decides, which is 2,300,000 rows from all files for the numbers;
+`loop*`, `raw*`, `packed_workers` and `nodes` whole files, one after the other; `hf` a buffer of 10,000 rows; `mapped`
+all rows; `lance` only the order of fragments. `loop*` is what anyone writes in twenty lines: two threads, each a file
+ahead, read a file and permute its rows, and the loop cuts slices of them. A library that is not installed is left out
+and named.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import torch
-from streaming_data import NUMBERS, TOKENS
+from streaming_data import CSV, NUMBERS, TOKENS
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 import headrace
@@ -41,11 +43,21 @@ class Contestant:
     warm: Callable[[], None] = field(default=lambda: None)
 
 
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+
 class Sized(dict[str, Any]):
     """A batch: a dict whose length is its number of rows."""
 
     def __len__(self) -> int:
         return len(self["id"])
+
+
+CSV_TYPES = {name: "int64" if name in ("id", "ts") else "float32" for name in CSV}
+
+
+def batch_rows(columns: list[str]) -> int:
+    return 8 if columns is TOKENS else 1024
 
 
 def files(root: Path, folder: str) -> list[Path]:
@@ -59,21 +71,18 @@ def ours(
     folder: str, columns: list[str], *, workers: int = 0, **options: Any
 ) -> Callable[[Path], Iterable[Any]]:
     def batches(root: Path) -> Iterator[Any]:
-        size = 8 if columns is TOKENS else 1024
         settings = {
-            "batch_size": size,
+            "batch_size": batch_rows(columns),
             "columns": columns,
             "shuffle": True,
             "seed": SEED,
             **options,
         }
+        if not settings["shuffle"]:
+            del settings["seed"]
         if columns is TOKENS:
             settings["lists"] = "padded"
-        types = (
-            {name: "int64" if name in ("id", "ts") else "float32" for name in NUMBERS}
-            if folder == "csv"
-            else None
-        )
+        types = CSV_TYPES if columns is CSV else None
         dataset = headrace.open(root / folder, cache_dir=root / "index", types=types)
         if not workers:
             return map(Sized, dataset.stream(**settings))
@@ -87,7 +96,8 @@ def index_first(folder: str) -> Callable[[Path], None]:
     """The index is made once in the life of the data; here, before the clock."""
 
     def prepare(root: Path) -> None:
-        headrace.open(root / folder, cache_dir=root / "index")
+        types = CSV_TYPES if folder == "csv" else None
+        headrace.open(root / folder, cache_dir=root / "index", types=types)
 
     return prepare
 
@@ -125,6 +135,69 @@ def warm_headrace() -> None:
     import headrace.stream.loader.torch_dataset  # noqa: F401
 
     pa.array([1])  # pyarrow imports pandas here, where it is installed
+
+
+# the loop that anyone writes
+
+
+def loop(
+    reads: Callable[[Path, list[str]], Arrays],
+    folder: str,
+    columns: list[str],
+    *,
+    shuffle: bool = True,
+    form: str = "torch",
+) -> Callable[[Path], Iterable[Any]]:
+    """Two threads, each a file ahead: read a file, permute its rows; the loop cuts slices of them."""
+
+    def arrays(path: Path) -> dict[str, Any]:
+        made = reads(path, columns)
+        if shuffle:
+            random = np.random.default_rng([SEED, int(path.stem[-5:])])
+            order = random.permutation(len(made[columns[0]]))
+            made = {name: array[order] for name, array in made.items()}
+        if form == "torch":
+            return {name: torch.from_numpy(array) for name, array in made.items()}
+        return made
+
+    def batches(root: Path) -> Iterator[Any]:
+        paths = in_order(root, folder, shuffle=shuffle)
+        for made in ahead(paths, arrays, 2):
+            for start in range(0, len(made[columns[0]]), 1024):
+                yield Sized((name, array[start : start + 1024]) for name, array in made.items())
+
+    return batches
+
+
+def pyarrow_file(path: Path, columns: list[str]) -> Arrays:
+    table = read(path, columns)
+    return {name: table[name].to_numpy() for name in columns}
+
+
+def polars_file(path: Path, columns: list[str]) -> Arrays:
+    import polars as pl
+
+    frame = pl.read_parquet(path, columns=columns)
+    return {name: frame[name].to_numpy() for name in columns}
+
+
+def polars_csv(path: Path, columns: list[str]) -> Arrays:
+    import polars as pl
+
+    types = {name: pl.Int64 if CSV_TYPES[name] == "int64" else pl.Float32 for name in columns}
+    frame = pl.read_csv(path, columns=columns, schema_overrides=types)
+    return {name: frame[name].to_numpy() for name in columns}
+
+
+def pyarrow_csv(path: Path, columns: list[str]) -> Arrays:
+    options = pyarrow.csv.ConvertOptions(include_columns=columns, column_types=CSV_TYPES)
+    one_thread = pyarrow.csv.ReadOptions(use_threads=False)
+    table = pyarrow.csv.read_csv(path, read_options=one_thread, convert_options=options)
+    return {name: table[name].to_numpy() for name in columns}
+
+
+def warm_polars() -> None:
+    import polars  # noqa: F401
 
 
 # pyarrow as it is
@@ -203,8 +276,8 @@ def raw(
     return batches
 
 
-def ahead(paths: list[Path], work: Callable[[Path], pa.Table], threads: int) -> Iterator[pa.Table]:
-    """Files decoded by so many threads, each a file ahead; 0: when they are asked for."""
+def ahead(paths: list[Path], work: Callable[[Path], Any], threads: int) -> Iterator[Any]:
+    """What becomes of files in so many threads, each a file ahead; 0: when they are asked for."""
     if not threads:
         yield from map(work, paths)
         return
@@ -346,33 +419,24 @@ def hf(folder: str, columns: list[str]) -> Callable[[Path], Iterable[Any]]:
 
 def to_arrow(root: Path) -> None:
     """All numbers and the text as one Arrow file."""
-    path = root / "numbers.arrow"
+    path = root / "texts.arrow"
     if path.exists():
         return
     with pa.OSFile(str(path) + ".making", "wb") as sink:
-        schema = pq.read_schema(files(root, "numbers")[0])
+        schema = pq.read_schema(files(root, "texts")[0])
         with pa.ipc.new_file(sink, schema) as writer:
-            for each in files(root, "numbers"):
+            for each in files(root, "texts"):
                 writer.write_table(pq.read_table(each).combine_chunks())
     Path(str(path) + ".making").rename(path)
 
 
 def mapped(root: Path) -> Iterator[Sized]:
     """All rows in random order out of a memory-mapped Arrow file."""
-    table = pa.ipc.open_file(pa.memory_map(str(root / "numbers.arrow"))).read_all().select(TEXT)
+    table = pa.ipc.open_file(pa.memory_map(str(root / "texts.arrow"))).read_all().select(TEXT)
     order = np.random.default_rng(SEED).permutation(table.num_rows)
     for start in range(0, table.num_rows, 1024):
         rows = table.take(pa.array(order[start : start + 1024])).combine_chunks()
         yield from cut_table(rows, TEXT, None, 1024)
-
-
-def polars_csv(root: Path) -> Iterator[Any]:
-    import polars as pl
-
-    types = {name: pl.Int64 if name in ("id", "ts") else pl.Float32 for name in NUMBERS}
-    for path in files(root, "csv"):
-        table = pl.read_csv(path, schema_overrides=types).to_arrow()
-        yield from cut_table(table, NUMBERS, None, 1024)
 
 
 def words(name: str) -> str:
@@ -380,14 +444,57 @@ def words(name: str) -> str:
     return WORDS.get(name, name)
 
 
+def both_forms(made: Callable[[str], Contestant], name: str) -> dict[str, Contestant]:
+    """One contestant for batches of torch tensors, and one for numpy arrays."""
+    return {name: made("torch"), name + "_numpy": made("numpy")}
+
+
+def loops(name: str, shuffle: bool) -> dict[str, Contestant]:
+    """The loop over each library and headrace, over the same ordinary and rewritten files."""
+
+    def looped(reads: Callable[[Path, list[str]], Arrays]) -> Callable[[str], Contestant]:
+        return lambda form: Contestant(
+            loop(reads, "numbers", NUMBERS, shuffle=shuffle, form=form), warm=warm_polars
+        )
+
+    def streamed(folder: str, prepare: Callable[[Path], None]) -> Callable[[str], Contestant]:
+        return lambda form: Contestant(
+            ours(folder, NUMBERS, shuffle=shuffle, batch_format=form), prepare, warm_headrace
+        )
+
+    return {
+        **both_forms(looped(pyarrow_file), "pyarrow_loop" + name),
+        **both_forms(looped(polars_file), "polars_loop" + name),
+        **both_forms(streamed("numbers", index_first("numbers")), "headrace" + name),
+        **both_forms(
+            streamed("rewritten", rewrite("numbers", "rewritten")), "headrace_rewritten" + name
+        ),
+    }
+
+
+def csv_loops(name: str, shuffle: bool) -> dict[str, Contestant]:
+    """The same over CSV, with numpy arrays."""
+    options = {"shuffle": shuffle, "batch_format": "numpy"}
+    return {
+        "polars_csv" + name: Contestant(
+            loop(polars_csv, "csv", CSV, shuffle=shuffle, form="numpy"), warm=warm_polars
+        ),
+        "pyarrow_csv" + name: Contestant(
+            loop(pyarrow_csv, "csv", CSV, shuffle=shuffle, form="numpy")
+        ),
+        "headrace_csv" + name: Contestant(
+            ours("csv", CSV, **options), index_first("csv"), warm_headrace
+        ),
+    }
+
+
 CONTESTANTS = {
-    "raw_2_threads": Contestant(raw("numbers", NUMBERS, threads=2)),
+    **loops("", shuffle=True),
+    **loops("_in_order", shuffle=False),
+    **csv_loops("", shuffle=False),
+    **csv_loops("_shuffled", shuffle=True),
     "raw_1_thread_ahead": Contestant(raw("numbers", NUMBERS, threads=1)),
     "raw": Contestant(raw("numbers", NUMBERS, threads=0)),
-    "headrace": Contestant(ours("numbers", NUMBERS), index_first("numbers"), warm_headrace),
-    "headrace_rewritten": Contestant(
-        ours("rewritten", NUMBERS), rewrite("numbers", "rewritten"), warm_headrace
-    ),
     "headrace_rewritten_page_checks": Contestant(
         ours("rewritten", NUMBERS, verify="never"), rewrite("numbers", "rewritten"), warm_headrace
     ),
@@ -397,13 +504,6 @@ CONTESTANTS = {
     "nodes": Contestant(nodes("numbers", NUMBERS)),
     "lance": Contestant(lance_batches("lance", NUMBERS), to_lance("numbers", "lance")),
     "hf": Contestant(hf("numbers", NUMBERS)),
-    "raw_2_threads_in_order": Contestant(raw("numbers", NUMBERS, threads=2, shuffle=False)),
-    "headrace_in_order": Contestant(
-        ours("numbers", NUMBERS, shuffle=False), index_first("numbers"), warm_headrace
-    ),
-    "headrace_rewritten_in_order": Contestant(
-        ours("rewritten", NUMBERS, shuffle=False), rewrite("numbers", "rewritten"), warm_headrace
-    ),
     "headrace_decoded_in_order": Contestant(
         ours("numbers", NUMBERS, shuffle=False, cache="decoded"), decoded("numbers"), warm_headrace
     ),
@@ -412,25 +512,43 @@ CONTESTANTS = {
     "headrace_2_workers": Contestant(
         ours("numbers", NUMBERS, workers=2), index_first("numbers"), warm_headrace
     ),
-    "raw_text": Contestant(raw("numbers", TEXT, threads=0)),
+    "raw_text": Contestant(raw("texts", TEXT, threads=0)),
     "mapped": Contestant(mapped, to_arrow),
-    "headrace_text": Contestant(ours("numbers", TEXT), index_first("numbers"), warm_headrace),
+    "headrace_text": Contestant(ours("texts", TEXT), index_first("texts"), warm_headrace),
     "raw_tokens_2_threads": Contestant(raw("tokens", TOKENS, threads=2)),
     "nodes_tokens": Contestant(nodes("tokens", TOKENS)),
     "lance_tokens": Contestant(
         lance_batches("lance_tokens", TOKENS), to_lance("tokens", "lance_tokens")
     ),
     "headrace_tokens": Contestant(ours("tokens", TOKENS), index_first("tokens"), warm_headrace),
-    "polars_csv": Contestant(polars_csv),
-    "headrace_csv": Contestant(
-        ours("csv", NUMBERS, shuffle=False), index_first("csv"), warm_headrace
-    ),
 }
 WORKLOADS = {
+    "numbers_numpy": (
+        "28 numeric columns, shuffled, as numpy arrays",
+        ["pyarrow_loop_numpy", "polars_loop_numpy", "headrace_numpy", "headrace_rewritten_numpy"],
+    ),
+    "in_order_numpy": (
+        "28 numeric columns, files in order, as numpy arrays",
+        [
+            "pyarrow_loop_in_order_numpy",
+            "polars_loop_in_order_numpy",
+            "headrace_in_order_numpy",
+            "headrace_rewritten_in_order_numpy",
+        ],
+    ),
+    "csv": (
+        "9 of 11 columns of CSV with types, files in order",
+        ["polars_csv", "pyarrow_csv", "headrace_csv"],
+    ),
+    "csv_shuffled": (
+        "9 of 11 columns of CSV with types, shuffled",
+        ["polars_csv_shuffled", "pyarrow_csv_shuffled", "headrace_csv_shuffled"],
+    ),
     "numbers": (
         "28 numeric columns, shuffled",
         [
-            "raw_2_threads",
+            "pyarrow_loop",
+            "polars_loop",
             "headrace",
             "headrace_rewritten",
             "headrace_rewritten_page_checks",
@@ -445,7 +563,8 @@ WORKLOADS = {
     "in_order": (
         "28 numeric columns, files in order",
         [
-            "raw_2_threads_in_order",
+            "pyarrow_loop_in_order",
+            "polars_loop_in_order",
             "headrace_in_order",
             "headrace_rewritten_in_order",
             "headrace_decoded_in_order",
@@ -460,22 +579,16 @@ WORKLOADS = {
         "token sequences, shuffled, padded to the longest of a batch",
         ["raw_tokens_2_threads", "headrace_tokens", "nodes_tokens", "lance_tokens"],
     ),
-    "csv": ("28 numeric columns from CSV, files in order", ["polars_csv", "headrace_csv"]),
 }
+LOOPS = ["numbers_numpy", "in_order_numpy", "csv", "csv_shuffled"]  # quick: `--workloads loops`
 WORDS = {
-    "raw_2_threads": "pyarrow, 2 threads",
     "raw_1_thread_ahead": "pyarrow, 1 thread ahead",
     "raw": "pyarrow",
-    "headrace": "headrace",
-    "headrace_rewritten": "headrace, rewritten files, every shard checked",
     "headrace_rewritten_page_checks": "headrace, rewritten files, pages checked",
     "headrace_decoded": 'headrace, `cache="decoded"`, a later epoch',
     "nodes": "torchdata's nodes",
     "lance": "Lance",
     "hf": "Hugging Face datasets",
-    "raw_2_threads_in_order": "pyarrow, 2 threads, in order",
-    "headrace_in_order": "headrace, in order",
-    "headrace_rewritten_in_order": "headrace, rewritten files, in order",
     "headrace_decoded_in_order": 'headrace, `cache="decoded"`, in order',
     "packed_workers": "pyarrow, a batch as one tensor",
     "plain_workers": "pyarrow, a batch as many tensors",
@@ -487,6 +600,17 @@ WORDS = {
     "nodes_tokens": "torchdata's nodes",
     "lance_tokens": "Lance",
     "headrace_tokens": "headrace",
-    "polars_csv": "Polars",
-    "headrace_csv": "headrace",
 }
+for _ending in ("", "_in_order"):
+    _where = _ending.replace("_in_order", ", in order")
+    for _form in ("", "_numpy"):
+        WORDS["pyarrow_loop" + _ending + _form] = "pyarrow, 2 threads" + _where
+        WORDS["polars_loop" + _ending + _form] = "Polars, 2 threads" + _where
+        WORDS["headrace" + _ending + _form] = "headrace" + _where
+        WORDS["headrace_rewritten" + _ending + _form] = (
+            "headrace, rewritten files, every shard checked" + _where
+        )
+for _ending in ("", "_shuffled"):
+    WORDS["polars_csv" + _ending] = "Polars, 2 threads"
+    WORDS["pyarrow_csv" + _ending] = "pyarrow, 2 threads"
+    WORDS["headrace_csv" + _ending] = "headrace"

@@ -1,19 +1,20 @@
 """How fast rows reach a training loop: headrace beside other readers of the same files, in one run.
 
     python benchmarks/streaming.py [--root DIR] [--rounds 3] [--workloads numbers,tokens] [--only NAME,…]
+    python benchmarks/streaming.py --rounds 5 --workloads loops   # beside the loop that anyone writes, in five minutes
 
 Makes the data once (about 1 GB), converts it for readers with a format of their own, and then runs every contestant in
 a fresh process, round after round. Printed are medians with their range, and the median of the ratios to the first
 contestant of each table *in the same round*, as a machine's speed drifts by more than many differences. Imports are
 before the clock; opening, starting threads or workers and the whole epoch are inside it. Rows are shuffled, unless the
-name says otherwise: each by its reader's own rule, which differ in strength (see `readers.py`).
+name says otherwise: each by its reader's own rule, which differ in strength (see `readers.py`). Ratios are to both
+loops, over pyarrow and over Polars. Peak memory is that of the process above its imports, where the system can tell.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 import time
@@ -28,26 +29,56 @@ from reporting import parser, publish, without_paths
 from streaming_data import make_data
 
 
-def measure_one(name: str, root: Path) -> dict[str, float]:
+def measure_one(name: str, root: Path) -> dict[str, float | None]:
     """One epoch of one contestant, in this process."""
     contestant = readers.CONTESTANTS[name]
     contestant.warm()
-    before = peak_mb()
+    before = held_mb()
     began, cpu = time.perf_counter(), cpu_seconds()
     rows = 0
-    first = 0.0
+    first = longest = 0.0
+    received = began
     for batch in contestant.batches(root):
+        waited = time.perf_counter() - received
+        if rows:
+            longest = max(longest, waited)
+        else:
+            first = waited
         rows += len(batch)
-        first = first or time.perf_counter() - began
+        received = time.perf_counter()
     seconds = time.perf_counter() - began
     cpu = cpu_seconds() - cpu
-    return {"rows": rows, "seconds": seconds, "first": first, "cpu": cpu, "mb": peak_mb() - before}
+    peak = peak_mb()
+    return {
+        "rows": rows,
+        "seconds": seconds,
+        "first": first,
+        "longest": longest,
+        "cpu": cpu,
+        "mb": None if before is None or peak is None else peak - before,
+    }
 
 
-def peak_mb() -> float:
-    """The most memory this process has held, without its children."""
-    unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss: bytes there, KiB elsewhere
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
+def held_mb() -> float | None:
+    """The memory that this process holds, from where its peak is counted anew; None: Linux alone tells."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5", "ascii")
+    except OSError:
+        return None
+    return _status_mb("VmRSS")
+
+
+def peak_mb() -> float | None:
+    """The most memory that this process has held since `held_mb`, without its children."""
+    return _status_mb("VmHWM")
+
+
+def _status_mb(name: str) -> float | None:
+    try:
+        lines = Path("/proc/self/status").read_text("ascii").splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith(name)), None)
 
 
 def cpu_seconds() -> float:
@@ -63,13 +94,13 @@ def cpu_seconds() -> float:
     return total
 
 
-def run(name: str, root: Path) -> dict[str, float] | str:
+def run(name: str, root: Path) -> dict[str, Any] | str:
     """One epoch in a fresh process, or why it did not run."""
     command = [sys.executable, __file__, "--root", str(root), "--one", name]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     for line in done.stdout.splitlines():
         if line.startswith("RESULT "):
-            result: dict[str, float] = json.loads(line[7:])
+            result: dict[str, Any] = json.loads(line[7:])
             return result
     return (done.stderr.strip().splitlines() or ["no output"])[-1][:160]
 
@@ -79,9 +110,9 @@ def tables(asked: argparse.Namespace) -> Iterator[Table]:
     only = set(asked.only.split(",")) - {""}
     plan = {
         workload: [name for name in readers.WORKLOADS[workload][1] if not only or name in only]
-        for workload in asked.workloads.split(",")
+        for workload in asked.workloads.replace("loops", ",".join(readers.LOOPS)).split(",")
     }
-    found: dict[str, list[dict[str, float]]] = defaultdict(list)
+    found: dict[str, list[dict[str, Any]]] = defaultdict(list)
     failed: dict[str, str] = {}
     for names in plan.values():
         for name in names:
@@ -108,29 +139,40 @@ def tables(asked: argparse.Namespace) -> Iterator[Table]:
 def of_workload(
     workload: str,
     names: list[str],
-    found: dict[str, list[dict[str, float]]],
+    found: dict[str, list[dict[str, Any]]],
     failed: dict[str, str],
 ) -> Table:
-    """One workload; ratios are to its first contestant that was measured."""
+    """One workload; ratios are to its first contestant that was measured, and to the loop over the other library."""
     measured = [name for name in names if name not in failed]
-    base = [each["rows"] / each["seconds"] / 1e6 for each in found[measured[0]]] if measured else []
+    rates = {
+        name: [each["rows"] / each["seconds"] / 1e6 for each in found[name]] for name in measured
+    }
+    peers = [name for name in measured[1:2] if name.startswith(("polars", "pyarrow"))]
+    bases = [*measured[:1], *peers]
     rows: list[tuple[Cell, ...]] = []
     for name in measured:
         runs = found[name]
-        rates = [each["rows"] / each["seconds"] / 1e6 for each in runs]
-        digits = 2 if max(rates) > 0.5 else 3
-        cpu = figure([each["cpu"] / each["rows"] * 1e6 for each in runs])
-        first = figure([each["first"] for each in runs])
-        memory = figure([each["mb"] for each in runs], 0)
+        digits = 2 if max(rates[name]) > 0.5 else 3
+        memory = [each["mb"] for each in runs if each["mb"] is not None]
         rows.append(
-            (readers.words(name), figure(rates, digits), ratio(rates, base), cpu, first, memory)
+            (
+                readers.words(name),
+                figure(rates[name], digits),
+                *(ratio(rates[name], rates[base]) for base in bases),
+                figure([each["cpu"] / each["rows"] * 1e6 for each in runs]),
+                figure([each["first"] for each in runs]),
+                figure([each["longest"] for each in runs]),
+                figure(memory, 0) if memory else "",
+            )
         )
     heads = (
         "reader",
         "M rows/s",
         "speed, of the first's",
+        *("speed, of the second's" for _ in peers),
         "CPU s per M rows",
         "first batch, s",
+        "longest wait, s",
         "peak MB",
     )
     missing = {readers.words(name): without_paths(failed[name]) for name in names if name in failed}
@@ -142,7 +184,7 @@ def main() -> None:
     made = parser(__doc__)
     made.add_argument("--root", type=Path, default=Path("/tmp/headrace-bench/streaming"))
     made.add_argument("--rounds", type=int, default=3)
-    made.add_argument("--workloads", default=",".join(readers.WORKLOADS))
+    made.add_argument("--workloads", default=",".join(readers.WORKLOADS), help="names, or loops")
     made.add_argument("--only", default="")
     made.add_argument("--one", help="measure one contestant in this process")
     asked = made.parse_args()

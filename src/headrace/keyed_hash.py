@@ -136,9 +136,12 @@ def _random_words(key: tuple[int, int], n: int) -> tuple[U64, np.uint64]:
 
 def _tag(words: U64, mask: np.uint64) -> None:
     """Put the index of each word into its low bits."""
-    # in place: a small split has millions of rows, and a copy takes as long as the sort
-    words &= ~mask
-    words |= np.arange(len(words), dtype=np.uint64)
+    # In place and within the cache: a round has millions of rows, and to touch fresh memory for
+    # their numbers takes as long as to sort them.
+    for begin in range(0, len(words), _ROWS_IN_CACHE):
+        part = words[begin : begin + _ROWS_IN_CACHE]
+        part &= ~mask
+        part |= np.arange(begin, begin + len(part), dtype=np.uint64)
 
 
 def _rotl(x: U64, bits: int) -> U64:

@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
+from itertools import islice
 from typing import Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
@@ -247,8 +248,9 @@ class Fetcher:
         # allocator would return memory that stays free for a moment to the system, and fresh memory
         # is slow to touch.
         self._done: deque[Future[list[BlockPart]]] = deque(maxlen=_MOST_DONE)
-        self._in_use: frozenset[int] = frozenset()  # by the reader's current pool
+        self._met: set[int] = set()  # begun blocks that a pool has read from
         self._memory, self._memory_lock = Buffers(), threading.Lock()
+        self._most_threads = threads
         self._threads = start_threads(threads, name="headrace-read")
 
     def __enter__(self) -> Self:
@@ -313,6 +315,13 @@ class Fetcher:
             self._wanted[block].append(first)
         self._begin_ahead()
 
+    def begin(self, spans: Iterable[Piece]) -> None:
+        """Begin the first blocks of these pieces, which the reader waits for, a block a thread."""
+        for block in islice(_first_rows(spans), self._most_threads):
+            if block not in self._begun:
+                self._waiting.remove(block)
+                self._begin(block)
+
     def get(self, spans: Sequence[Piece]) -> list[Columns]:
         """Return the rows of the pieces announced first, in order. Raises what decoding raised."""
         firsts = _first_rows(spans)
@@ -323,7 +332,7 @@ class Fetcher:
             # two lanes meet in a block begun for the other one
             if not begun or first < self._floors[block]:
                 self._begin(block)
-        self._in_use = frozenset(firsts)
+        self._met.update(firsts)
         self._begin_ahead()
         return [
             cut(
@@ -371,13 +380,14 @@ class Fetcher:
                     if size <= _PART_BYTES:
                         self._done.append(self._begun[block])
                 del self._wanted[block], self._begun[block], self._floors[block]
+                self._met.discard(block)
             self._sizes.pop(block, None)
         with self._memory_lock:
             self._memory.trim(_SPARE_PARTS)
         self._begin_ahead()
 
     def _begin_ahead(self) -> None:
-        ahead = [block for block in self._begun if block not in self._in_use]
+        ahead = [block for block in self._begun if block not in self._met]
         ahead_bytes = sum(map(self._size, ahead))
         count = len(ahead)
         while self._waiting and count < self._ahead_blocks:
@@ -430,7 +440,7 @@ class Fetcher:
         return int(self._estimated(block) * self._ratio)
 
 
-def _first_rows(spans: Sequence[Piece]) -> dict[int, int]:
+def _first_rows(spans: Iterable[Piece]) -> dict[int, int]:
     """Return the first row of each block, with the blocks in the order of their first piece."""
     firsts: dict[int, int] = {}
     for block, start, _ in spans:

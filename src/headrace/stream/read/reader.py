@@ -5,7 +5,8 @@ the needed rows and gathered by one index for all columns; batches are then view
 the next pool while this one is used, and another plans the one after it. Rows that coming pools
 need of a block stay decoded. Only a batch that crosses a pool border is copied again. Memory is
 the rows of a round, about half of the rows of the open blocks, and what is decoded ahead. A large
-pool is laid out for chunks, block by block, and gathered chunk by chunk, see `laid`.
+pool is laid out for chunks, section by section, while the one before is used, and gathered chunk by
+chunk, see `laid`.
 
 The loop waits for the first pool. If that takes few rows of many blocks, and at most an eighth of
 all blocks, only these rows are kept. The blocks are decoded again for the next pool, while the
@@ -27,6 +28,7 @@ from contextlib import closing
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from threading import Lock
 from typing import Any
 
@@ -61,7 +63,7 @@ from headrace.stream.read.columns import (
     gather,
     join,
 )
-from headrace.stream.read.laid import LaidPool
+from headrace.stream.read.laid import LaidPool, cut_sections
 from headrace.stream.read.mask import KEPT
 from headrace.stream.read.quarantine import Quarantine
 
@@ -187,33 +189,22 @@ class _Gather:
 
         return self._both(list(parts[0]), rows, gathered)
 
-    def lay(self, fetcher: Fetcher, pool: Pool, chunk_rows: int, *, release: bool) -> LaidPool:
-        """Lay out a large pool that was announced; `release` drops each block after its rows."""
-        assert pool.index is not None
-        parts = fetcher.get(pool.spans)
-        laid = LaidPool(parts[0], pool.index, rows=pool.rows, chunk_rows=chunk_rows)
-        for spans, of_block in _by_block(pool, parts):
-            while of_block:
-                first, part = of_block.pop()
+    def lay(self, laid: LaidPool, parts: list[Columns]) -> None:
+        """Lay the next section of a large pool."""
+        section = laid.allot(parts)
 
-                def lay(
-                    names: list[str], _: Buffers, first: int = first, part: Columns = part
-                ) -> Columns:
-                    laid.lay(first, {name: part[name] for name in names})
-                    return {}
+        def lay(names: list[str], _: Buffers) -> Columns:
+            laid.lay(section, names)
+            return {}
 
-                self._both(list(part), len(next(iter(part.values()))), lay)
-                del part, lay
-            if release:
-                fetcher.release(spans)
-        laid.join()
-        return laid
+        self._both(laid.names, len(section.target), lay)
 
-    def chunks(self, laid: LaidPool) -> Iterator[tuple[int, Columns]]:
-        """Yield the number of items and the columns of each chunk of a pool."""
-        for number in range(laid.chunks):
-            items = laid.items_of(number)
-            yield items, self._both(laid.names, items, partial(laid.chunk, number))
+    def chunk(self, laid: LaidPool, number: int) -> tuple[int, Columns]:
+        """Return the number of items and the columns of a chunk, whose memory is then free."""
+        items = laid.items_of(number)
+        columns = self._both(laid.names, items, partial(laid.chunk, number))
+        laid.free(number)
+        return items, columns
 
     def _both(
         self, names: list[str], rows: int, use: Callable[[list[str], Buffers], Columns]
@@ -235,39 +226,111 @@ class _Gather:
         self._end_threads(self._second)
 
 
-def _by_block(
-    pool: Pool, parts: list[Columns]
-) -> Iterator[tuple[list[Piece], list[tuple[int, Columns]]]]:
-    """Yield the pieces of each block, and its parts with their first rows in the pool; empties
-    `parts`.
-    """
-    spans_of_block: dict[int, list[Piece]] = {}
-    parts_of_block: dict[int, list[tuple[int, Columns]]] = {}
-    parts.reverse()
-    first = 0
-    for block, start, stop in pool.spans:
-        spans_of_block.setdefault(block, []).append((block, start, stop))
-        end = first + stop - start
-        while first < end:  # a block is kept in parts
-            part = parts.pop()
-            parts_of_block.setdefault(block, []).append((first, part))
-            first += len(next(iter(part.values())))
-            del part
-    for block, spans in spans_of_block.items():
-        yield spans, parts_of_block.pop(block)
+class _Pools:
+    """The pools of a reader, announced to its fetcher in sections; a small pool is one section."""
+
+    def __init__(
+        self, fetcher: Fetcher, planned: Iterator[Pool], gathered: _Gather, *, chunk_rows: int
+    ) -> None:
+        self._fetcher = fetcher
+        self._planned = planned
+        self._gathered = gathered
+        self._chunk_rows = chunk_rows
+        self.ahead: deque[tuple[Pool, list[list[Piece]]]] = deque()
+        self._next: LaidPool | None = None  # the next pool, if some of it is laid
+
+    def announce(self, least: int) -> None:
+        """Announce pools until `least` of them wait, and more while the fetcher has room."""
+        while len(self.ahead) < least or (
+            self._fetcher.has_room and len(self.ahead) < MOST_POOLS_AHEAD
+        ):
+            pool = next(self._planned, None)
+            if pool is None:
+                return
+            self.add(pool)
+
+    def add(self, pool: Pool) -> None:
+        """Announce one pool."""
+        sections = [pool.spans]
+        if self._is_large(pool):
+            sections = cut_sections(pool)
+        self.ahead.append((pool, sections))
+        for section in sections:
+            self._fetcher.announce(section)
+
+    def read(self, *, is_first: bool) -> Iterator[tuple[int, Columns]]:
+        """Yield the numbers of items and the columns of the next pool.
+
+        is_first: the loop waits for this pool, so nothing else begins before it is there.
+        """
+        pool, sections = self.ahead.popleft()
+        if not is_first:  # decode for the next pool while waiting for this one
+            self.announce(1)
+        if self._is_large(pool):
+            laid = self._next or LaidPool(pool, sections, None, chunk_rows=self._chunk_rows)
+            self._next = None
+            del pool
+            yield from self._chunks(laid, sections, is_first=is_first)
+            return
+        parts = self._fetcher.get(pool.spans)
+        columns = self._gathered(parts, pool.index, pool.rows)
+        if is_first:
+            yield pool.items, columns
+            # before the release, so rows that both need stay decoded
+            self.announce(1)
+        del parts  # or they would stay alive during the wait for the next pool
+        self._fetcher.release(pool.spans)
+        if not is_first:
+            yield pool.items, columns
+
+    def _chunks(
+        self, laid: LaidPool, sections: list[list[Piece]], *, is_first: bool
+    ) -> Iterator[tuple[int, Columns]]:
+        """Yield a large pool in chunks, and lay as much of the next one after each of them."""
+        while laid.sections:
+            # of a store, all threads fetch at once
+            self._fetcher.begin(chain.from_iterable(laid.sections))
+            self._lay(laid, release=not is_first)
+        for number in range(laid.chunks):
+            yield self._gathered.chunk(laid, number)
+            if is_first and number == 0:
+                self.announce(1)
+                for section in sections:
+                    self._fetcher.release(section)
+            self._lay_next(laid, (number + 1) / laid.chunks)
+
+    def _lay_next(self, laid: LaidPool, fraction: float) -> None:
+        """Lay this fraction of the next pool into pages that `laid` left, if it is large."""
+        if not self.ahead or not self._is_large(self.ahead[0][0]):
+            return
+        self.announce(2)  # before the release, as in `read`
+        if self._next is None:
+            pool, sections = self.ahead[0]
+            self._next = LaidPool(pool, sections, laid.pages, chunk_rows=self._chunk_rows)
+        while self._next.fits and self._next.laid_rows < fraction * self._next.rows:
+            self._lay(self._next, release=True)
+
+    def _lay(self, laid: LaidPool, *, release: bool) -> None:
+        section = laid.sections.popleft()
+        self._gathered.lay(laid, self._fetcher.get(section))
+        if release:
+            self._fetcher.release(section)
+
+    def _is_large(self, pool: Pool) -> bool:
+        """Return whether a pool is laid out for chunks."""
+        return pool.index is not None and pool.items > self._chunk_rows
 
 
 def _gathered(
     fetcher: Fetcher, planned: Generator[Pool, None, None], plan: Plan, options: StreamOptions
 ) -> Iterator[tuple[int, Columns]]:
     """Yield each pool's number of items and its columns."""
-    with closing(planned) as pools, closing(_Gather()) as gathered:
-        ahead: deque[Pool] = deque()
-        first = next(pools, None)
+    with closing(planned), closing(_Gather()) as gathered:
+        first = next(planned, None)
         if first is None:
             return
+        pools = _Pools(fetcher, planned, gathered, chunk_rows=_CHUNK_POOLS * least_pool_rows(plan))
         index = plan.index
-        chunk_rows = _CHUNK_POOLS * least_pool_rows(plan)
         count = len(first.blocks)
         # With STORE_THREADS the data is in an object store, where fetching twice costs more than
         # memory.
@@ -276,35 +339,13 @@ def _gathered(
         ) and count * plan.world_size * _MANY_TIMES <= len(index.rows)
         if options.shuffle and few_of_all and 4 * first.rows <= int(index.rows[first.blocks].sum()):
             yield first.items, gathered(fetcher.get_alone(first.spans), first.index, first.rows)
-            _announce(fetcher, pools, ahead)
+            pools.announce(1)
         else:
-            ahead.append(first)
-            fetcher.announce(first.spans)
-        while ahead:
-            pool = ahead.popleft()
-            if pool is not first:  # decode for the next pool while waiting for this one
-                _announce(fetcher, pools, ahead)
-            if pool.index is not None and pool.items > chunk_rows:
-                laid = gathered.lay(fetcher, pool, chunk_rows, release=pool is not first)
-                chunks = gathered.chunks(laid)
-                yield next(chunks)
-                if pool is first:  # before the release, as below
-                    _announce(fetcher, pools, ahead)
-                    fetcher.release(pool.spans)
-                yield from chunks
-                del laid, chunks
-                continue
-            spans = fetcher.get(pool.spans)
-            columns = gathered(spans, pool.index, pool.rows)
-            if pool is first:  # the loop waits for it, so begin nothing else before
-                yield pool.items, columns
-                # before the release, so rows that both need stay decoded
-                _announce(fetcher, pools, ahead)
-            del spans  # or they would stay alive during the wait for the next pool
-            fetcher.release(pool.spans)
-            if pool is not first:
-                yield pool.items, columns
-            del columns
+            pools.add(first)
+            yield from pools.read(is_first=True)
+        del first
+        while pools.ahead:
+            yield from pools.read(is_first=False)
 
 
 def _from_memory(
@@ -379,16 +420,6 @@ def _decode_whole(fetcher: Fetcher, index: SplitIndex, columns: Sequence[str]) -
         rows = others.pop(name)
         laid[name] = concatenate([rows[first] for first in sorted(rows)])
     return {name: laid[name] for name in columns}
-
-
-def _announce(fetcher: Fetcher, pools: Iterator[Pool], ahead: deque[Pool]) -> None:
-    """Announce the next pool in any case, and more while the fetcher has room."""
-    while not ahead or (fetcher.has_room and len(ahead) < MOST_POOLS_AHEAD):
-        pool = next(pools, None)
-        if pool is None:
-            return
-        ahead.append(pool)
-        fetcher.announce(pool.spans)
 
 
 def whole_batches(pools: Iterator[tuple[int, Columns]], size: int) -> Iterator[tuple[int, Columns]]:
