@@ -68,6 +68,16 @@ class ChatRecipe(RecipeSettings, ChatSettings):
         le=1,
         description="The run fails if more than this share of the rows is rejected.",
     )
+    max_lost_share: float = _rows(
+        0,
+        ge=0,
+        le=1,
+        description=(
+            "The run fails if more than this share of the rows loses words: reasoning of the last"
+            " turn, words under a key of a message that nothing reads, a prompt that is in no"
+            " message."
+        ),
+    )
     dialect: DialectSetting = dialect_field(ROWS)
     num_shards: int | None = Field(
         None,
@@ -150,7 +160,7 @@ class ChatRecipe(RecipeSettings, ChatSettings):
         """
         settings = self.identity_without(
             *("tokenizer", "chat_template", "tokenizer_backend"),
-            *("max_bad_share", "exclude", "exclude_ngram"),
+            *("max_bad_share", "max_lost_share", "unread", "exclude", "exclude_ngram"),
         )
         for sources in settings["blend"].values():
             for source in sources:

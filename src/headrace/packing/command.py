@@ -247,7 +247,11 @@ def _print_left_out(console: Console, manifest: Manifest) -> None:
 
 
 def _token_account(metadata: Mapping[str, Any], rows_read: int) -> list[str]:
-    """Say what became of the tokens, after a line each about cut sequences and special texts."""
+    """Say what became of the tokens and of the texts of the source, after a line each about cut
+    sequences and special texts.
+    """
+    from headrace.packing.chats.words import sentence_of
+
     lines = []
     done = {
         "truncated": "truncated",
@@ -270,4 +274,6 @@ def _token_account(metadata: Mapping[str, Any], rows_read: int) -> list[str]:
         f"{rows_read:,} rows read, {encoded:,} tokens{again} = {in_bins:,} in bins +"
         f" {encoded + more - in_bins:,} left out"
     )
+    if metadata["words"]:
+        lines.append(sentence_of(metadata["words"]))
     return lines

@@ -36,6 +36,7 @@ from headrace.packing.chats.reader import NPY, BrokenRow, RowBatch, read_rows
 from headrace.packing.chats.rejections import CHOSEN, RowRejected
 from headrace.packing.chats.settings import ChatForm
 from headrace.packing.chats.tokenise import ChatEncoder, EncodedChats
+from headrace.packing.chats.words import WHOLE, RowWords, Words, cut_fates
 from headrace.packing.config import PackedSequences
 from headrace.packing.sequences import (
     Origins,
@@ -72,6 +73,7 @@ _COUNTED = (
     ),
     *("special_text_rows", "encoded_sequences", "encoded_tokens", "encoded_labels"),
     *("repeated_tokens", "backend_compared", "backend_different"),
+    *("chat_sequences", "read_sequences"),
 )
 
 
@@ -329,9 +331,9 @@ class SequenceBatch:
 class Encoding:
     """The running state of one task.
 
-    excluded: rows by benchmark. messages: by role and weight. rows_of: rows by file. blank: a token
-    that fingerprints ignore. aligned: whether fingerprints cover tokens and labels, or tokens
-    alone.
+    words: the account of all texts. faults: rows that lose words. excluded: rows by benchmark.
+    messages: by role and weight. rows_of: rows by file. blank: a token that fingerprints ignore.
+    aligned: whether fingerprints cover tokens and labels, or tokens alone.
     """
 
     settings: ChatRecipe
@@ -347,6 +349,9 @@ class Encoding:
     rejected: list[dict[str, Any]] = field(default_factory=list)
     dropped: Counter[str] = field(default_factory=Counter)
     first: dict[str, str] = field(default_factory=dict)
+    words: Words = field(default_factory=Words)
+    faults: Counter[str] = field(default_factory=Counter)
+    first_fault: dict[str, str] = field(default_factory=dict)
     count: Counter[str] = field(default_factory=Counter)
     rows_of: Counter[str] = field(default_factory=Counter)
     lost: dict[str, Counter[str]] = field(
@@ -363,8 +368,25 @@ class Encoding:
         """Encode rows, and count what the encoder reports. options: see `ChatEncoder.encode`."""
         encoded = self.encoder.encode(rows, form, **options)
         self.count.update(backend_compared=encoded.compared, special_text_rows=encoded.special_text)
+        self.count.update(chat_sequences=encoded.chats, read_sequences=len(encoded.lengths))
         self.messages.update(encoded.messages)
         return encoded
+
+    def account(
+        self, chosen: Chosen, encoded: EncodedChats, row_of: Sequence[int] | None = None
+    ) -> None:
+        """Account for the texts of encoded rows.
+
+        row_of: the index of each among the chosen rows; None if they are the same rows.
+        """
+        for number, row_words in enumerate(encoded.words):
+            self.words.add(row_words.fates)
+            if row_words.faults:
+                index = number if row_of is None else row_of[number]
+                where = chosen.batch.where(chosen.rows[index].index)
+                for fault, what in row_words.faults.items():
+                    self.faults[fault] += 1
+                    self.first_fault.setdefault(fault, f"{where}: {what}")
 
     def written(self, files: TaskFiles) -> dict[str, Any]:
         """Write the files beside the spool and return the task's result."""
@@ -379,6 +401,9 @@ class Encoding:
             **{name: self.count[name] for name in _COUNTED},
             "rows_of": dict(self.rows_of),
             "messages": sorted([*key, count] for key, count in self.messages.items()),
+            "words": self.words.record(),
+            "faults": dict(self.faults),
+            "first_fault": self.first_fault,
             "dropped": dict(self.dropped),
             "excluded": {
                 name: self.excluded[name]
@@ -520,22 +545,49 @@ class _Cutting(Encoding):
         longest = self.settings.longest
         encoded = self._encode_whole(chosen)
         if not len(encoded.lengths):
+            self.account(chosen, encoded)
             return
+        left_out = dict[int, list[tuple[I32, U8]]]()  # by row
         if encoded.turns:
-            encoded, divided, repeated, lost = cut_at_borders(encoded, longest)
-            self.count.update(divided=divided, repeated_tokens=repeated)
-            self.lost[TOO_LONG].update(lost)
+            rows = encoded.rows
+            cut_chats = cut_at_borders(encoded, longest)
+            encoded = cut_chats.encoded
+            self.count.update(divided=cut_chats.divided, repeated_tokens=cut_chats.repeated)
+            self.lost[TOO_LONG].update(cut_chats.lost)
+            for number, tokens in cut_chats.left_out.items():
+                left_out.setdefault(int(rows[number]), []).append(tokens)
         if self.settings.too_long == "error":
             self._refuse_too_long(chosen, encoded)
         cut = fit(encoded.mask, encoded.lengths, longest, self.settings.too_long)
         self._count_lost(cut)
+        if cut.truncated:
+            for number in np.flatnonzero(encoded.lengths > longest).tolist():
+                begin = int(encoded.offsets[number]) + longest
+                end = int(encoded.offsets[number + 1])
+                tokens = (encoded.tokens[begin:end], encoded.mask[begin:end])
+                left_out.setdefault(int(encoded.rows[number]), []).append(tokens)
         stored = _without_short(encoded, cut)
         for row in np.setdiff1d(encoded.rows, stored.rows).tolist():
             most = int(encoded.lengths[encoded.rows == row].max())
             reason = TOO_LONG if most > longest else TOO_SHORT
             detail = f"its longest sequence has {most:,} tokens"
             self.reject(chosen.batch, chosen.rows[row].index, reason, detail)
+            encoded.words[row].fates = cut_fates(encoded.words[row].fates, WHOLE, WHOLE)
+            left_out.pop(row, None)
+        for row, parts in left_out.items():
+            self._cut_words(encoded.words[row], parts)
+        self.account(chosen, encoded)
         self.store(chosen, stored)
+
+    def _cut_words(self, words: RowWords, parts: Sequence[tuple[I32, U8]]) -> None:
+        """Account for the texts of a row's tokens that are in no bin."""
+        if self.encoder.settings.tokenizer is None:
+            return
+        trained, context = 0, 0
+        for ids, mask in parts:
+            trained += len(self.encoder.tokenizer.decode(ids[mask == 1].tolist()))
+            context += len(self.encoder.tokenizer.decode(ids[mask == 0].tolist()))
+        words.fates = cut_fates(words.fates, trained, context)
 
     def _encode_whole(self, chosen: Chosen) -> EncodedChats:
         """Encode rows without cutting, reject those without a sequence, and count the rest."""

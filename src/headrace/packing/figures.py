@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from headrace.arrays import F64, I64
+from headrace.packing.chats.words import FATES, sentence_of
 from headrace.packing.read.packed_rows import sequences_in
 from headrace.report import charts, common
 from headrace.report.bins import counted, edges_for, even_edges, thinned
@@ -20,6 +21,14 @@ Mark = tuple[float, str] | None
 
 _MOST_BLOCKS = 48  # row groups read per split, evenly spaced
 _MOST_GROUPS = 24
+_FATE_ROLES = {  # the colours of the page
+    "trained": "trained",
+    "context": "context",
+    "removed": "dropped",
+    "cut": "warning",
+    "unread": "shared",
+    "left_out": "empty",
+}
 _PARTS = {"trained": "trained", "context": "only read", "empty": "empty room"}
 
 
@@ -28,6 +37,7 @@ def figures(run_facts: RunFacts) -> list[Figure]:
     return [
         contents_figure(run_facts),
         *_role_figures(run_facts),
+        *_word_figures(run_facts),
         fill_figure(run_facts),
         *_length_figures(run_facts),
         common.rows_figure(run_facts),
@@ -90,6 +100,27 @@ def _role_figures(run_facts: RunFacts) -> list[Figure]:
         parts[name] = [counts[role][name] for role in roles]
     chart = charts.stacked_bars(roles, parts, unit="messages", names=_PARTS, shares=False)
     return [Figure("roles", "Which roles are trained?", answer, chart)]
+
+
+def _word_figures(run_facts: RunFacts) -> list[Figure]:
+    """Draw where the characters of the source ended up, by kind of text."""
+    account = run_facts.manifest.metadata["words"]
+    kinds = [
+        text_type
+        for text_type, fates in account.items()
+        if any(count for count, _ in fates.values())
+    ]
+    if not kinds:
+        return []
+    fates = [fate for fate in FATES if any(fate in account[text_type] for text_type in kinds)]
+    parts = {}
+    for fate in fates:
+        counts = [account[text_type].get(fate, (0, 0))[0] for text_type in kinds]
+        parts[_FATE_ROLES[fate]] = counts
+    names = {_FATE_ROLES[fate]: fate.replace("_", " ") for fate in fates}
+    chart = charts.stacked_bars(kinds, parts, unit="characters", names=names, shares=False)
+    answer = f"{sentence_of(account).capitalize()}. They add up to every text of the source."
+    return [Figure("words", "Where did the words of the source go?", answer, chart)]
 
 
 def fill_figure(run_facts: RunFacts) -> Figure:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar, get_args
 
 import numpy as np
@@ -22,6 +22,7 @@ from headrace.formats.listing import Listing, list_files
 from headrace.formats.saved import address_of
 from headrace.packing.blend import SPLITS, Split, is_blend_file, plain
 from headrace.packing.chats import hub
+from headrace.packing.chats.certificate import lines_of
 from headrace.packing.chats.layouts import (
     NAMES,
     Conversation,
@@ -35,6 +36,7 @@ from headrace.packing.chats.reader import BrokenRow, Row, read_rows
 from headrace.packing.chats.rejections import RowRejected, preview
 from headrace.packing.chats.settings import ChatForm, ChatSettings
 from headrace.packing.chats.tokenise import ChatEncoder, EncodedChats
+from headrace.packing.chats.words import FAULTS, Words, sentence_of, summed_words
 from headrace.packing.config import PackedSequences
 from headrace.packing.preferences.encode import FORMS
 from headrace.packing.preferences.layouts import LABELS, Question, question_of
@@ -128,7 +130,7 @@ class _Look(Sampled):
     """The reading of a sample of rows, and the rows that cannot be read.
 
     tokens: lengths of the rows that are read, [n]. how: the way they were counted. rejected:
-    reasons by row.
+    reasons by row. notes: what becomes of the rows' texts, and what the template does.
     """
 
     mapping: dict[str, str]
@@ -136,6 +138,7 @@ class _Look(Sampled):
     tokens: I64
     how: str
     rejected: dict[int, str]
+    notes: Sequence[str] = ()
 
     @property
     def usual(self) -> str:
@@ -173,6 +176,7 @@ def pack_sections(options: AskedPack) -> tuple[list[Section], str]:
         ),
         _size_section(look),
         *bad_rows_section(look, look.rejected),
+        *_lost_section(look),
         shares_section(look, blend, "the order of packing"),
         ENTITY,
         Section(
@@ -364,19 +368,51 @@ def _look(listing: Listing, tokenizer: str | None) -> _Look:
             layouts[layout_of(row, mapping)] += 1
     tokens = np.array([_length(sample) for sample in read], np.int64)
     how = "counted"
+    notes = list[str]()
     if not isinstance(read[0], TokenSample) and tokenizer is None:
         how = f"estimated, {_CHARACTERS_A_TOKEN} characters a token"
     elif tokenizer is not None and not isinstance(read[0], TokenSample):
-        encoded = _encoded(rows, ChatForm(mapping=mapping), tokenizer, listing.names[0])
+        encoder = ChatEncoder(ChatSettings(tokenizer=tokenizer))
+        encoded = _encoded(rows, ChatForm(mapping=mapping), encoder, listing.names[0])
         tokens = encoded.lengths
         how = "counted with this tokenizer"
         rejected |= {rejection.row: rejection.reason for rejection in encoded.rejected}
-    return _Look(rows, sampled.wheres, sampled.complete, mapping, layouts, tokens, how, rejected)
+        notes = _notes(encoder, encoded)
+    look = _Look(rows, sampled.wheres, sampled.complete, mapping, layouts, tokens, how, rejected)
+    return replace(look, notes=notes)
 
 
-def _encoded(rows: Sequence[Row], form: ChatForm, tokenizer: str, file: str) -> EncodedChats:
+def _notes(encoder: ChatEncoder, encoded: EncodedChats) -> list[str]:
+    """Describe what becomes of the texts of rows, and what the template does."""
+    words = Words()
+    faults = Counter[str]()
+    for row_words in encoded.words:
+        words.add(row_words.fates)
+        faults.update(row_words.faults.keys())
+    notes = [f"Of the rows looked at, {sentence_of(summed_words([words.record()]))}."]
+    for fault, rows in sorted(faults.items()):
+        notes.append(f"{pluralise(rows, 'row')}: {FAULTS[fault]}.")
+    if encoded.chats:
+        for name, certificate in encoder.certificates.items():
+            if certificate is not None:
+                notes += lines_of(name, certificate, encoder.ends)
+    return notes
+
+
+def _lost_section(look: _Look) -> list[Section]:
+    """Show the account of the sample, and propose a share of rows that may lose words."""
+    if not look.notes:
+        return []
+    lost = any(fault in note for note in look.notes for fault in FAULTS.values())
+    allowed: Any = Aside(0)
+    if lost:
+        allowed = 1.0
+    return [Section("\n".join(look.notes), {"max_lost_share": allowed})]
+
+
+def _encoded(rows: Sequence[Row], form: ChatForm, encoder: ChatEncoder, file: str) -> EncodedChats:
     """Encode rows to count their tokens. Raises `SettingsError` if no row becomes tokens."""
-    encoded = ChatEncoder(ChatSettings(tokenizer=tokenizer)).encode(rows, form)
+    encoded = encoder.encode(rows, form)
     if not len(encoded.lengths):
         worst = encoded.rejected[0]
         raise SettingsError(
@@ -612,7 +648,8 @@ def _lengths_section(
 ) -> Section:
     """Propose `max_tokens` after the lengths of rendered rows, counted or estimated."""
     if tokenizer is not None:
-        lengths = _encoded(rows, FORMS[False], tokenizer, file).lengths
+        encoder = ChatEncoder(ChatSettings(tokenizer=tokenizer))
+        lengths = _encoded(rows, FORMS[False], encoder, file).lengths
         how = "counted with this tokenizer"
     else:
         texts = [str(row["prompt"]) + str(row["completion"]) for row in rows]

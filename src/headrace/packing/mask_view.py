@@ -65,9 +65,9 @@ class MaskOptions:
             help="With --mask: other column names, e.g. user=question,assistant=answer.",
         ),
     ] = None
-    reasoning: Annotated[str, typer.Option(help="With --mask: template, or every_user_turn.")] = (
-        "template"
-    )
+    reasoning: Annotated[
+        str, typer.Option(help="With --mask: template, keep, every_user_turn, or drop.")
+    ] = "template"
 
 
 _BATCH_ROWS = 16
@@ -125,6 +125,7 @@ def _records(
 
     from headrace.formats.source import find_files
     from headrace.packing.chats.reader import read_rows
+    from headrace.packing.chats.words import words_by_kind
 
     left = rows
     for path, file in find_files([source]):
@@ -143,6 +144,8 @@ def _records(
                         "detail": rejected[index].detail,
                     }
                     continue
+                record["words"] = words_by_kind(encoded.words[index].fates)
+                record["faults"] = encoded.words[index].faults
                 record["sequences"] = [
                     {
                         "tokens": int(encoded.lengths[sequence]),
@@ -165,6 +168,8 @@ def _print(console: Console, record: dict[str, Any]) -> None:
     """Print trained text in bold green, or in brackets if there are no colours."""
     from rich.text import Text
 
+    from headrace.packing.chats.words import FAULTS, sentence_of
+
     (unit, number) = list(record.items())[1]
     where = f"{record['file']}: {unit} {number}"
     if "rejected" in record:
@@ -186,3 +191,6 @@ def _print(console: Console, record: dict[str, Any]) -> None:
             else:
                 console.print(Text(text, style="bold green" if mask else "dim"), end="")
         console.print("\n" if parts and not parts[-1]["text"].endswith("\n") else "")
+    console.print(Text(sentence_of(record["words"]), style="dim"))
+    for fault, what in record["faults"].items():
+        console.print(Text(f"{FAULTS[fault]}: {what}", style="bold red"))

@@ -54,6 +54,8 @@ _NOT_OF_GROUPS = {
         "tokenizer",
         "chat_template",
         "max_bad_share",
+        "max_lost_share",
+        "unread",
         "exclude",
         "exclude_ngram",
     ),

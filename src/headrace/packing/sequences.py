@@ -117,15 +117,25 @@ def fit(mask: U8, lengths: I64, longest: int, policy: Policy) -> Pieces:
     )
 
 
-def cut_at_borders(
-    encoded: EncodedChats, longest: int
-) -> tuple[EncodedChats, int, int, dict[str, int]]:
+@dataclass(frozen=True)
+class CutAtBorders:
+    """Sequences after cutting at turns.
+
+    divided: number that were cut. repeated: tokens that pieces repeat. lost: tokens and labels left
+    out. left_out: ids and mask of these tokens, by sequence before cutting.
+    """
+
+    encoded: EncodedChats
+    divided: int
+    repeated: int
+    lost: dict[str, int]
+    left_out: dict[int, tuple[I32, U8]]
+
+
+def cut_at_borders(encoded: EncodedChats, longest: int) -> CutAtBorders:
     """Replace every long sequence with known turns by its pieces.
 
     A sequence that gives no piece stays as it is.
-
-    Returns the sequences, the number that were cut, the tokens that pieces repeat, and the tokens
-    and labels left out.
     """
     tokens = list[I32]()
     masks = list[U8]()
@@ -133,6 +143,7 @@ def cut_at_borders(
     divided = 0
     repeated = 0
     lost = {"tokens": 0, "labels": 0}
+    left_out = {}
     for number, (begin, end) in enumerate(pairwise(encoded.offsets.tolist())):
         ids = encoded.tokens[begin:end]
         mask = encoded.mask[begin:end]
@@ -153,6 +164,8 @@ def cut_at_borders(
             masks[-1][head : head + chunk.trained - chunk.begin] = 0
             sources.append(number)
             used[chunk.begin : chunk.end] = True
+        if not used.all():
+            left_out[number] = (ids[~used], mask[~used])
         chunk_masks = masks[-len(chunks) :]
         repeated += sum(map(len, chunk_masks)) - int(used.sum())
         lost["tokens"] += len(ids) - int(used.sum())
@@ -168,7 +181,7 @@ def cut_at_borders(
         contents=[encoded.contents[number] for number in sources],
         turns={},
     )
-    return result, divided, repeated, lost
+    return CutAtBorders(result, divided, repeated, lost, left_out)
 
 
 def sequence_prints(ids: I32, labels: U8 | None, lengths: I64, blank: int | None = None) -> U64:

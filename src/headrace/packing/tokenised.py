@@ -6,20 +6,30 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import HeadraceError, InputError, StoreError, setting, setting_name
+from headrace.errors import (
+    HeadraceError,
+    InputError,
+    MissingExtra,
+    StoreError,
+    setting,
+    setting_name,
+)
 from headrace.machine import library_version
 from headrace.near.stages import Near
 from headrace.packing.blend import SPLITS, BlendDataset
 from headrace.packing.chat_recipe import ChatRecipe
+from headrace.packing.chats.certificate import PLACES, check_stops
 from headrace.packing.chats.hub import record_of
 from headrace.packing.chats.rejections import CURES
 from headrace.packing.chats.tokenise import ChatEncoder
+from headrace.packing.chats.words import FAULTS, summed_words
 from headrace.packing.choose import Choice, choose
 from headrace.packing.encode import NOT_BAD, EncodeTask, encode_tasks
 from headrace.packing.sequences import Origins
@@ -32,6 +42,20 @@ from headrace.stream.audit.overlap import Benchmarks
 # shares of all rows above which a note becomes a warning
 _SEEN_SHARE = 0.001
 _LARGE_UNIT = 0.01
+_REMEDIES: dict[str, Callable[[], str]] = {
+    "reasoning_removed": lambda: (
+        f"give a template that writes it, leave it out with {setting('reasoning', 'drop')}, or"
+        " allow a larger share"
+    ),
+    "unread_key": lambda: (
+        f"name the key of the content with mapping, name it in {setting_name('unread')}, or allow"
+        " a larger share"
+    ),
+    "unread_prompt": lambda: (
+        f"put the prompt into the messages, name the column in {setting_name('unread')}, or allow"
+        " a larger share"
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -133,12 +157,32 @@ class Tokenised:
             "encoder": {**made_with, **self._backend_facts()},
             "duplicates": choice.duplicates,
             **({"messages": messages} if messages else {}),
+            "words": summed_words([receipt.extra["words"] for receipt in self.receipts]),
+            **({"templates": self._template_facts()} if messages else {}),
             **(
                 {}
                 if self.benchmarks is None
                 else {"benchmarks": self.benchmarks.metadata(excluded)}
             ),
             "units": [{"of": what, **units} for what, units in choice.units],
+        }
+
+    def _template_facts(self) -> dict[str, Any]:
+        """Return what the templates do, and the ids of the tokens that end trained turns."""
+        certificates = self.encoder.certificates
+        counts = self.summed("chat_sequences", "read_sequences")
+        stops = set()
+        certain = bool(certificates) and counts["chat_sequences"] == counts["read_sequences"]
+        for certificate in certificates.values():
+            stops |= set() if certificate is None else {*certificate["stops"].values()}
+            certain &= certificate is not None
+        ids = [self.encoder.tokenizer.token_to_id(stop) for stop in sorted(stops - {""})]
+        return {
+            "certificates": certificates,
+            "ends": self.encoder.ends,
+            "stop_ids": [number for number in ids if number is not None],
+            # whether every trained turn must end with one of these
+            "certain": certain and "" not in stops and None not in ids,
         }
 
     def _backend_facts(self) -> dict[str, Any]:
@@ -211,6 +255,7 @@ def tokenise(
                 remedy=f"move it, or choose another {setting_name('out')}",
             )
     datasets = settings.blend.find_files()
+    _certify(context, encoder)
     tasks = encode_tasks(settings, context, datasets)
     benchmarks = read_excluded(settings.exclude, settings.exclude_ngram)
     encode_task: Callable[[EncodeTask, TaskFiles], dict[str, Any]] = partial(
@@ -218,6 +263,7 @@ def tokenise(
     )
     receipts = context.stage("tokenise", [task.task(encode_task) for task in tasks], durable=False)
     _refuse_bad(settings, context, receipts)
+    _refuse_lost(settings, receipts)
     origins = []
     for owner in range(len(datasets)):
         names = []
@@ -260,6 +306,47 @@ def _refuse_bad(settings: ChatRecipe, context: RunContext, encoded: Sequence[Rec
             f"no row of {read:,} gives a sequence to pack: {listed}",
             remedy="correct the data or the settings",
         )
+
+
+def _refuse_lost(settings: ChatRecipe, encoded: Sequence[Receipt]) -> None:
+    """Raise `InputError` if more rows lose words than `max_lost_share` allows."""
+    read = sum(receipt.rows_in for receipt in encoded)
+    faults = Counter[str]()
+    first = dict[str, str]()
+    for receipt in encoded:
+        faults.update(receipt.extra["faults"])
+        first = receipt.extra["first_fault"] | first
+    for fault, rows in sorted(faults.items()):
+        if rows > settings.max_lost_share * read:
+            raise InputError(
+                f"{rows:,} of {read:,} rows lose words, more than"
+                f" {setting_name('max_lost_share')} {settings.max_lost_share:g}: {FAULTS[fault]};"
+                f" the first is {first[fault]}",
+                setting="max_lost_share",
+                value=settings.max_lost_share,
+                remedy=_REMEDIES[fault](),
+            )
+
+
+def _certify(context: RunContext, encoder: ChatEncoder) -> None:
+    """Warn about turns that end with no token that a model could stop with."""
+    with suppress(MissingExtra):  # rows without a template may not need the library
+        for name, certificate in encoder.certificates.items():
+            if certificate is None:
+                continue
+            check = check_stops(certificate, encoder.ends)
+            positions = ", ".join(PLACES[position] for position in check.missing)
+            if not check.trained:
+                context.warn(
+                    [f"template {name} ends no turn with a special token: no stop is trained"]
+                )
+            elif positions:
+                context.warn(
+                    [
+                        f"template {name} ends turns with no special token {positions}: no stop is"
+                        " trained there"
+                    ]
+                )
 
 
 def tell_splits(settings: ChatRecipe, context: RunContext, choice: Choice) -> None:

@@ -64,6 +64,9 @@ class _SeenBins:
         default_factory=lambda: np.empty(0, np.uint64)
     )  # fingerprints of sequences long enough to compare
     problem: str | None = None
+    turns: int = 0  # trained turns
+    other_ends: int = 0  # those that end with no stop of the template
+    first_other: str = ""
 
 
 def verify_packed(run: FinishedRun, workers: int | None = None) -> list[Check]:
@@ -86,6 +89,7 @@ def verify_packed(run: FinishedRun, workers: int | None = None) -> list[Check]:
     return [
         packed.check_bins(),
         packed.check_sequences(),
+        *packed.check_stops(),
         packed.check_splits(),
         packed.check_content(),
         *packed.check_near(workers),
@@ -152,6 +156,24 @@ class _Packed:
             if self.settings.loss_mask_alignment == "shift_left" and labels != group["labels"]:
                 return check(f"{where}: {labels:,} labels, {group['labels']:,} were packed")
         return check()
+
+    def check_stops(self) -> list[Check]:
+        """Compare the ends of trained turns with the certificate of the template."""
+        templates = self.run.manifest.metadata.get("templates")
+        if templates is None or self.settings.loss_mask_alignment != "shift_left":
+            return []
+        if not templates["certain"]:
+            message = "not compared: the template has turns without one, or not all rows are chats"
+            return [Check("stops", message, category="count")]
+        shards = list(self.seen.values())
+        turns = sum(shard.turns for shard in shards)
+        others = sum(shard.other_ends for shard in shards)
+        claim = f"{turns:,} trained turns end with a stop of the template"
+        problem = None
+        if others:
+            first = next(shard.first_other for shard in shards if shard.first_other)
+            problem = f"{others:,} of {turns:,} trained turns end with no stop; the first: {first}"
+        return [Check("stops", claim, problem)]
 
     def check_splits(self) -> Check:
         owner: dict[str, str] = {}
@@ -379,6 +401,7 @@ def _look_at(run: FinishedRun, settings: PackedSequences, name: str) -> _SeenBin
                         return _SeenBins(
                             problem=f"{path}: bin {seen.bins + problem[0]}: {problem[1]}"
                         )
+                    _look_at_stops(run, settings, rows, seen, path)
                     seen.bins += len(rows)
                     seen.sequences += len(rows.starts)
                     seen.tokens += len(rows.ids)
@@ -394,6 +417,28 @@ def _look_at(run: FinishedRun, settings: PackedSequences, name: str) -> _SeenBin
     except FileNotFoundError:
         return _SeenBins(problem=f"{path}: is missing")
     return seen
+
+
+def _look_at_stops(
+    run: FinishedRun, settings: PackedSequences, rows: PackedRows, seen: _SeenBins, path: Path
+) -> None:
+    """Count the trained turns of bins, and those that end with no stop of the template."""
+    templates = run.manifest.metadata.get("templates")
+    if templates is None or not templates["certain"] or not len(rows.ids):
+        return
+    following = np.append(rows.mask[1:], 0)
+    ends = np.flatnonzero((rows.mask == 1) & (following == 0)) + 1
+    ends = ends[ends < len(rows.ids)]
+    last = rows.sequence_begins + rows.sequence_lengths - 1
+    # a sequence that was cut ends in the middle of a turn
+    cut = last[rows.sequence_lengths >= settings.longest]
+    ends = np.setdiff1d(ends, cut, assume_unique=True)
+    others = ends[~np.isin(rows.ids[ends], templates["stop_ids"])]
+    seen.turns += len(ends)
+    seen.other_ends += len(others)
+    if len(others) and not seen.first_other:
+        number = int(np.searchsorted(rows.token_offsets, others[0], "right")) - 1
+        seen.first_other = f"{path}: bin {seen.bins + number}, token {rows.ids[others[0]]}"
 
 
 def _problems(

@@ -14,7 +14,7 @@ from headrace.packing.chats.render import ChatRenderer, Rendering, Turns
 from headrace.packing.chats.template import Template, Trace
 from laws import examples
 
-SPECIALS = Specials(["<|im_start|>", "<|im_end|>", "[INST]", "[/INST]", "</s>"], "<|im_end|>")
+SPECIALS = Specials(["<|im_start|>", "<|im_end|>", "[INST]", "[/INST]", "</s>"], ["<|im_end|>"])
 THINKS = "{% for message in messages %}{{ '<|im_start|>' + message.role + '\n' }}{% set content = message.content %}{% if message.role == 'assistant' and '</think>' in content and not loop.last %}{% set content = content.split('</think>')[-1] %}{% endif %}{{ content | trim + '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"  # fmt: skip
 texts = st.lists(
     st.sampled_from(["a", "b ", "\n", " ", "<", "<|im_end|>", "<|im_start|>assistant\n", "assistant", "user\n", "<think>", "</think>", "\n\n", "é", "爱", "😀", "\x00", "\\", '"', "{{", "0"]),

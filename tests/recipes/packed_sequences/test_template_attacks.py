@@ -36,7 +36,7 @@ def renderer_of(source: str, limits: RenderLimits = SMALL) -> ProcessRenderer:
             special={},
             values={},
             day=date(2026, 1, 5),
-            specials=Specials([], None),
+            specials=Specials([]),
             reasoning="template",
             limits=limits,
         )

@@ -14,6 +14,9 @@ from recipe_cases import write_jsonl
 import headrace
 from headrace.dataset.open import FinishedRun, find_run
 from headrace.errors import InputError, SettingsError
+from headrace.packing.chats.rejections import RowRejected
+from headrace.packing.chats.settings import ChatForm
+from headrace.packing.preferences.layouts import question_of
 from headrace.packing.verify import verify_preferences
 from headrace.run.prepare import Prepared
 from raised import raised
@@ -52,6 +55,11 @@ PAIRS = {
         **BINARIZED,
         "chosen": [*ASKED, GOOD],
         "rejected": [*ASKED, BAD],
+    },
+    "a prompt that begins before conversations": {
+        "prompt": ASKED,
+        "chosen": [ASKED[1], GOOD],
+        "rejected": [ASKED[1], BAD],
     },
     "OpenRLHF": {
         "system": "be brief",
@@ -414,3 +422,19 @@ def headrace_checks(out: Path) -> list[str]:
     return [
         each.problem for each in verify_preferences(FinishedRun(*find_run(out)), 1) if each.problem
     ]
+
+
+def test_texts_of_which_one_extends_the_other_are_cut_before_a_word() -> None:
+    row = {"chosen": "Q: how many A: forty two", "rejected": "Q: how many A: forty"}
+    question = question_of(row, ChatForm(layout="raw_completion"), "pairs")
+
+    assert "Q: how many A:" == question.prompt
+    assert [" forty two", " forty"] == question.answers
+
+
+def test_a_prompt_that_conversations_do_not_begin_with_is_refused() -> None:
+    row = {"prompt": "never said", "chosen": [*ASKED, GOOD], "rejected": [*ASKED, BAD]}
+
+    with pytest.raises(RowRejected) as error:
+        question_of(row, ChatForm(), "pairs")
+    assert "prompts_differ" == error.value.reason

@@ -26,6 +26,7 @@ FILES = (
     "special_tokens_map.json",
     "chat_template.jinja",
     "chat_template.json",
+    "generation_config.json",
 )
 _ALWAYS = FILES[:2]  # a cached snapshot without these was made for other files
 _NAME = re.compile(

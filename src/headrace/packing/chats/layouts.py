@@ -24,9 +24,24 @@ import numpy.typing as npt
 
 from headrace.arrays import I64
 from headrace.formats.column_paths import value_at
-from headrace.packing.chats.messages import Message, message_of, parse_json, tools_of
+from headrace.packing.chats.messages import (
+    Message,
+    MessageKeys,
+    message_of,
+    parse_json,
+    tools_of,
+)
 from headrace.packing.chats.preference_columns import preference_column, refuse_preference
 from headrace.packing.chats.rejections import RowRejected, preview
+from headrace.packing.chats.words import (
+    PROMPT_COLUMNS,
+    Fate,
+    SourceText,
+    characters_of,
+    texts_in,
+    texts_of_content,
+    unread_columns,
+)
 
 AUTO = "auto"
 
@@ -50,13 +65,15 @@ _NO_COLUMNS: Mapping[str, Any] = MappingProxyType({})
 class Conversation:
     """Normalised messages.
 
-    weights: per message 1 (trained) or 0. values: more template variables.
+    weights: per message 1 (trained) or 0. values: more template variables. texts: of the source,
+    per message.
     """
 
     messages: list[Message]
     weights: list[int]
     tools: list[dict[str, Any]] | None = None
     values: Mapping[str, Any] = field(default_factory=dict)
+    texts: list[list[SourceText]] = field(default_factory=list, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +97,11 @@ Sample = Conversation | Text | TokenSample
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """A row whose columns have the names that layouts use."""
+    """A row whose columns have the names that layouts use. roles: additional names of roles."""
 
     row: Mapping[str, Any]
     columns: Mapping[str, str]
+    roles: Mapping[str, str] = field(default_factory=dict)
 
     def get(self, name: str) -> Any:
         if name in self.columns:
@@ -173,17 +191,19 @@ def sample_of(
     layout: str = AUTO,
     columns: Mapping[str, str] = _NO_COLUMNS,
     filters: Mapping[str, Collection[str]] = _NO_COLUMNS,
+    roles: Mapping[str, str] = _NO_COLUMNS,
 ) -> Sample:
     """Read the content of a row. Raises `RowRejected` if it cannot be read without a guess.
 
-    filters: columns that selected the rows, so they do not mark a row as preference data.
+    filters: columns that selected the rows, so they do not mark a row as preference data. roles:
+    additional names of roles.
     """
     if type(row) is not dict and not isinstance(row, Mapping):
         raise RowRejected("not_an_object", f"the row is {preview(row)}")
     judging = preference_column(row)
     if judging is not None and judging not in filters and _ANSWER_COLUMNS.isdisjoint(columns):
         refuse_preference(row, judging)
-    cells = Cells(row, columns)
+    cells = Cells(row, columns, roles)
     if layout == AUTO:
         entry = _find_layout(cells)
     else:
@@ -194,6 +214,97 @@ def sample_of(
     return sample
 
 
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """The texts of a row beside its messages.
+
+    fates: what becomes of them. unread_prompt: a column of a prompt that is in no message, if any.
+    """
+
+    fates: list[Fate]
+    unread_prompt: str | None = None
+
+
+def texts_beside(
+    row: Mapping[str, Any],
+    sample: Sample,
+    layout: str = AUTO,
+    columns: Mapping[str, str] = _NO_COLUMNS,
+) -> Beside:
+    """Account for the columns of a row that are not its messages."""
+    cells = Cells(row, columns)
+    if layout == AUTO:
+        entry = _find_layout(cells)
+    else:
+        entry = LAYOUTS[layout]
+    read = _columns_read(cells, entry, sample)
+    fates: list[Fate] = []
+    unread_prompt = None
+    if isinstance(sample, Text):
+        fates.append(Fate("content", "trained", len(sample.text) - sample.trained_from))
+        if sample.trained_from:
+            fates.append(Fate("content", "context", sample.trained_from))
+    elif isinstance(sample, Conversation):
+        if tools := characters_of(cells.get("tools")):
+            fates.append(Fate("tools", "context", tools))
+        if values := characters_of(sample.values):
+            fates.append(Fate("columns", "context", values))
+        for name in PROMPT_COLUMNS:
+            value = row.get(name)
+            if name in read or not value or not isinstance(value, str | list | tuple):
+                continue
+            read.add(name)
+            written = _is_in_messages(value, sample.messages)
+            fates.append(Fate("prompt", "context" if written else "unread", characters_of(value)))
+            if not written:
+                unread_prompt = name
+    fates += unread_columns(row, read)
+    fates += _unread_fields(row, [path for path in columns.values() if path not in row])
+    return Beside(fates, unread_prompt)
+
+
+def _unread_fields(row: Mapping[str, Any], paths: Sequence[str]) -> list[Fate]:
+    """Return the texts of columns of which only the fields at these paths are read."""
+    fates = []
+    for root in sorted({path.partition(".")[0] for path in paths} & {*row}):
+        unread = characters_of(row[root])
+        for path in paths:
+            if path.partition(".")[0] == root:
+                unread -= characters_of(value_at(row, path))
+        if unread > 0:
+            fates.append(Fate("columns", "unread", unread))
+    return fates
+
+
+def _columns_read(cells: Cells, entry: ChatLayout, sample: Sample) -> set[str]:
+    """Return the columns of a row that its layout reads."""
+    names = [entry.column, *entry.optional, "tools", "values", "chat_template_kwargs"]
+    names += [name for name in entry.required if cells.get(name) is not None][:1]
+    if entry.name == "raw_completion":
+        names += ["prompt", "completion" if cells.get("completion") is not None else "response"]
+    if entry.name == "question_answer":
+        names = ["tools", "values", "chat_template_kwargs", "question", "answer"]
+        if "assistant" in cells.columns:
+            names[-2:] = ["user", "assistant"]
+    if isinstance(sample, Conversation):
+        first = sample.texts[0]
+        if first and first[0].text_type == "prompt":
+            names.append("system")
+    read = set()
+    for name in names:
+        column = cells.name(name)
+        if column not in cells.row:
+            column = column.partition(".")[0]
+        read.add(column)
+    return read
+
+
+def _is_in_messages(value: Any, messages: Sequence[Message]) -> bool:
+    """Return whether the texts of a prompt are parts of messages."""
+    contents = [message["content"] or "" for message in messages]
+    return all(any(text.strip() in content for content in contents) for text in texts_in(value))
+
+
 def layout_of(row: Mapping[str, Any], columns: Mapping[str, str] = _NO_COLUMNS) -> str:
     """Find the layout that "auto" uses for a row. Raises `RowRejected` if there is none."""
     return _find_layout(Cells(row, columns)).name
@@ -202,6 +313,14 @@ def layout_of(row: Mapping[str, Any], columns: Mapping[str, str] = _NO_COLUMNS) 
 def _find_layout(cells: Cells) -> ChatLayout:
     if "assistant" in cells.columns:
         return LAYOUTS["question_answer"]
+    # a row that lacks a mapped column must not be read as something else
+    for name, path in cells.columns.items():
+        if name in _LAYOUT_COLUMNS and cells.get(name) is None:
+            raise RowRejected(
+                "unknown_layout",
+                f"mapping says that {name} is {path}, which this row does not have; columns are"
+                f" {preview(list(cells.row))}",
+            )
     for layout in LAYOUTS.values():
         if layout.recognises(cells):
             return layout
@@ -226,20 +345,23 @@ def read_messages(cells: Cells, value: object, *, role: str, content: str) -> Co
         raise RowRejected("bad_content", f"messages are {preview(value)}; give a list")
     role = cells.columns.get("role", role)
     content = cells.columns.get("content", content)
+    usual = MessageKeys(role, content, cells.columns.get("weight"), cells.roles)
     messages = []
     weights = []
+    texts = []
     for raw in value:
-        keys = role, content
+        keys = usual
         if isinstance(raw, Mapping) and role not in raw:
             # Some files name the keys of the other layout.
             if "from" in raw:
-                keys = ("from", "value")
+                keys = replace(usual, role="from", content="value")
             else:
-                keys = ("role", "content")
-        message, weight = message_of(raw, *keys)
-        messages.append(message)
-        weights.append(weight)
-    return _conversation(cells, messages, weights)
+                keys = replace(usual, role="role", content="content")
+        read = message_of(raw, keys)
+        messages.append(read.message)
+        weights.append(read.weight)
+        texts.append(read.texts)
+    return _conversation(cells, messages, weights, texts)
 
 
 def read_messages_column(cells: Cells) -> Conversation:
@@ -251,7 +373,12 @@ def _read_conversations(cells: Cells) -> Conversation:
     return read_messages(cells, cells.get("conversations"), role="from", content="value")
 
 
-def _conversation(cells: Cells, messages: list[Message], weights: list[int]) -> Conversation:
+def _conversation(
+    cells: Cells,
+    messages: list[Message],
+    weights: list[int],
+    texts: list[list[SourceText]],
+) -> Conversation:
     """Build a conversation of messages and the columns beside them.
 
     Raises `RowRejected` for images and the like.
@@ -268,20 +395,24 @@ def _conversation(cells: Cells, messages: list[Message], weights: list[int]) -> 
     if isinstance(system, str) and system.strip() and messages and messages[0]["role"] != "system":
         messages = [{"role": "system", "content": system}, *messages]
         weights = [0, *weights]
+        texts = [[SourceText("prompt", len(system), "content")], *texts]
     values = cells.row.get("chat_template_kwargs")
     if "values" in cells.columns:
         values = cells.get("values")
     if not isinstance(values, Mapping):
         values = {}
-    return Conversation(messages, weights, tools_of(cells.get("tools")), values)
+    return Conversation(messages, weights, tools_of(cells.get("tools")), values, texts)
 
 
 def _conversation_of_pairs(cells: Cells, *pairs: tuple[str, str]) -> Conversation:
     messages: list[Message] = []
+    texts = []
     for user, assistant in pairs:
         messages.append({"role": "user", "content": user})
         messages.append({"role": "assistant", "content": assistant})
-    return _conversation(cells, messages, [0, 1] * len(pairs))
+        texts.append(texts_of_content("user", user))
+        texts.append(texts_of_content("assistant", assistant))
+    return _conversation(cells, messages, [0, 1] * len(pairs), texts)
 
 
 def _read_instruction(cells: Cells) -> Conversation:
@@ -292,13 +423,17 @@ def _read_instruction(cells: Cells) -> Conversation:
         pairs = [(None, None)]
     if not all(isinstance(text, str) for pair in pairs for text in pair):
         raise RowRejected("bad_content", f"history is {preview(history)}; give pairs of texts")
-    question = cells.text("instruction")
-    material = cells.get("input")
+    instruction = cells.text("instruction")
+    question = instruction
+    material = cells.get("input") or ""
     if isinstance(material, str) and material.strip():
-        question = f"{question}\n{material}"
-    elif material is not None and not isinstance(material, str):
+        question = f"{instruction}\n{material}"
+    elif not isinstance(material, str):
         raise RowRejected("bad_content", f"input is {preview(material)}; it must be text")
-    return _conversation_of_pairs(cells, *pairs, (question, cells.text("output")))
+    chat = _conversation_of_pairs(cells, *pairs, (question, cells.text("output")))
+    if question is not instruction:  # without the line break between them
+        chat.texts[-2] = texts_of_content("user", instruction + material)
+    return chat
 
 
 def _read_prompt_completion(cells: Cells) -> Conversation:
@@ -405,7 +540,8 @@ _ENTRIES = (
 LAYOUTS = {layout.name: layout for layout in _ENTRIES}
 """All layouts by name, in the order in which "auto" tries them."""
 
-_COLUMNS_BESIDE = ("tools", "system", "values", "chosen", "rejected", "label")
+_LAYOUT_COLUMNS = frozenset(layout.column for layout in _ENTRIES if layout.column)
+_COLUMNS_BESIDE = ("tools", "system", "values", "weight", "chosen", "rejected", "label")
 NAMES = frozenset(
     name
     for layout in _ENTRIES

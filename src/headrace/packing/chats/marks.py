@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 from headrace.packing.chats.layouts import Conversation
 from headrace.packing.chats.messages import REASONING_KEYS, Message
 from headrace.packing.chats.rejections import RowRejected, preview
+from headrace.packing.chats.words import Moved, reasoning_length
 
 Span = tuple[int, int]
 """Begin and end in a text, in characters."""
@@ -59,20 +60,23 @@ class MarkedText:
     """A marked text.
 
     owner: its message. part: its field. complete: whether it is a field, not a leaf inside
-    arguments.
+    arguments. covered: characters of the field that this text stands for, with the white space and
+    tags beside it. reasoning: whether it is reasoning.
     """
 
     owner: int
     part: str
     text: str
     complete: bool
+    covered: int = 0
+    reasoning: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
     """A mark in a rendering.
 
-    at: its position in the text without marks. number: of a piece, or of a JSON text.
+    at: its position in the text without marks. number: of a marked_text, or of a JSON text.
     """
 
     sign: str
@@ -81,9 +85,23 @@ class Mark:
 
 
 def json_mark(number: int, text: str) -> str:
-    """Enclose the n-th JSON text of a rendering in marks, and drop marks inside it."""
+    """Enclose the n-th JSON text of a rendering in marks."""
     digits = str(number).translate(_TO_DIGITS)
-    return f"{JSON_BEGIN}{digits}{_MARK.sub('', text)}{JSON_END}{digits}"
+    return f"{JSON_BEGIN}{digits}{text}{JSON_END}{digits}"
+
+
+def marked_numbers(text: str) -> list[int]:
+    """Return the numbers of the marks that begin inside a text."""
+    numbers = []
+    for sign, digits in _MARK.findall(text):
+        if sign == BEGIN:
+            numbers.append(int(digits.translate(_FROM_DIGITS)))
+    return numbers
+
+
+def unmarked(text: str) -> str:
+    """Remove the marks inside a text."""
+    return _MARK.sub("", text)
 
 
 class AnyOf:
@@ -120,7 +138,7 @@ def shape_of(messages: Sequence[Message], tags: re.Pattern[str]) -> tuple[list[A
     """Return the key that conversations of the same shape share, and the texts that may differ
     between them.
 
-    The texts are numbered as `marked` numbers its whole pieces: contents, reasoning, names of
+    The texts are numbered as `marked` numbers its whole field_texts: contents, reasoning, names of
     called functions.
     """
     key: list[Any] = []
@@ -180,7 +198,7 @@ def _filled(text: str, tags: re.Pattern[str], fill: Callable[[str], str]) -> str
 class _Marker:
     """Marks the texts of messages.
 
-    marked_texts: the piece of each mark. owners: the message that owns each part of a tool call, by
+    marked_texts: the text of each mark. owners: the message that owns each part of a tool call, by
     the part's `id`.
     """
 
@@ -189,12 +207,40 @@ class _Marker:
     owners: dict[int, int] = field(default_factory=dict)
 
     def mark(self, owner: int, part: str, text: str, *, complete: bool = True) -> str:
+        first = len(self.marked_texts)
+
         def between_marks(core: str) -> str:
             digits = str(len(self.marked_texts)).translate(_TO_DIGITS)
             self.marked_texts.append(MarkedText(owner, part, core, complete))
             return f"{BEGIN}{digits}{core}{END}{digits}"
 
-        return _filled(text, self.tags, between_marks)
+        filled = _filled(text, self.tags, between_marks)
+        self._cover(first, text)
+        return filled
+
+    def _cover(self, first: int, text: str) -> None:
+        """Note which part of a field each of its marked texts stands for."""
+        field_texts = self.marked_texts[first:]
+        starts = []
+        at = 0
+        for marked_text in field_texts:
+            at = text.index(marked_text.text, at)
+            starts.append(at)
+            at += len(marked_text.text)
+        starts[:1] = [0] * len(starts[:1])
+        ends = [*starts[1:], len(text)]
+        reasoning = 0
+        if field_texts and field_texts[0].part == "content":
+            reasoning = reasoning_length(text)
+        for number, (marked_text, begin, end) in enumerate(
+            zip(field_texts, starts, ends, strict=False)
+        ):
+            self.marked_texts[first + number] = replace(
+                marked_text,
+                covered=end - begin,
+                reasoning=marked_text.part in REASONING_KEYS
+                or begin + len(marked_text.text) <= reasoning,
+            )
 
     def mark_texts(self, owner: int, message: Message) -> None:
         """Mark the texts of a message, and the texts of its tool calls as far as they are whole."""
@@ -238,14 +284,14 @@ class _Marker:
 def marked(
     messages: Sequence[Message], tags: re.Pattern[str]
 ) -> tuple[list[Message], list[MarkedText], dict[int, int]]:
-    """Mark the messages; return them, the piece of each mark, and the owner of every part of a tool
+    """Mark the messages; return them, the text of each mark, and the owner of every part of a tool
     call, by `id`.
     """
     marker = _Marker(tags)
     copies = [dict(message) for message in messages]
     for owner, message in enumerate(copies):
         marker.mark_texts(owner, message)
-    for owner, message in enumerate(copies):  # numbered after the whole pieces
+    for owner, message in enumerate(copies):  # numbered after the whole field_texts
         if "tool_calls" in message:
             marker.mark_calls(owner, message["tool_calls"])
     return copies, marker.marked_texts, marker.owners
@@ -309,6 +355,17 @@ class Skeleton(NamedTuple):
 
     parts: list[str | int]
     turns: list[tuple[int, int, int, int]]
+    moves: list[Moved]
+    """Texts with an unusual fate; for numbered ones, the characters beside the text itself."""
+
+    def moved(self, texts: Sequence[str]) -> list[Moved]:
+        """Return the texts with an unusual fate in a conversation with these texts."""
+        result = []
+        for move in self.moves:
+            if move.number >= 0:
+                move = move._replace(characters=move.characters + len(texts[move.number]))
+            result.append(move)
+        return result
 
     def filled(
         self, texts: Sequence[str], jsons: Sequence[str] = ()
@@ -332,6 +389,7 @@ def skeleton_of(
     marked_texts: Sequence[MarkedText],
     jsons: Sequence[str],
     turns: Sequence[Span],
+    moves: Sequence[Moved],
 ) -> Skeleton | None:
     """Make the skeleton of one rendering; None if a text was not written whole and unchanged."""
     if len(marks) % 2:
@@ -359,11 +417,19 @@ def skeleton_of(
         literal = bisect_right(starts, at) - 1
         return 2 * literal, at - starts[literal]
 
-    return Skeleton(parts, [(*locate(begin), *locate(end)) for begin, end in turns])
+    beside = []
+    for move in moves:
+        if move.number >= 0:
+            text_size = len(marked_texts[move.number].text)
+            move = move._replace(characters=move.characters - text_size)
+        beside.append(move)
+    return Skeleton(parts, [(*locate(begin), *locate(end)) for begin, end in turns], beside)
 
 
 class Specials:
-    """The special tokens of one tokenizer as a pattern. eos: the one that ends a sequence.
+    """The special tokens of one tokenizer as a pattern.
+
+    ends: those that end generation. bos: the one that begins a sequence.
 
     A user who types `<|im_end|>` has typed ten characters, but a tokenizer that reads the rendering
     turns them into the token that ends a turn. So such texts are rendered as stand-ins, two
@@ -371,12 +437,15 @@ class Specials:
     are then known. Rows without such texts cost one search.
     """
 
-    def __init__(self, tokens: Sequence[str], eos: str | None = None) -> None:
+    def __init__(
+        self, tokens: Sequence[str], ends: Iterable[str] = (), bos: str | None = None
+    ) -> None:
         self.tokens = sorted({*tokens} - {""}, key=lambda token: (-len(token), token))
         self._number = {token: number for number, token in enumerate(self.tokens)}
         self._any = AnyOf(self.tokens)
         self.pattern = self._any.pattern
-        self.eos = eos or None
+        self.ends = frozenset(ends) - {""}
+        self.bos = bos or ""
 
     def spans(self, text: str, until: int | None = None) -> list[Span]:
         """Find the spans of special tokens in a text that end at or before `until`."""
@@ -478,3 +547,16 @@ def _part_of(part: str | int, texts: Sequence[str], jsons: Sequence[str]) -> str
     if isinstance(part, str):
         return part
     return texts[part] if part >= 0 else jsons[-1 - part]
+
+
+def shared_start(first: str, second: str) -> int:
+    """Return the length of the common prefix of two texts."""
+    low = 0
+    high = min(len(first), len(second))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if first[low:middle] == second[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

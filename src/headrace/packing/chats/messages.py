@@ -1,18 +1,27 @@
 """Normalise messages, tool calls and tools of conversations. Pure.
 
 A normalised message has `role` (system, developer, user, assistant, tool) and `content` (text). If
-the row has them, it also has `reasoning_content` (text), `tool_calls` ({"type": "function",
-"function": {"name", "arguments": an object}}) and the fields that templates may read (name,
-tool_call_id and any other). Parts of a content that are images, audio or video are refused.
+the row has them, it also has `reasoning_content` (text; other names of it are renamed),
+`tool_calls` ({"type": "function", "function": {"name", "arguments": an object}}) and the fields
+that templates may read (name, tool_call_id and any other). A null is an absent key. Parts of a
+content that are images, audio or video are refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.digest import loads
 from headrace.packing.chats.rejections import RowRejected, preview
+from headrace.packing.chats.words import (
+    PART_KEYS,
+    SourceText,
+    characters_of,
+    reasoning_length,
+    texts_of_content,
+)
 
 Message = dict[str, Any]
 
@@ -25,63 +34,197 @@ ROLES = {
 }
 REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
 _CALL_ROLES = ("function_call", "tool_call")  # messages whose complete content is a call
-_WEIGHT_KEYS = ("weight", "loss_weight", "train")
-_NORMALISED_KEYS = frozenset({"role", "content", "tool_calls", "function_call", *_WEIGHT_KEYS})
+_WEIGHT_KEYS = ("weight", "loss_weight", "loss_mask", "train", "training", "trainable")
+_NORMALISED_KEYS = frozenset(
+    {"role", "content", "tool_calls", "function_call", *_WEIGHT_KEYS, *REASONING_KEYS}
+)
 _TEXT_PARTS = frozenset(("text", "input_text", "output_text"))
 _REASONING_PARTS = frozenset(("reasoning", "thinking", "reasoning_content"))
 _CALL_PARTS = frozenset(("tool_call", "function_call", "tool_use"))
 _IMAGE_PARTS = frozenset(("image", "image_url", "input_image"))
+_CONTENT_NAMES = frozenset(("value", "text", "content", "message", "body", "response", "answer"))
 _MEDIA_PARTS = _IMAGE_PARTS | {"audio", "audio_url", "input_audio", "video", "video_url"}
 
 
-def message_of(raw: object, role_key: str, content_key: str) -> tuple[Message, int]:
-    """Normalise a message and return it with its weight, 1 or 0. Raises `RowRejected`."""
+@dataclass(frozen=True, slots=True)
+class MessageKeys:
+    """The keys of messages. weight: an additional name of the flag that says what is trained.
+
+    roles: additional names of roles.
+    """
+
+    role: str = "role"
+    content: str = "content"
+    weight: str | None = None
+    roles: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadMessage:
+    """A normalised message, its weight (1: trained, 0), and the texts of its source."""
+
+    message: Message
+    weight: int
+    texts: list[SourceText]
+
+
+def message_of(raw: object, keys: MessageKeys) -> ReadMessage:
+    """Normalise a message. Raises `RowRejected`."""
     if type(raw) is not dict and not isinstance(raw, Mapping):
         raise RowRejected("bad_content", f"a message is {preview(raw)}; it must be an object")
-    word = raw.get(role_key)
-    content = raw.get(content_key)
+    word = raw.get(keys.role)
+    content = raw.get(keys.content)
     if word in _CALL_ROLES:
         message: Message = {"role": "assistant", "content": "", "tool_calls": _calls_of(content)}
     else:
-        if not isinstance(word, str) or word not in ROLES:
-            raise RowRejected("unknown_role", f"{role_key} is {preview(word)}")
-        message = {"role": ROLES[word], "content": content}
+        role = _role_of(word, keys)
+        message = {"role": role, "content": content}
         if type(content) is not str:
-            message = _message_of_parts(ROLES[word], content)
-    _copy_others(raw, message, (role_key, content_key))
+            message = _message_of_parts(role, content)
+        elif len(raw) == 2:
+            return ReadMessage(message, int(role == "assistant"), texts_of_content(role, content))
+    _copy_others(raw, message, (keys.role, keys.content, keys.weight))
     if raw.get("tool_calls"):
         message["tool_calls"] = message.get("tool_calls", []) + _calls_of(raw["tool_calls"])
     elif raw.get("function_call"):
         message["tool_calls"] = _calls_of(raw["function_call"])
+    _read_reasoning(raw, message)
+    weight = 0
+    if message["role"] == "assistant":
+        weight = _weight_of(raw, keys.weight)
+    _check_content(raw, message, weight, keys)
+    return ReadMessage(message, weight, _texts_of(raw, message["role"], keys))
+
+
+def _role_of(word: object, keys: MessageKeys) -> str:
+    """Return the role that a word names, in any case. Raises `RowRejected`."""
+    if isinstance(word, str):
+        role = keys.roles.get(word) or ROLES.get(word) or ROLES.get(word.strip().lower())
+        if role is not None:
+            return role
+    raise RowRejected("unknown_role", f"{keys.role} is {preview(word)}")
+
+
+def _read_reasoning(raw: Mapping[str, Any], message: Message) -> None:
+    """Set `reasoning_content` from the key that holds reasoning. Raises `RowRejected`."""
     for key in REASONING_KEYS:
-        if key in message and not isinstance(message[key], str):
-            raise RowRejected("bad_content", f"{key} is {preview(message[key])}; it must be text")
-    return message, _weight_of(raw) if message["role"] == "assistant" else 0
+        reasoning = raw.get(key)
+        if reasoning is None:
+            continue
+        if not isinstance(reasoning, str):
+            raise RowRejected("bad_content", f"{key} is {preview(reasoning)}; it must be text")
+        if message.setdefault("reasoning_content", reasoning) != reasoning:
+            raise RowRejected("bad_content", f"{key} differs from other reasoning of the message")
 
 
-def _copy_others(raw: Mapping[str, Any], message: Message, read: Sequence[str]) -> None:
+def _check_content(
+    raw: Mapping[str, Any], message: Message, weight: int, keys: MessageKeys
+) -> None:
+    """Raise `RowRejected` for a message without content whose words lie elsewhere, and for an
+    answer that says nothing.
+    """
+    if raw.get(keys.content) is not None or message.get("tool_calls"):
+        return
+    if has_reasoning(message):
+        return
+    for key, value in raw.items():
+        if key in (keys.role, keys.weight) or not isinstance(value, str) or not value.strip():
+            continue
+        if key in _CONTENT_NAMES or " " in value.strip():
+            raise RowRejected(
+                "bad_content",
+                f"a message has no {keys.content}, and {key} is {preview(value)}; name the key with"
+                f" mapping, content={key}",
+            )
+    if weight and message["role"] == "assistant":
+        raise RowRejected("no_answer", f"{keys.content} of an assistant message is missing or null")
+
+
+def _copy_others(raw: Mapping[str, Any], message: Message, read: Sequence[str | None]) -> None:
     """Copy the fields that templates may read, other than those that are normalised or read."""
     for key, value in raw.items():
         if value is not None and key not in _NORMALISED_KEYS and key not in read:
             message[key] = value
 
 
-def _weight_of(raw: Mapping[str, Any]) -> int:
-    for key in _WEIGHT_KEYS:
-        value = raw.get(key)
-        if value is None:
+def _texts_of(raw: Mapping[str, Any], role: str, keys: MessageKeys) -> list[SourceText]:
+    """Return the texts of a message's source."""
+    texts: list[SourceText] = []
+    for key, value in raw.items():
+        if value is None or key in (keys.role, keys.weight) or key in _WEIGHT_KEYS:
+            continue
+        if key == keys.content:
+            if raw.get(keys.role) in _CALL_ROLES:
+                texts.append(SourceText("calls", characters_of(value), "tool_calls"))
+            elif isinstance(value, str):
+                texts += texts_of_content(role, value)
+            else:
+                texts += _texts_of_parts(role, value)
+        elif key in ("tool_calls", "function_call"):
+            if characters := characters_of(value):
+                texts.append(SourceText("calls", characters, "tool_calls"))
+        elif key in REASONING_KEYS:
+            texts.append(SourceText("reasoning", len(value), "reasoning_content"))
+        elif characters := characters_of(value):
+            texts.append(SourceText("keys", characters, key))
+    return texts
+
+
+def _texts_of_parts(role: str, parts: Sequence[Any]) -> list[SourceText]:
+    """Return the texts of a content that is a list of typed parts."""
+    texts: list[SourceText] = []
+    content = ""
+    for part in parts:
+        if isinstance(part, str):
+            content += part
+            continue
+        characters = characters_of(part)
+        part_type = part.get("type")
+        if part_type in _CALL_PARTS:
+            texts.append(SourceText("calls", characters, "tool_calls"))
+            continue
+        text = _text_of_part(role, part, part_type)
+        if part_type in _TEXT_PARTS:
+            content += text
+        else:
+            texts.append(SourceText("reasoning", len(text), "reasoning_content"))
+        if characters > len(text):
+            texts.append(SourceText("keys", characters - len(text), PART_KEYS))
+    return [*texts_of_content(role, content), *texts]
+
+
+def _weight_of(raw: Mapping[str, Any], name: str | None) -> int:
+    """Return whether a message is trained, as its flags say. Raises `RowRejected`."""
+    weights: dict[str, int] = {}
+    for key in (name, *_WEIGHT_KEYS):
+        value = None if key is None else raw.get(key)
+        if key is None or value is None:
             continue
         if value not in (0, 1):
             raise RowRejected(
                 "bad_weight", f"{key} is {preview(value)}; a mask can hold 0 and 1 only"
             )
-        return int(value)
-    return 1
+        weights[key] = int(value)
+    if len({*weights.values()}) > 1:
+        raise RowRejected("bad_weight", f"flags of a message disagree: {preview(weights)}")
+    return next(iter(weights.values()), 1)
 
 
 def has_reasoning(message: Message) -> bool:
-    """Return whether a message has reasoning that is more than white space."""
-    return any(message.get(key, "").strip() for key in REASONING_KEYS)
+    """Return whether a message has reasoning that is more than white space, under a key or between
+    tags.
+    """
+    if message.get("reasoning_content", "").strip():
+        return True
+    return message["role"] == "assistant" and reasoning_length(message["content"] or "") > 0
+
+
+def without_reasoning(message: Message) -> Message:
+    """Return a message without its reasoning."""
+    message = {key: value for key, value in message.items() if key != "reasoning_content"}
+    if message["role"] == "assistant":
+        message["content"] = message["content"][reasoning_length(message["content"]) :]
+    return message
 
 
 def _message_of_parts(role: str, content: object) -> Message:

@@ -16,6 +16,7 @@ REASONS = {
     ),
     "no_messages": "the conversation is empty",
     "unknown_role": "a role other than system, developer, user, assistant, tool or their aliases",
+    "no_answer": "an assistant message whose content is missing or null, without a call",
     "bad_content": "content that is neither text nor a list of known parts",
     "media": "an image, audio or video; chats are packed as text alone",
     "bad_tools": "tools that are not a list of JSON objects",

@@ -23,11 +23,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeGuard
 
+from headrace.packing.chats.certificate import Certificate, certificate_of, constant_prompt
 from headrace.packing.chats.layouts import Conversation
 from headrace.packing.chats.marks import (
     BEGIN,
@@ -35,21 +37,24 @@ from headrace.packing.chats.marks import (
     JSON_END,
     RESERVED,
     Mark,
+    MarkedText,
     Skeleton,
     Span,
     Specials,
     marked,
     parts_of,
     shape_of,
+    shared_start,
     skeleton_of,
     tags_of,
     without_generated,
     without_marks,
 )
-from headrace.packing.chats.messages import Message
+from headrace.packing.chats.messages import REASONING_KEYS, Message
 from headrace.packing.chats.rejections import RowRejected, preview
 from headrace.packing.chats.template import Template, Trace
-from headrace.packing.chats.turns import Border, Reasoning, sequences_of, turn_borders
+from headrace.packing.chats.turns import Border, Reasoning, TrainOn, sequences_of, turn_borders
+from headrace.packing.chats.words import WHOLE, Moved, characters_of
 
 _ADDRESS = " at 0x"
 # bounds on memory
@@ -59,6 +64,10 @@ _MOST_SKELETONS = 8  # kept for one shape
 _TOOLS = -1  # the owner of the text that is written for tools
 _CHANGED = "\ufdef"
 _SHORT = 8  # characters; shorter texts may occur anywhere by chance
+_PROBE = "xyzzyx"
+_USER: Message = {"role": "user", "content": "x"}
+_MOST_KEYS = 1 << 16  # of a message
+_READ_KEYS = frozenset(("role", "content", "tool_calls", *REASONING_KEYS))
 _LEFT = re.compile(r"(\s|</?[\w|.:-]+>)*")  # allowed beside a changed text: white space and tags
 
 # Forms of messages with tool calls, because templates differ in what they expect: the content of a
@@ -72,12 +81,14 @@ _ASKS_FOR_NONE = re.compile(r"content(['\"]\])? is (not )?none", re.IGNORECASE)
 class Rendered:
     """A text and its trained spans: [begin, end) in characters, in order, none empty.
 
-    boundaries: of turns, if they were requested; see `turn_borders`.
+    boundaries: of turns, if they were requested; see `turn_borders`. moves: texts whose fate is not
+    what the weight of their message says.
     """
 
     text: str
     spans: list[Span]
     boundaries: list[Border] = field(default_factory=list)
+    moves: list[Moved] = field(default_factory=list)
 
 
 class ChatRenderer:
@@ -91,8 +102,10 @@ class ChatRenderer:
         templates: Mapping[str, Template],
         specials: Specials,
         reasoning: Reasoning = "template",
+        train_on: TrainOn = "every_turn",
     ) -> None:
         self._reasoning = reasoning
+        self._train_on = train_on
         self._turns = {name: Turns(template, specials) for name, template in templates.items()}
 
     def render(self, chat: Conversation, *, with_borders: bool = False) -> list[Rendered]:
@@ -104,9 +117,25 @@ class ChatRenderer:
         """
         turns = self._turns["tool_use" if chat.tools and "tool_use" in self._turns else "default"]
         result = []
-        for part in sequences_of(chat, self._reasoning):
-            result.append(turns.render(part, with_borders=with_borders))
+        for part in sequences_of(chat, self._reasoning, self._train_on):
+            rendered = turns.render(part, with_borders=with_borders)
+            if self._reasoning == "keep":
+                _refuse_lost_reasoning(rendered)
+            result.append(rendered)
         return result
+
+    @cached_property
+    def certificates(self) -> dict[str, Certificate | None]:
+        """Probe each template; see `certificate`."""
+        return {name: certificate_of(turns) for name, turns in self._turns.items()}
+
+
+def _refuse_lost_reasoning(rendered: Rendered) -> None:
+    for move in rendered.moves:
+        if move.field == "reasoning_content" and move.fate == "removed":
+            raise RowRejected(
+                "not_rendered", f"message {move.owner + 1}: the template leaves out its reasoning"
+            )
 
 
 def _in_form(chat: Conversation, empty: str | None, arguments: str) -> Conversation:
@@ -133,9 +162,35 @@ class Turns:
         self._forms = sorted(_FORMS, key=lambda form: asks and form[0] is not None)
         self._skeletons: dict[Any, list[Skeleton]] = {}
         self._remembered: dict[Any, int | None] = {}
+        self._keys_read: dict[tuple[str, str], bool] = {}
+
+    @cached_property
+    def reasoning_key(self) -> str:
+        """The key under which the template reads reasoning; the usual one if it reads none."""
+        for key in REASONING_KEYS:
+            answer = {"role": "assistant", "content": "y", key: _PROBE}
+            try:
+                text = self.template.render([_USER, answer], None, {}, trace=Trace())
+            except RowRejected:
+                continue
+            if _PROBE in text:
+                return key
+        return REASONING_KEYS[0]
+
+    def written(self, messages: list[Message], *, prompt: bool = False) -> str:
+        """Render messages without tools and marks. Raises `RowRejected`."""
+        text = self.template.render(messages, None, {}, trace=Trace(), generation_prompt=prompt)
+        return without_generated(text)[0]
+
+    @cached_property
+    def constant_prompt(self) -> str:
+        """The generation prompt, if the template writes it whether it is requested or not."""
+        return constant_prompt(self)
 
     def render(self, chat: Conversation, *, with_borders: bool = False) -> Rendered:
         """Render a conversation, with tool calls in the first form that the template accepts."""
+        if self.reasoning_key != REASONING_KEYS[0]:
+            chat = replace(chat, messages=[self._renamed(message) for message in chat.messages])
         if chat.tools and not self.template.writes_tools:
             raise RowRejected(
                 "not_rendered",
@@ -153,6 +208,14 @@ class Turns:
                     raise
                 wrong.append(rejected)
         raise wrong[0]
+
+    def _renamed(self, message: Message) -> Message:
+        """Return a message with its reasoning under the key that the template reads."""
+        if REASONING_KEYS[0] not in message:
+            return message
+        message = dict(message)
+        message[self.reasoning_key] = message.pop(REASONING_KEYS[0])
+        return message
 
     def _render(self, chat: Conversation, with_borders: bool) -> Rendered:
         rendered = self._with_spans(chat)
@@ -194,53 +257,98 @@ class Turns:
         if self.template.has_generation_blocks:
             source_text = json.dumps([chat.messages, chat.tools], ensure_ascii=False, default=str)
             _check_reserved(source_text)
-            text, spans = without_generated(text)
-            answers = [
-                index
-                for index, message in enumerate(chat.messages)
-                if message["role"] == "assistant"
-            ]
-            # blocks must be matched with messages
-            if any(not chat.weights[index] for index in answers):
-                if len(answers) != len(spans):
-                    raise RowRejected(
-                        "uncertain_mask",
-                        f"{len(spans)} generation blocks for {len(answers)} assistant messages,"
-                        " some of them not trained",
-                    )
-                spans = [
-                    span for index, span in zip(answers, spans, strict=True) if chat.weights[index]
-                ]
-            return Rendered(text, spans)
+            text, blocks = without_generated(text)
+            return self._in_blocks(chat, text, trace, blocks)
         _check_reserved(text)
         trained = [index for index, weight in enumerate(chat.weights) if weight]
-        if not trained:
-            return Rendered(text, [])
-        spans = self._find(chat, text, trace, trained)
-        for (_, last), (begin, end) in pairwise([(0, 0), *spans]):
+        rendered = self._find(chat, text, trace, trained)
+        for (_, last), (begin, end) in pairwise([(0, 0), *rendered.spans]):
             if not last <= begin < end:
                 raise RowRejected(
-                    "uncertain_mask", f"the turns found overlap or are empty: {sorted(spans)}"
+                    "uncertain_mask",
+                    f"the turns found overlap or are empty: {sorted(rendered.spans)}",
                 )
-        return Rendered(text, spans)
+        return rendered
 
-    def _find(self, chat: Conversation, text: str, trace: Trace, trained: list[int]) -> list[Span]:
-        """Find the trained spans of the `wanted` messages in `text`, the plain rendering, and learn
-        a skeleton.
+    def _in_blocks(
+        self, chat: Conversation, text: str, trace: Trace, spans: list[Span]
+    ) -> Rendered:
+        """Return the rendering whose trained parts are `{% generation %}` blocks."""
+        answers = [
+            index for index, message in enumerate(chat.messages) if message["role"] == "assistant"
+        ]
+        # blocks must be matched with messages
+        if any(not chat.weights[index] for index in answers):
+            if len(answers) != len(spans):
+                raise RowRejected(
+                    "uncertain_mask",
+                    f"{len(spans)} generation blocks for {len(answers)} assistant messages,"
+                    " some of them not trained",
+                )
+            spans = [
+                span for index, span in zip(answers, spans, strict=True) if chat.weights[index]
+            ]
+        shape, texts = shape_of(chat.messages, self.tags)
+        key = self._key(shape, chat)
+        known = self._known(key, texts, trace, text)
+        if known is not None:
+            return Rendered(text, spans, moves=known.moves)
+        rendering = Rendering(self, chat, text)
+        if not rendering.takes_marks():
+            return Rendered(text, spans, moves=rendering.moves_by_search())
+        moves = rendering.moves_by_marks(spans)
+        self._learn(key, rendering, trace, spans, moves)
+        return Rendered(text, spans, moves=moves)
+
+    def _key(self, shape: Sequence[Any], chat: Conversation) -> Any:
+        values = repr(chat.values) if chat.values else ""
+        return (*shape, *chat.weights, bool(chat.tools), values)
+
+    def _known(self, key: Any, texts: list[str], trace: Trace, text: str) -> Rendered | None:
+        """Return the rendering that a skeleton of this shape predicts, if it is `text`."""
+        for skeleton in self._skeletons.get(key, ()):
+            known = skeleton.filled(texts, trace.texts)
+            if known is not None and known[0] == text:
+                return Rendered(text, known[1], moves=skeleton.moved(texts))
+        return None
+
+    def _learn(
+        self,
+        key: Any,
+        rendering: Rendering,
+        trace: Trace,
+        spans: Sequence[Span],
+        moves: Sequence[Moved],
+    ) -> None:
+        """Keep the skeleton of a rendering that takes marks."""
+        learnt = skeleton_of(
+            rendering.text, rendering.marks, rendering.marked_texts, trace.texts, spans, moves
+        )
+        if learnt is not None:
+            if len(self._skeletons) >= _MOST_SHAPES:
+                self._skeletons.clear()
+            skeletons = self._skeletons.setdefault(key, [])
+            skeletons[:] = [*skeletons[-_MOST_SKELETONS + 1 :], learnt]
+
+    def _find(self, chat: Conversation, text: str, trace: Trace, trained: list[int]) -> Rendered:
+        """Find the spans of the `trained` messages in `text`, the plain rendering, and learn a
+        skeleton.
 
         Raises `RowRejected` (not_rendered, uncertain_mask, template_error).
         """
         shape, texts = shape_of(chat.messages, self.tags)
-        key = (*shape, *chat.weights, bool(chat.tools), repr(chat.values) if chat.values else "")
-        for skeleton in self._skeletons.get(key, ()):
-            if (known := skeleton.filled(texts, trace.texts)) is not None and known[0] == text:
-                return known[1]
+        key = self._key(shape, chat)
+        known = self._known(key, texts, trace, text)
+        if known is not None:
+            return known
         rendering = Rendering(self, chat, text)
         if not rendering.takes_marks():
             turns = [rendering.turn_by_difference(index) for index in trained]
-            rendering.check_by_difference()
-            return turns
-        rendering.check_marks()
+            if trained:
+                rendering.check_by_difference()
+            return Rendered(text, turns, moves=rendering.moves_by_search())
+        if trained:
+            rendering.check_marks()
         owners = set(rendering.owner)
         turns = []
         for index in trained:
@@ -249,14 +357,30 @@ class Turns:
                 if index in owners
                 else rendering.turn_by_difference(index)
             )
+        moves = rendering.moves_by_marks(turns)
         if self.template.fixed_prompt and owners.issuperset(trained):
-            learnt = skeleton_of(text, rendering.marks, rendering.marked_texts, trace.texts, turns)
-            if learnt is not None:
-                if len(self._skeletons) >= _MOST_SHAPES:
-                    self._skeletons.clear()
-                skeletons = self._skeletons.setdefault(key, [])
-                skeletons[:] = [*skeletons[-_MOST_SKELETONS + 1 :], learnt]
-        return turns
+            self._learn(key, rendering, trace, turns, moves)
+        return Rendered(text, turns, moves=moves)
+
+    def reads_key(self, chat: Conversation, index: int, key: str) -> bool:
+        """Return whether the template reads a key of messages of this role, as far as this
+        conversation shows.
+        """
+        role = chat.messages[index]["role"]
+        if (role, key) not in self._keys_read:
+            message = dict(chat.messages[index])
+            changed = [*chat.messages]
+            message[key] = _CHANGED
+            changed[index] = message
+            try:
+                texts = [
+                    self.template.render(messages, chat.tools, chat.values, trace=Trace())
+                    for messages in (chat.messages, changed)
+                ]
+                self._keys_read[role, key] = texts[0] != texts[1]
+            except RowRejected:
+                self._keys_read[role, key] = True  # it looks at the value
+        return self._keys_read[role, key]
 
     def remembered(self, key: Any, find: Callable[[], int | None]) -> int | None:
         """Return the cached result for this key.
@@ -292,6 +416,7 @@ class Rendering:
         self.messages, self.marked_texts, self._parts = marked(chat.messages, turns.tags)
         self.marks: list[Mark] = []
         self.owner: list[int | None] = []
+        self._inside: list[list[int]] = []
 
     def takes_marks(self) -> bool:
         """Render with marks and keep their positions; return False if marks change the
@@ -313,6 +438,9 @@ class Rendering:
             json_text = mark.sign in (JSON_BEGIN, JSON_END)
             if json_text:
                 owner = trace.owned[mark.number]
+                inside = trace.inside[mark.number]
+                if owner is None and inside:
+                    owner = self.marked_texts[inside[0]].owner
             else:
                 owner = self.marked_texts[mark.number].owner
             if (
@@ -325,7 +453,59 @@ class Rendering:
             owners.append(None if owner == _TOOLS else owner)
         self.marks = marks
         self.owner = owners
+        self._inside = trace.inside
         return True
+
+    def moves_by_marks(self, spans: Sequence[Span]) -> list[Moved]:
+        """Return the texts whose fate is not what the weight of their message says."""
+        at: dict[int, int] = {}
+        for mark in self.marks:
+            if mark.sign == BEGIN:
+                at.setdefault(mark.number, mark.at)
+            elif mark.sign == JSON_BEGIN:
+                for number in self._inside[mark.number]:
+                    at.setdefault(number, mark.at)
+        moves = []
+        for number, marked_text in enumerate(self.marked_texts):
+            if marked_text.part != "content" and marked_text.part not in REASONING_KEYS:
+                continue
+            fate = "removed"
+            if number in at:
+                inside = any(begin <= at[number] < end for begin, end in spans)
+                fate = "trained" if inside else "context"
+            moves += self._moved(number, marked_text, fate)
+        return moves + self._unread_keys()
+
+    def moves_by_search(self) -> list[Moved]:
+        """Return the same where marks change the rendering: a text that is not in it is removed if
+        it is reasoning. Others are there in another form, which `check_by_difference` saw to.
+        """
+        moves = []
+        for number, marked_text in enumerate(self.marked_texts):
+            if marked_text.reasoning and marked_text.text not in self.text:
+                moves += self._moved(number, marked_text, "removed")
+        return moves + self._unread_keys()
+
+    def _moved(self, number: int, marked_text: MarkedText, fate: str) -> list[Moved]:
+        expected = "trained" if self.chat.weights[marked_text.owner] else "context"
+        if fate == expected:
+            return []
+        name = "content"
+        if marked_text.reasoning and self.chat.messages[marked_text.owner]["role"] == "assistant":
+            name = "reasoning_content"
+        return [Moved(marked_text.owner, name, fate, marked_text.covered, number)]
+
+    def _unread_keys(self) -> list[Moved]:
+        """Return the keys of messages that the template does not read."""
+        moves = []
+        for owner, message in enumerate(self.chat.messages):
+            for number, (key, value) in enumerate(message.items()):
+                if key in _READ_KEYS or not characters_of(value):
+                    continue
+                if not self.turns.reads_key(self.chat, owner, key):
+                    unique = -1 - number - _MOST_KEYS * owner
+                    moves.append(Moved(owner, key, "unread", WHOLE, unique))
+        return moves
 
     def _render(
         self, messages: list[Message], trace: Trace | None = None, *, prompt: bool = False
@@ -348,6 +528,9 @@ class Rendering:
         for mark, owner in zip(self.marks, self.owner, strict=True):
             if mark.sign == JSON_BEGIN:
                 with_json.add(owner)
+                for number in self._inside[mark.number]:
+                    marked_text = self.marked_texts[number]
+                    written.add((marked_text.owner, marked_text.part))
         for marked_text in self.marked_texts:
             if not marked_text.complete or (marked_text.owner, marked_text.part) in written:
                 continue
@@ -359,6 +542,7 @@ class Rendering:
     def turn_by_marks(self, index: int) -> Span:
         """Find the turn of a message by its marks."""
         marks_of_turn = [number for number, owner in enumerate(self.owner) if owner == index]
+        marks_of_turn = self._without_echo(index, marks_of_turn)
         first = marks_of_turn[0]
         last = marks_of_turn[-1]
         begun = [  # without tool calls: a function's name may be written twice within its turn
@@ -396,15 +580,35 @@ class Rendering:
                     self._render(self.messages[: index + 1], Trace(marked=True))
                 )
             except RowRejected:
-                return _end_in(after, None, self.turns.specials)
-            return _end_in(after, text[marks[-1].at :] if marks else text, self.turns.specials)
+                return self._end(after, None, index)
+            return self._end(after, text[marks[-1].at :] if marks else text, index)
 
         if self.turns.template.fixed_prompt:  # otherwise earlier contents may decide
             start = self.turns.remembered(("start", role, first == 0, literal), find_start)
         else:
             start = find_start()
-        stop = self.turns.remembered(("end", next_mark == len(self.text), after), find_end)
+        following = self._following_role(index)
+        stop = self.turns.remembered(
+            ("end", following, next_mark == len(self.text), after), find_end
+        )
         return _turn(index, begin, start, end, stop)
+
+    def _without_echo(self, index: int, marks_of_turn: list[int]) -> list[int]:
+        """Leave out marks of a called function's name that the header of its result repeats.
+
+        A turn has as many marks as where the conversation ends with it.
+        """
+        if self._following_role(index) != "tool":
+            return marks_of_turn
+        try:
+            _, marks = without_marks(self._render(self.messages[: index + 1], Trace(marked=True)))
+        except RowRejected:
+            return marks_of_turn
+        before = marks_of_turn[0]
+        own_count = len(marks) - before
+        if 0 < own_count < len(marks_of_turn):
+            return marks_of_turn[:own_count]
+        return marks_of_turn
 
     def turn_by_difference(self, index: int) -> Span:
         """Find the turn of a message by the text that changes with it."""
@@ -418,9 +622,19 @@ class Rendering:
             if rejected.reason in ("uncertain_mask", "not_rendered"):
                 raise
             raise _uncertain(index, "which part of the text is its own") from None
-        return _turn(
-            index, 0, start, end, _end_in(self.text[end:], shorter[last:], self.turns.specials)
-        )
+        return _turn(index, 0, start, end, self._end(self.text[end:], shorter[last:], index))
+
+    def _following_role(self, index: int) -> str:
+        if index + 1 < len(self.chat.messages):
+            role: str = self.chat.messages[index + 1]["role"]
+            return role
+        return ""
+
+    def _end(self, after: str, tail: str | None, index: int) -> int | None:
+        """Find where a turn ends in `after`, the text after its last own text; see `_end_in`."""
+        if tail is not None:
+            tail = tail.removesuffix(self.turns.constant_prompt)
+        return _end_in(after, tail, self.turns.specials, self._following_role(index))
 
     def _start(
         self, literal: str, messages: list[Message], before: Mark | None, *, marked: bool
@@ -468,9 +682,9 @@ class Rendering:
         other = self._render([*messages[:index], _changed(messages[index]), *messages[index + 1 :]])
         if other == text:
             raise self._missing(index, "content")
-        begin = _shared_start(text, other)
+        begin = shared_start(text, other)
         most = min(len(text), len(other)) - begin
-        shared = _shared_start(text[::-1][:most], other[::-1][:most])
+        shared = shared_start(text[::-1][:most], other[::-1][:most])
         instead = other[begin : len(other) - shared]
         plain = not messages[index].get("tool_calls")
         others = [
@@ -560,42 +774,36 @@ def _turn(index: int, begin: int, start: int | None, end: int, stop: int | None)
     return begin + start, end + stop
 
 
-def _end_in(after: str, tail: str | None, specials: Specials) -> int | None:
+def _is_next(match: re.Match[str] | None, text: str, at: int) -> TypeGuard[re.Match[str]]:
+    """Return whether a match begins after at most white space from a position on."""
+    return match is not None and match.start() >= at and not text[at : match.start()].strip()
+
+
+def _end_in(after: str, tail: str | None, specials: Specials, following: str = "") -> int | None:
     """Find where the end-of-turn token ends in `after`, the text after the turn's last own text;
     None if not certain.
 
     tail: the text at that point in a conversation that ends with this turn, None if unknown. In
-    that case only the token that ends sequences counts as an end.
+    that case only the token that ends sequences counts as an end. following: the role of the next
+    message. Where a template ends turns with nothing, the token that begins a turn of another role
+    is what a model must produce to stop.
     """
+    first = specials.pattern.search(after)
     if tail is None:
-        begun = specials.pattern.search(after)
-        if begun is not None and begun[0] == specials.eos:
-            return begun.end()
-        return None
-    shared = _shared_start(after, tail)
+        return first.end() if first is not None and first[0] in specials.ends else None
+    shared = shared_start(after, tail)
     within = specials.spans(after, shared)
     if within:
         return next(
-            (end for begin, end in within if after[begin:end] == specials.eos), within[-1][1]
+            (end for begin, end in within if after[begin:end] in specials.ends), within[-1][1]
         )
-    first = specials.pattern.search(after)
     other = specials.pattern.search(tail)
+    end: int | None = len(after[:shared].rstrip())
     # a last turn may end with another token than a middle one
     if other is not None:
+        end = None
         if first is not None and first.start() == other.start() <= shared:
-            return first.end()
-        return None
-    return len(after[:shared].rstrip())
-
-
-def _shared_start(first: str, second: str) -> int:
-    """Return the length of the common prefix of two texts."""
-    low = 0
-    high = min(len(first), len(second))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if first[low:middle] == second[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+            end = first.end()
+    elif following not in ("", "assistant") and _is_next(first, after, shared):
+        end = first.end()
+    return end

@@ -29,7 +29,7 @@ import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,8 @@ from headrace.packing.chats.marks import Specials
 from headrace.packing.chats.rejections import RowRejected
 from headrace.packing.chats.render import ChatRenderer, Rendered
 from headrace.packing.chats.template import Template
-from headrace.packing.chats.turns import Border, Reasoning
+from headrace.packing.chats.turns import Border, Reasoning, TrainOn
+from headrace.packing.chats.words import Moved
 
 _MOST_OVERRUNS = 3  # consecutive conversations at the time limit before the template is rejected
 # answers are sent in parts of about this size, to bound memory on both sides
@@ -75,6 +76,7 @@ class RenderSettings:
     day: date | None
     specials: Specials
     reasoning: Reasoning
+    train_on: TrainOn = "every_turn"
     limits: RenderLimits = RenderLimits()
 
     def renderer(self) -> ChatRenderer:
@@ -84,7 +86,7 @@ class RenderSettings:
             templates[name] = Template(
                 source, special=self.special, values=self.values, day=self.day
             )
-        return ChatRenderer(templates, self.specials, self.reasoning)
+        return ChatRenderer(templates, self.specials, self.reasoning, self.train_on)
 
 
 class ProcessRenderer:
@@ -142,6 +144,20 @@ class ProcessRenderer:
             else:
                 self._idle.append(process)
         return outcomes
+
+    def certificates(self) -> dict[str, dict[str, Any] | None]:
+        """Probe the templates, by name; None for one that cannot be probed within the limits."""
+        process = self._idle_process()
+        try:
+            result: dict[str, dict[str, Any] | None] = process.certificates()
+        except _Died:
+            process.end()
+            return dict.fromkeys(self.settings.templates)
+        except BaseException:
+            process.end()
+            raise
+        self._idle.append(process)
+        return result
 
     def _idle_process(self) -> _Process:
         """Take an idle process, or start one."""
@@ -225,10 +241,7 @@ class _Process:
 
         Raises `_Died`; after any error the process must not be used again.
         """
-        if not self._compiled:
-            self._check(self._answer(0))
-            self._compiled = True
-        self._finished[:8] = bytes(8)
+        self._start()
         fields = [(chat.messages, chat.weights, chat.tools, dict(chat.values)) for chat in chats]
         self._send((with_borders, fields))
         done = 0
@@ -241,12 +254,28 @@ class _Process:
                             text,
                             [(begin, end) for begin, end in spans],
                             [Border(*border) for border in starts],
+                            [Moved(*move) for move in moves],
                         )
-                        for text, spans, starts in outcome
+                        for text, spans, starts, moves in outcome
                     ]
                 else:
                     self._check(outcome)
                     yield RowRejected(*outcome["rejected"])
+
+    def certificates(self) -> Any:
+        """Return the certificate of each template. Raises as `render` does."""
+        self._start()
+        self._send((False, None))
+        answer = self._answer(0)
+        self._check(answer)
+        return answer["certificates"]
+
+    def _start(self) -> None:
+        """Wait until the templates are compiled. Raises `SettingsError`, `_Died`."""
+        if not self._compiled:
+            self._check(self._answer(0))
+            self._compiled = True
+        self._finished[:8] = bytes(8)
 
     def end(self) -> None:
         """Kill the process, which holds no state that is needed."""
@@ -319,6 +348,11 @@ def serve(finished_fd: int) -> None:
             with_borders, batch = pickle.load(receive)
         except EOFError:
             return
+        if batch is None:
+            limited.restart()
+            send.write(_certificates(renderer) + b"\n")
+            send.flush()
+            continue
         answers: list[bytes] = []
         for number, chat in enumerate(batch):
             struct.pack_into("<q", finished, 0, number)
@@ -335,7 +369,10 @@ def _answer_of(renderer: ChatRenderer, chat: Conversation, with_borders: bool) -
     try:
         rendered = renderer.render(chat, with_borders=with_borders)
         return _encoded(
-            [(sequence.text, sequence.spans, sequence.boundaries) for sequence in rendered]
+            [
+                (sequence.text, sequence.spans, sequence.boundaries, sequence.moves)
+                for sequence in rendered
+            ]
         )
     except RowRejected as wrong:
         answer = {"rejected": [wrong.reason, wrong.detail]}
@@ -346,6 +383,18 @@ def _answer_of(renderer: ChatRenderer, chat: Conversation, with_borders: bool) -
     except Exception as error:  # noqa: BLE001 - the parent raises it
         answer = {"failed": f"{type(error).__name__}: {error}"}
     return _encoded(answer)
+
+
+def _certificates(renderer: ChatRenderer) -> bytes:
+    try:
+        certificates = {}
+        for name, certificate in renderer.certificates.items():
+            certificates[name] = None if certificate is None else asdict(certificate)
+        return _encoded({"certificates": certificates})
+    except MemoryError:
+        return _encoded({"certificates": {}})
+    except Exception as error:  # noqa: BLE001 - the parent raises it
+        return _encoded({"failed": f"{type(error).__name__}: {error}"})
 
 
 def _settings_answer(error: SettingsError) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime
 import gzip
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePath
@@ -20,13 +20,14 @@ from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import InputError, MissingExtra, SettingsError, setting, setting_name
 from headrace.packing.chats import hub
 from headrace.packing.chats.layouts import AUTO, LAYOUTS, NAMES
-from headrace.packing.chats.turns import Reasoning
+from headrace.packing.chats.turns import Reasoning, TrainOn
 from headrace.settings import Names, Settings
 from headrace.storage.settings import PathOrTemplate
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+Role = Literal["system", "developer", "user", "assistant", "tool"]
 BackendName = Literal["auto", "tokenizers", "fastokens"]
 """Libraries that make ids; see `backends`."""
 
@@ -41,8 +42,8 @@ _SPECIAL_TOKENS = (
     "cls_token",
     "mask_token",
 )
-# two by content, one not at all
-_NOT_IN_DIGEST = {"tokenizer", "chat_template", "tokenizer_backend"}
+# two by content, two not at all
+_NOT_IN_DIGEST = {"tokenizer", "chat_template", "tokenizer_backend", "unread"}
 
 
 def _as_tokenizer(value: object) -> object:
@@ -81,12 +82,25 @@ class ChatSettings(Settings):
     reasoning: Reasoning = _rows(
         "template",
         description=(
-            "template: the template decides which reasoning to keep; every_user_turn: one "
-            "sequence per user turn, trained on that turn's answer, so that all reasoning is kept."
+            "template: the template decides which reasoning to keep, and what it leaves out is"
+            " counted; keep: reject rows whose reasoning it leaves out; every_user_turn: one"
+            " sequence per user turn, trained on that turn's answer, so that all reasoning is kept;"
+            " drop: none."
         ),
+    )
+    train_on: TrainOn = _rows(
+        "every_turn",
+        description="Which answers are trained; last_turn: those after the last user's message.",
     )
     eos: Literal["append", "none"] = _rows(
         "append", description="Whether rows of plain text end with the end token."
+    )
+    bos: Literal["tokenizer", "none"] = _rows(
+        "tokenizer",
+        description=(
+            "Whether rows of plain text begin with the begin token; tokenizer: where the tokenizer"
+            " itself would add it."
+        ),
     )
     nothing_trained: Literal["drop", "keep"] = _rows(
         "drop", description="Rows without a token to train on."
@@ -97,6 +111,13 @@ class ChatSettings(Settings):
             "What to do with the text of a special token in a message, such as <|im_end|>; drop:"
             " drop the row; control: encode it as the token. Such rows are always counted. Rows"
             " without a template are encoded as written."
+        ),
+    )
+    unread: Names = _rows(
+        (),
+        description=(
+            "Keys of messages and columns of prompts whose words may stay unread, which"
+            " max_lost_share does not count."
         ),
     )
     tokenizer_backend: BackendName = _rows(
@@ -115,12 +136,13 @@ class ChatForm(Settings):
     layout: how chats lie in a row; "auto" looks at each row. See `layouts`.
     mapping: other names of columns, e.g. {"user": "problem", "assistant": "solution"}; see
     `layouts`. filters: keep rows whose column holds one of the words, as text, in a comma list or
-    in a list; others are counted.
+    in a list; others are counted. roles: additional names of roles, e.g. {"narrator": "user"}.
     """
 
     layout: str = Field(AUTO, json_schema_extra={"enum": [AUTO, *LAYOUTS]})
     mapping: Mapping[str, str] = Field(default_factory=dict)
     filters: Mapping[str, Names] = Field(default_factory=dict)
+    roles: Mapping[str, Role] = Field(default_factory=dict)
 
     @field_validator("layout")
     @classmethod
@@ -172,20 +194,22 @@ class TokenizerFiles:
     """The contents of a tokenizer's directory.
 
     json_text: tokenizer.json. templates: by name, "default" first. special: the named special
-    tokens.
+    tokens. end_ids: tokens that end generation, of generation_config.json.
     """
 
     path: Path
     json_text: str
     templates: Mapping[str, str]
     special: Mapping[str, str]
+    end_ids: Sequence[int] = ()
 
     @property
     def digest(self) -> str:
         """The SHA-256 of everything here except the path."""
-        return sha256_hex(
-            canonical_json([self.json_text, dict(self.templates), dict(self.special)])
-        )
+        parts: list[Any] = [self.json_text, dict(self.templates), dict(self.special)]
+        if self.end_ids:
+            parts.append(list(self.end_ids))
+        return sha256_hex(canonical_json(parts))
 
 
 def read_tokenizer(tokenizer: Path | str) -> TokenizerFiles:
@@ -224,7 +248,11 @@ def read_tokenizer(tokenizer: Path | str) -> TokenizerFiles:
             text = token
         if isinstance(text, str):
             special[name] = text
-    return TokenizerFiles(main, _read_text(main), _read_templates(main, config), special)
+    ends = _read_json_beside(main, "generation_config.json").get("eos_token_id")
+    if not isinstance(ends, list):
+        ends = [ends]
+    end_ids = sorted({end for end in ends if isinstance(end, int)})
+    return TokenizerFiles(main, _read_text(main), _read_templates(main, config), special, end_ids)
 
 
 def _read_text(path: Path) -> str:

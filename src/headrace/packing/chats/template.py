@@ -21,12 +21,18 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date
-from functools import cached_property
+from functools import cached_property, partial
 from types import BuiltinMethodType
 from typing import Any
 
 from headrace.errors import MissingExtra, SettingsError, setting_name
-from headrace.packing.chats.marks import GENERATED_BEGIN, GENERATED_END, json_mark
+from headrace.packing.chats.marks import (
+    GENERATED_BEGIN,
+    GENERATED_END,
+    json_mark,
+    marked_numbers,
+    unmarked,
+)
 from headrace.packing.chats.rejections import RowRejected, preview
 
 try:
@@ -60,13 +66,14 @@ class Trace:
     texts: what `tojson` wrote, in order. marked: whether `tojson` adds marks around it.
 
     owners: the owner of each part of a message, by its `id`. owned: the owner of each text, None if
-    it has none.
+    it has none. inside: the numbers of the marked texts inside each text.
     """
 
     marked: bool = False
     texts: list[str] = field(default_factory=list)
     owners: Mapping[int, int] = field(default_factory=dict)
     owned: list[int | None] = field(default_factory=list)
+    inside: list[list[int]] = field(default_factory=list)
 
 
 class _Generation(Extension):
@@ -232,15 +239,19 @@ def _tojson(
     sort_keys: bool = False,
 ) -> str:
     """Write JSON as model tokenizers do: characters are kept, and nothing is escaped for HTML."""
-    text = json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )
+    write = partial(json.dumps, indent=indent, separators=separators, sort_keys=sort_keys)
     trace = context.resolve_or_missing(_TRACE)
-    if not isinstance(trace, Trace):
+    if not isinstance(trace, Trace) or not trace.marked:
+        text = write(value, ensure_ascii=ensure_ascii)
+        if isinstance(trace, Trace):
+            trace.texts.append(text)
         return text
+    text = write(value, ensure_ascii=False)
+    trace.inside.append(marked_numbers(text))
+    text = unmarked(text)
+    if ensure_ascii:
+        text = write(json.loads(text), ensure_ascii=True)
     trace.texts.append(text)
-    if not trace.marked:
-        return text
     trace.owned.append(trace.owners.get(id(value)))
     return json_mark(len(trace.texts) - 1, text)
 
@@ -345,6 +356,11 @@ class Template:
         return any(
             node.name == "_between_marks" for node in self._tree.find_all(nodes.ExtensionAttribute)
         )
+
+    @cached_property
+    def asks_for_date(self) -> bool:
+        """Return whether the template writes today's date."""
+        return any(name.name == "strftime_now" for name in self._tree.find_all(nodes.Name))
 
     @cached_property
     def writes_tools(self) -> bool:

@@ -15,7 +15,7 @@ import platform
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, Literal
@@ -41,6 +41,7 @@ from headrace.packing.chats.layouts import (
     TokenSample,
     content_of,
     sample_of,
+    texts_beside,
 )
 from headrace.packing.chats.marks import Span, Specials
 from headrace.packing.chats.reader import BrokenRow, Row, filter_row
@@ -53,7 +54,16 @@ from headrace.packing.chats.settings import (
     read_tokenizer,
     template_text,
 )
-from headrace.packing.chats.turns import Border, sequences_of
+from headrace.packing.chats.turns import Border, last_user, sequences_of
+from headrace.packing.chats.words import (
+    Fate,
+    Moved,
+    RowWords,
+    fates_of_messages,
+    holds_words,
+    lost_reasoning,
+    texts_in,
+)
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
@@ -80,7 +90,8 @@ class EncodedChats:
     row's user turns, see `content_of`. compared: number of texts whose ids a backend compared with
     those of `tokenizers`.
     messages: number of messages in the sequences of conversations, by role and by weight, 1
-    (trained) or 0.
+    (trained) or 0. chats: number of sequences of conversations. words: the account of each input
+    row's texts.
     """
 
     tokens: I32
@@ -93,6 +104,8 @@ class EncodedChats:
     turns: Mapping[int, list[Border]] = field(default_factory=dict)
     compared: int = 0
     messages: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    words: Sequence[RowWords] = ()
+    chats: int = 0
 
     @property
     def offsets(self) -> I64:
@@ -104,7 +117,7 @@ class EncodedChats:
 class _SequenceDraft:
     """A sequence in progress: text with spans, or ids with a mask.
 
-    eos: whether the end token is appended.
+    eos, bos: whether the end token is appended, and the begin token put before it.
 
     special_text: whether a message holds the text of a special token. plain: spans of such texts.
     chat: the conversation that was rendered.
@@ -114,6 +127,7 @@ class _SequenceDraft:
     text: str = ""
     spans: Sequence[Span] = ()
     eos: bool = False
+    bos: bool = False
     ids: Any = None
     mask: Any = None
     special_text: bool = False
@@ -182,12 +196,14 @@ class ChatEncoder:
         """
         drafts: list[_SequenceDraft] = []
         rejected: list[Rejected] = []
+        words = [RowWords() for _ in rows]
         compared = 0
         waiting: deque[tuple[list[_SequenceDraft], Future[FlatIds | list[Encoding]]]] = deque()
         # encodes some rows while the next are rendered
         with ThreadPoolExecutor(1, "headrace-encode") as pool:
             for begin in range(0, len(rows), _ROWS_AT_ONCE):
-                rendered = self._render(rows[begin : begin + _ROWS_AT_ONCE], begin, form, rejected)
+                some = rows[begin : begin + _ROWS_AT_ONCE]
+                rendered = self._render(some, begin, form, rejected, words)
                 drafts += rendered
                 texts = [draft for draft in rendered if draft.ids is None]
                 waiting.append((texts, pool.submit(self._encode, [draft.text for draft in texts])))
@@ -195,7 +211,12 @@ class ChatEncoder:
                     compared += self._finish(*waiting.popleft())
             while waiting:
                 compared += self._finish(*waiting.popleft())
-        return self._encoded(drafts, rejected, compared, cut_over)
+        encoded = self._encoded(drafts, rejected, compared, cut_over)
+        for rejection in encoded.rejected:
+            row = rows[rejection.row]
+            lost = sum(map(len, texts_in(row)))
+            words[rejection.row] = RowWords([Fate("columns", "left_out", lost)] if lost else [])
+        return replace(encoded, words=words)
 
     def _encoded(
         self,
@@ -235,6 +256,7 @@ class ChatEncoder:
             turns={} if cut_over is None else self._turns(sequences, cut_over),
             compared=compared,
             messages=messages,
+            chats=sum(draft.chat is not None for draft in sequences),
         )
 
     def texts(self, encoded: EncodedChats) -> list[list[tuple[str, int]]]:
@@ -252,10 +274,15 @@ class ChatEncoder:
         return sequences
 
     def _render(
-        self, rows: Sequence[Row], first: int, form: ChatForm, rejected: list[Rejected]
+        self,
+        rows: Sequence[Row],
+        first: int,
+        form: ChatForm,
+        rejected: list[Rejected],
+        words: list[RowWords],
     ) -> list[_SequenceDraft]:
         """Return the drafts of rows, numbered from `first`; rows without a sequence are added to
-        `rejected`.
+        `rejected`. Accounts for the texts of rows in `words`.
         """
         drafts: list[_SequenceDraft] = []
         chats: list[tuple[int, Conversation, SpecialText]] = []
@@ -265,6 +292,7 @@ class ChatEncoder:
             try:
                 sample = self._read(row, form, filters)
                 contents[number] = content_of(sample)
+                words[number] = self._words_beside(row, sample, form)
                 if isinstance(sample, Conversation):
                     chats.append((number, *self._ready(sample)))
                 else:
@@ -278,15 +306,51 @@ class ChatEncoder:
             try:
                 if isinstance(outcome, RowRejected):
                     raise outcome
-                parts = sequences_of(chat, self.settings.reasoning)
+                parts = sequences_of(chat, self.settings.reasoning, self.settings.train_on)
                 for part, rendered in zip(parts, outcome, strict=True):
                     drafts.append(self._draft_of_chat(number, special, part, rendered))
+                self._account(words[number], chat, parts, outcome)
             except RowRejected as wrong:
                 rejected.append(Rejected(number, wrong.reason, wrong.detail))
         drafts.sort(key=lambda draft: draft.row)
         for draft in drafts:
             draft.content = contents[draft.row]
         return drafts
+
+    def _words_beside(self, row: Any, sample: Sample, form: ChatForm) -> RowWords:
+        """Account for the columns of a row that are not its messages."""
+        beside = texts_beside(row, sample, form.layout, form.mapping)
+        words = RowWords(beside.fates)
+        if beside.unread_prompt is not None and beside.unread_prompt not in self.settings.unread:
+            words.faults["unread_prompt"] = f"column {beside.unread_prompt}"
+        return words
+
+    def _account(
+        self,
+        words: RowWords,
+        chat: Conversation,
+        parts: Sequence[Conversation],
+        rendered: Sequence[Rendered],
+    ) -> None:
+        """Account for the messages of a row, which has these sequences."""
+        sequences = []
+        moves = list[Moved]()
+        for part, rendering in zip(parts, rendered, strict=True):
+            sequences.append((part.weights, rendering.moves))
+            moves += rendering.moves
+        reasoning = self.settings.reasoning
+        words.fates += fates_of_messages(chat.texts, sequences, reasoning == "drop")
+        if not moves:
+            return
+        since = 0 if reasoning == "every_user_turn" else last_user(chat.messages)
+        for move in lost_reasoning(sequences):
+            if move.owner >= since and chat.weights[move.owner]:
+                words.faults["reasoning_removed"] = f"message {move.owner + 1}"
+        for move in moves:
+            if move.fate != "unread" or move.field in self.settings.unread:
+                continue
+            if holds_words(chat.messages[move.owner][move.field]):
+                words.faults["unread_key"] = f"message {move.owner + 1}, key {move.field}"
 
     def _read(
         self, row: Row, form: ChatForm, filters: Sequence[tuple[str, frozenset[str]]]
@@ -295,7 +359,7 @@ class ChatEncoder:
             raise RowRejected(row.reason, row.detail)
         if filters:
             filter_row(row, filters)
-        sample = sample_of(row, form.layout, form.mapping, form.filters)
+        sample = sample_of(row, form.layout, form.mapping, form.filters, form.roles)
         if self.settings.tokenizer is None and not isinstance(sample, TokenSample):
             raise SettingsError(
                 f"rows with {', '.join(sorted(row))} are not tokens yet, and"
@@ -358,7 +422,9 @@ class ChatEncoder:
         spans = []
         if sample.trained_from < len(sample.text):
             spans = [(sample.trained_from, len(sample.text))]
-        return _SequenceDraft(row, sample.text, spans, eos=append and bool(sample.text))
+        holds_text = bool(sample.text)
+        begin = self.settings.bos == "tokenizer" and holds_text
+        return _SequenceDraft(row, sample.text, spans, eos=append and holds_text, bos=begin)
 
     def _draft_of_tokens(self, row: int, sample: TokenSample) -> _SequenceDraft:
         low = sample.ids.min()
@@ -455,6 +521,9 @@ class ChatEncoder:
         self._set(draft, np.fromiter(ids, np.int32, len(ids)), mask_of_runs(runs, len(ids)))
 
     def _set(self, draft: _SequenceDraft, ids: I32, mask: U8) -> None:
+        if draft.bos and len(self._begin):
+            ids = np.concatenate([self._begin, ids])
+            mask = np.concatenate([np.zeros(len(self._begin), np.uint8), mask])
         if draft.eos:
             assert self.eos_id is not None  # checked in _draft_of_text
             ids = np.append(ids, np.int32(self.eos_id))
@@ -519,11 +588,38 @@ class ChatEncoder:
         return complete.ids == first.ids + second.ids
 
     @cached_property
+    def _begin(self) -> I32:
+        """The tokens that the tokenizer itself puts before a text."""
+        plain = self.tokenizer.encode("x", add_special_tokens=False).ids
+        complete = self.tokenizer.encode("x", add_special_tokens=True).ids
+        for start in range(len(complete)):
+            if complete[start : start + len(plain)] == plain:
+                return np.array(complete[:start], np.int32)
+        return np.empty(0, np.int32)
+
+    @cached_property
     def _specials(self) -> Specials:
         added = self.tokenizer.get_added_tokens_decoder().values()
         named = self.files.special
         tokens = [*(token.content for token in added if token.special), *named.values()]
-        return Specials(tokens, named.get("eos_token"))
+        return Specials(tokens, self.ends, named.get("bos_token"))
+
+    @cached_property
+    def ends(self) -> list[str]:
+        """The tokens that end generation: of generation_config.json, and the end token."""
+        tokens = [self.files.special.get("eos_token", "")]
+        for number in self.files.end_ids:
+            tokens.append(self.tokenizer.id_to_token(number) or "")
+        return [token for token in dict.fromkeys(tokens) if token]
+
+    @cached_property
+    def certificates(self) -> dict[str, dict[str, Any] | None]:
+        """What the templates do, by name; see `certificate`. Empty without a template."""
+        if self.settings.tokenizer is None:
+            return {}
+        if self.settings.chat_template is None and not self.files.templates:
+            return {}
+        return self.renderer.certificates()
 
     @cached_property
     def _special_ids(self) -> frozenset[int]:
@@ -555,6 +651,7 @@ class ChatEncoder:
                 day=self.settings.date,
                 specials=self._specials,
                 reasoning=self.settings.reasoning,
+                train_on=self.settings.train_on,
             )
         )
 

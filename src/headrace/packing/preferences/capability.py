@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -11,6 +11,8 @@ from headrace.recipe import Recipe
 
 if TYPE_CHECKING:
     from headrace.cli.init.commented import Section
+    from headrace.cli.tables import Detail
+    from headrace.dataset.manifest import Manifest
     from headrace.dataset.open import FinishedRun
     from headrace.dataset.verify import Check
     from headrace.run.context import RunContext
@@ -69,3 +71,16 @@ class PreferencesRecipe(Recipe):
         from headrace.packing.verify import verify_preferences
 
         return verify_preferences(run, workers)
+
+    def summary(
+        self,
+        console: Any,
+        manifest: Manifest,
+        run: Path,
+        detail: Detail,
+        common: Callable[[], None],
+    ) -> None:
+        from headrace.packing.chats.words import sentence_of
+
+        common()
+        console.print(sentence_of(manifest.metadata["words"]), highlight=False)

@@ -124,6 +124,7 @@ class _Questions(Encoding):
         encoded = self.encoded(rows, FORMS[form.layout == "raw_completion"])
         rendered = _RenderedRows(encoded)
         answers = len(rows) // max(1, len(questions))
+        self.account(chosen, encoded, [index for index, _ in questions for _ in range(answers)])
         accepted: list[_AcceptedAnswer] = []
         for number, (index, question) in enumerate(questions):
             rendered_rows = range(number * answers, (number + 1) * answers)

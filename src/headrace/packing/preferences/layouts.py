@@ -76,7 +76,7 @@ class Question:
 
 def question_of(row: Mapping[str, Any], form: ChatForm, row_type: Kind) -> Question:
     """Read a row. Raises `RowRejected` if it cannot be read without a guess."""
-    cells = Cells(row, form.mapping)
+    cells = Cells(row, form.mapping, form.roles)
     label = None
     if row_type == "judged":
         label = _label(cells)
@@ -135,7 +135,9 @@ def _turns(cells: Cells, value: object) -> list[Message]:
     if isinstance(value, str):
         return [{"role": "assistant", "content": value}]
     answer_cells = Cells(
-        {"messages": [value] if isinstance(value, Mapping) else value}, cells.columns
+        {"messages": [value] if isinstance(value, Mapping) else value},
+        cells.columns,
+        cells.roles,
     )
     turns = read_messages_column(answer_cells).messages
     if not turns:
@@ -155,8 +157,34 @@ def _implicit(cells: Cells, answers: Sequence[list[Message]]) -> Question:
             "prompts_differ",
             f"the conversations differ from the first message on: {preview(answers[0])}",
         )
-    chat = read_messages(cells, answers[0][:shared], role="role", content="content")
+    leading = _with_prompt(cells, answers[0][:shared])
+    chat = read_messages(cells, leading, role="role", content="content")
     return _question(chat, [turns[shared:] for turns in answers], None)
+
+
+def _with_prompt(cells: Cells, shared: list[Message]) -> list[Message]:
+    """Join the column of the prompt with the beginning that both conversations share.
+
+    Raises `RowRejected` if they do not fit together.
+    """
+    prompt = cells.get("prompt")
+    if not prompt:
+        return shared
+    if isinstance(prompt, str):
+        if any(prompt.strip() in (message["content"] or "") for message in shared):
+            return shared
+    else:
+        keys = {"messages": prompt}
+        before = read_messages_column(Cells(keys, cells.columns, cells.roles)).messages
+        for size in range(min(len(before), len(shared)), 0, -1):
+            if before[len(before) - size :] == shared[:size]:
+                return [*before, *shared[size:]]
+        if before and before[-1]["role"] == "system" and shared[0]["role"] != "system":
+            return [*before, *shared]
+    raise RowRejected(
+        "prompts_differ",
+        f"{cells.name('prompt')} is {preview(prompt)}, which the conversations do not begin with",
+    )
 
 
 def _single(
@@ -175,7 +203,7 @@ def _single(
         if value is None:
             raise _missing(cells, f"column {cells.name(name)}")
         answers = [_turns(cells, value)]
-    stand_in = Cells({**cells.row, cells.name(name): _SOME_ANSWER}, cells.columns)
+    stand_in = Cells({**cells.row, cells.name(name): _SOME_ANSWER}, cells.columns, cells.roles)
     chat = LAYOUTS[layout].read(stand_in)
     assert isinstance(chat, Conversation)  # as these layouts are
     return _without_last(chat), answers
@@ -190,9 +218,14 @@ def _raw(cells: Cells, row_type: Kind, label: bool | None) -> Question:
     if cells.get("prompt") is not None:
         return Question(cells.text("prompt"), [*answers])
     shared = next(
-        (at for at, (one, other) in enumerate(zip(*answers, strict=False)) if one != other), 0
+        (at for at, (one, other) in enumerate(zip(*answers, strict=False)) if one != other),
+        min(map(len, answers)),
     )
-    prompt = answers[0][:shared].removesuffix(" ")  # a space belongs to the word after it
+    prompt = answers[0][:shared]
+    if len(prompt) == min(map(len, answers)) and prompt.split():
+        body = prompt.rstrip()  # one text extends the other: cut before its last word
+        prompt = body[: len(body) - len(body.split()[-1])]
+    prompt = prompt.removesuffix(" ")  # a space belongs to the word after it
     if not prompt:
         raise RowRejected(
             "prompts_differ", f"the texts differ from the first character on: {preview(answers[0])}"

@@ -1,0 +1,272 @@
+"""Every character of a source is accounted for, and losses that change what a model learns fail a run."""
+
+import json
+from collections import Counter
+
+import pytest
+from chats import CHATML, chat, encoder, small_tokenizer, trained_texts
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from recipe_cases import packed, write_jsonl
+from test_templates_and_masks import GENERATION, THINKING, TITLED, XML_CALLS
+
+from headrace.errors import InputError
+from laws import examples
+from raised import raised
+
+RENAMED = THINKING.replace("message.reasoning_content", "message.thinking")
+KEEPS = CHATML.replace("message.content +", "(('<think>' + message.reasoning_content + '</think>') if message.reasoning_content else '') + message.content +")  # fmt: skip
+JSON_RESULTS = CHATML.replace("message.content +", "(message.content | tojson if message.role == 'tool' else message.content) +")  # fmt: skip
+FULL = {"train_ratio": 1, "val_ratio": 0, "test_ratio": 0}
+
+
+@pytest.fixture(scope="module")
+def encoders(tmp_path_factory):
+    """An encoder for each way of finding turns, and for templates that leave reasoning out."""
+    directory = tmp_path_factory.mktemp("words")
+    templates = (CHATML, THINKING, GENERATION, TITLED, XML_CALLS, KEEPS)
+    return [
+        encoder(small_tokenizer(directory / str(number), template))
+        for number, template in enumerate(templates)
+    ]
+
+
+def characters_of(value) -> int:
+    """The characters of all texts, other than names of roles and types; written apart from headrace."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(
+            characters_of(inner) for key, inner in value.items() if key not in ("role", "type")
+        )
+    return sum(map(characters_of, value)) if isinstance(value, list) else 0
+
+
+words = st.lists(
+    st.sampled_from(["a", "b ", "\n", "é", "<think>", "x</think>\n", "</think>", "two words"]),
+    max_size=4,
+).map("".join)
+parts = st.lists(
+    st.tuples(st.sampled_from(["text", "reasoning"]), words).map(
+        lambda part: {"type": part[0], "text": part[1], "note": "n"}
+    ),
+    max_size=3,
+)
+extras = st.dictionaries(
+    st.sampled_from(["reasoning_content", "thinking", "name", "note", "value"]),
+    words | st.none(),
+    max_size=2,
+)
+calls = st.just(
+    {"tool_calls": [{"type": "function", "function": {"name": "add", "arguments": {"a": "one"}}}]}
+)
+messages = st.builds(
+    lambda role, content, extra, call: {"role": role, "content": content, **extra, **(call if role == "assistant" else {})},
+    st.sampled_from(["system", "user", "assistant", "tool"]),
+    words | words | parts | st.none(),
+    extras,
+    st.just({}) | calls,
+)  # fmt: skip
+rows = st.fixed_dictionaries(
+    {"messages": st.lists(messages, min_size=1, max_size=5)},
+    optional={
+        "tools": st.just([{"type": "function", "function": {"name": "add", "parameters": {}}}]),
+        "system": words,
+        "prompt": words,
+        "source": words,
+        "deep": st.fixed_dictionaries({"a": words, "b": st.lists(words, max_size=2)}),
+    },
+)
+
+
+@settings(max_examples=examples(60))
+@given(st.lists(rows, min_size=1, max_size=6), st.sampled_from(range(6)))
+def test_the_account_of_each_row_adds_up_to_its_characters(encoders, found, which):
+    account = encoders[which].encode(found).words
+
+    assert [characters_of(row) for row in found] == [
+        sum(fate.characters for fate in words.fates) for words in account
+    ]
+
+
+def fates_of(encoder, row) -> Counter:
+    (words,) = encoder.encode([row]).words
+    found: Counter = Counter()
+    for kind, fate, characters in words.fates:
+        found[kind, fate] += characters
+    return found
+
+
+def answered(**answer) -> dict:
+    return {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", **answer}]}
+
+
+def test_reasoning_that_a_template_leaves_out_is_counted_and_fails_a_run(tmp_path):
+    tokenizer = small_tokenizer(tmp_path / "t")
+    row = answered(content="yes", reasoning_content="because of it")
+    path = write_jsonl(tmp_path / "rows.jsonl", [row] * 3)
+
+    with raised(InputError, setting="max_lost_share", value=0) as error:
+        packed(path, tmp_path / "out", tokenizer=tokenizer, **FULL)
+    assert "line 1: message 2" in str(error.value)
+    run = packed(path, tmp_path / "out", tokenizer=tokenizer, max_lost_share=1, **FULL)
+    assert {"removed": [39, 3]} == run.manifest.metadata["words"]["reasoning"]
+    run = packed(path, tmp_path / "drop", tokenizer=tokenizer, reasoning="drop", **FULL)
+    assert {"removed": [39, 3]} == run.manifest.metadata["words"]["reasoning"]
+
+
+def test_keep_refuses_a_row_whose_reasoning_the_template_leaves_out(tmp_path):
+    row = answered(content="yes", reasoning_content="because")
+
+    for template, rejected in ((CHATML, ["not_rendered"]), (KEEPS, [])):
+        keeping = encoder(
+            small_tokenizer(tmp_path / str(len(template)), template), reasoning="keep"
+        )
+        assert rejected == [rejection.reason for rejection in keeping.encode([row]).rejected]
+
+
+@pytest.mark.parametrize("key", ["reasoning_content", "reasoning", "thinking"])
+@pytest.mark.parametrize("template", [THINKING, RENAMED])
+def test_reasoning_is_given_to_the_template_under_the_key_that_it_reads(tmp_path, template, key):
+    found = encoder(small_tokenizer(tmp_path / "t", template))
+    row = answered(content="yes", **{key: "because", "name": None})
+
+    assert [["because\n</think>\nyes<|im_end|>"]] == trained_texts(found, [row])
+    row["messages"][1] = {"role": "assistant", "content": [{"type": "thinking", "thinking": "because"}, {"type": "text", "text": "yes"}]}  # fmt: skip
+    assert [["because\n</think>\nyes<|im_end|>"]] == trained_texts(found, [row])
+
+
+@pytest.mark.parametrize(
+    ("role", "content"), [("role", "value"), ("from", "content"), ("role", "text")]
+)
+def test_content_under_another_key_is_bad_content(encoders, role, content):
+    row = {"messages": [{role: "user", content: "q"}, {role: "assistant", content: "a word"}]}
+
+    (rejection,) = encoders[0].encode([row]).rejected
+    assert "bad_content" == rejection.reason
+    assert f"content={content}" in rejection.detail
+
+
+@pytest.mark.parametrize("answer", [{"content": None}, {}])
+def test_an_answer_that_is_null_or_missing_is_no_answer(encoders, answer):
+    assert [] == trained_texts(encoders[0], [answered(**answer)], rejected=["no_answer"])
+    assert [["<|im_end|>"]] == trained_texts(encoders[0], [answered(content="")])
+
+
+def test_words_under_a_key_that_nothing_reads_fail_a_run_and_identifiers_do_not(encoders):
+    noted = answered(content="yes", note="it is said", id="a1")
+    (words,) = encoders[0].encode([noted]).words
+
+    assert {"unread_key": "message 2, key note"} == words.faults
+    assert 12 == fates_of(encoders[0], noted)["keys", "unread"]
+    (words,) = encoders[0].encode([answered(content="yes", id="a1")]).words
+    assert {} == words.faults
+
+
+def test_keys_that_the_settings_name_may_stay_unread(tmp_path):
+    found = encoder(small_tokenizer(tmp_path / "t"), unread=["note", "prompt"])
+    row = {**answered(content="yes", note="it is said"), "prompt": "elsewhere"}
+
+    assert {} == found.encode([row]).words[0].faults
+
+
+def test_a_prompt_column_must_be_in_a_message(encoders):
+    for prompt, faults in (("q", {}), ("never said", {"unread_prompt": "column prompt"})):
+        row = {**answered(content="yes"), "prompt": prompt}
+        assert faults == encoders[0].encode([row]).words[0].faults
+
+
+@pytest.mark.parametrize("name", ["weight", "loss_mask", "train", "training", "trainable"])
+@pytest.mark.parametrize("value", [0, False])
+def test_flags_of_messages_say_what_is_trained(encoders, name, value):
+    row = chat("q", "one", "r", "two")
+    row["messages"][1][name] = value
+
+    assert [["two<|im_end|>"]] == trained_texts(encoders[0], [row])
+
+
+def test_names_of_flags_and_roles_are_settings(tmp_path):
+    tokenizer = small_tokenizer(tmp_path / "t")
+    found = encoder(tokenizer, mapping={"weight": "learn"}, roles={"narrator": "system"})
+    row = chat("system: s", "q", "one", "r", "two")
+    row["messages"][0]["role"] = "narrator"
+    row["messages"][2]["learn"] = 0
+    row["messages"][3]["role"] = "User"
+
+    assert [["two<|im_end|>"]] == trained_texts(found, [row])
+
+
+def test_flags_that_disagree_are_a_bad_weight(encoders):
+    row = answered(content="a", weight=1, train=0)
+
+    assert [] == trained_texts(encoders[0], [row], rejected=["bad_weight"])
+
+
+def test_every_user_turn_keeps_reasoning_between_tags(tmp_path):
+    tokenizer = small_tokenizer(tmp_path / "t", THINKING)
+    rows = [chat("q", "<think>\na</think>\none", "r", "<think>\nb</think>\ntwo")]
+    found = encoder(tokenizer, reasoning="every_user_turn")
+
+    assert 2 == len(trained_texts(found, rows))
+    assert [["two<|im_end|>"]] == trained_texts(encoder(tokenizer, train_on="last_turn"), rows)
+
+
+def test_results_that_a_template_writes_as_json_are_packed(tmp_path):
+    found = encoder(small_tokenizer(tmp_path / "t", JSON_RESULTS))
+    row = chat("q", 'assistant: "one"', 'tool: it is "42"', "assistant: two")
+
+    assert [['"one"<|im_end|>', "two<|im_end|>"]] == trained_texts(found, [row])
+    assert fates_of(found, row)["results", "context"] == len('it is "42"')
+
+
+def test_a_mapping_that_finds_nothing_is_said_so(tmp_path):
+    tokenizer = small_tokenizer(tmp_path / "t")
+    found = encoder(tokenizer, mapping={"messages": "a.b"})
+
+    (rejection,) = found.encode([{"text": "row 7"}]).rejected
+    assert "unknown_layout" == rejection.reason
+    assert "a.b" in rejection.detail
+
+
+def test_plain_text_begins_as_the_tokenizer_begins_it(tmp_path):
+    from tokenizers import Tokenizer, processors
+
+    directory = small_tokenizer(tmp_path / "t")
+    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    begin = tokenizer.token_to_id("<s>")
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", begin)]
+    )
+    tokenizer.save(str(directory / "tokenizer.json"))
+
+    encoded = encoder(directory).encode([{"text": "the answer"}])
+    assert [begin, 0] == [encoded.tokens[0], encoded.mask[0]]
+    bare = encoder(directory, bos="none").encode([{"text": "the answer"}])
+    assert encoded.tokens[1:].tolist() == bare.tokens.tolist()
+
+
+def test_what_does_not_fit_a_bin_is_cut_in_the_account(tmp_path):
+    tokenizer = small_tokenizer(tmp_path / "t")
+    row = chat("q" * 20, "a" * 400)
+    path = write_jsonl(tmp_path / "rows.jsonl", [row, chat("q", "a")])
+    expected = characters_of(row) + 2
+
+    for rule in ("truncate", "drop"):
+        run = packed(
+            path, tmp_path / rule, tokenizer=tokenizer, pack_size=64, too_long=rule, **FULL
+        )
+        account = run.manifest.metadata["words"]["content"]
+        assert expected == sum(characters for characters, _ in account.values())
+        assert account["cut"][0] > 300
+
+
+def test_peek_shows_the_account_of_a_row(tmp_path, capsys):
+    from headrace.packing.mask_view import MaskOptions, show_masks
+
+    path = write_jsonl(tmp_path / "rows.jsonl", [answered(content="yes", reasoning="as said")])
+    options = MaskOptions(mask=True, tokenizer=str(small_tokenizer(tmp_path / "t")))
+    show_masks(str(path), 1, options, as_json=True)
+
+    record = json.loads(capsys.readouterr().out)["rows"][0]
+    assert {"reasoning": {"removed": [7, 1]}} == {"reasoning": record["words"]["reasoning"]}
+    assert ["reasoning_removed"] == list(record["faults"])
