@@ -36,6 +36,7 @@ from headrace.report.words import pluralise, size
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from headrace.run.events import Event
     from headrace.run.prepare import Prepared
 
 Settings = Annotated[
@@ -126,8 +127,6 @@ def execute(recipe: Any, out: Path, options: RunOptions) -> Path:
     from headrace.run.prepare import prepare
     from headrace.storage.places import path_of
 
-    if recipe.recipe_name in BUILT_IN:
-        spare_pandas()
     if options.workers is not None:  # the thread count of tokenizers, which reads it once
         os.environ.setdefault("RAYON_NUM_THREADS", str(options.workers))
     out = path_of(out)
@@ -135,7 +134,13 @@ def execute(recipe: Any, out: Path, options: RunOptions) -> Path:
         detail: Literal["full", "quiet"] = "quiet"
     else:
         detail = "full"
-    with progress_on(printer("err"), recipe.recipe_name, detail) as on_event:
+    with progress_on(printer("err"), recipe.recipe_name, detail) as show:
+
+        def on_event(event: Event) -> None:
+            if recipe.recipe_name in BUILT_IN:
+                spare_pandas()
+            show(event)
+
         prepared = prepare(recipe, out, on_event=on_event, **options.options())
     if options.as_json:
         emit(manifest_record(prepared.manifest, prepared.run, prepared.how))

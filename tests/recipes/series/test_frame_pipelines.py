@@ -104,7 +104,7 @@ def test_one_pipeline_for_all() -> None:
 def test_messages_say_what_is_missing() -> None:
     pipeline = GroupedPipeline(StandardScaler(), ["p"])
 
-    with raised(SettingsError, remedy="call fit first, with the rows that train"):
+    with raised(SettingsError, remedy="call fit first, with the rows in train"):
         pipeline.transform(table())
     with raised(InputError, column="gauge_id"):
         pipeline.fit(table().drop("gauge_id"))

@@ -110,7 +110,7 @@ def test_a_column_without_pipeline_and_a_fit_that_is_there_twice() -> None:
         ({"step": "PowerTransformer", "method": "box-cox"}, 3, 0.0, "column p holds 0.0, which PowerTransformer cannot take"),
         ({"step": "Log", "offset": 2.0}, 3, -2.5, "column p holds -2.5, which Log cannot take"),
         ({"step": "Log", "offset": 2.0}, 3, -1.5, None),
-        ("StandardScaler", slice(0, 20), np.nan, "column p has no value that trains"),
+        ("StandardScaler", slice(0, 20), np.nan, "column p has no value in train"),
         ("StandardScaler", slice(10, 20), np.nan, None),
         ([], slice(None), np.nan, None),
     ],
