@@ -154,10 +154,9 @@ def _remaining_classes(run: FinishedRun, erased: Erased, workers: int) -> dict[s
     return {text: number for text, number in classes.items() if number not in gone - remaining}
 
 
-def _class_numbers(table: pa.Table) -> I64:
-    """Return the numbers of classes that a split wrote, in a table of this column."""
-    numbers: I64 = table.column(0).cast(pa.int64()).to_numpy()
-    return numbers
+def _class_numbers(column: pa.ChunkedArray) -> I64:
+    """Return the numbers of classes that a split wrote; texts in a run of CSV files."""
+    return np.asarray(column.cast(pa.int64()).to_numpy(), np.int64)
 
 
 ERASURE = Erasure(keys=_keys, count=_count, metadata=_facts, knows=_knows, files=_files)
