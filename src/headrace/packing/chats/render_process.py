@@ -400,6 +400,7 @@ def _certificates(renderer: ChatRenderer) -> bytes:
 def _settings_answer(error: SettingsError) -> dict[str, Any]:
     """Return the answer that raises this error in the parent."""
     fields = {name: value for name, value in vars(error).items() if value is not NO_VALUE}
+    fields["remedy"] = fields.pop("marked_remedy")
     return {"settings": error.args, "fields": fields}
 
 
