@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from kinds import ITEM, KINDS, TEST, TRAIN, Columns, Kind, clean
+from planted_kinds import ITEM, KINDS, TEST, TRAIN, Columns, Kind, clean
 
 import headrace
 from headrace.stream.audit.leaks import LeakReport
