@@ -53,7 +53,7 @@ def test_every_file_is_equal_or_refused_by_name(corpus: Corpus, tmp_path: Path) 
 
 
 @needs_corpora
-@pytest.mark.slow
+@pytest.mark.faults  # gigabytes
 def test_a_row_group_of_more_text_than_arrow_holds_in_a_map_is_refused(tmp_path: Path) -> None:
     path = SHARED / "parquet" / LARGE
     dataset = headrace.open(path, cache_dir=tmp_path)

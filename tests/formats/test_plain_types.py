@@ -356,7 +356,7 @@ def test_no_other_file_is_taken_for_encrypted(tmp_path: Path) -> None:
     assert 2 == headrace.open(path, cache_dir=tmp_path / "cache").split_rows["all"]
 
 
-@pytest.mark.slow  # 6 GiB of memory
+@pytest.mark.faults  # 6 GiB of memory, and minutes
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(sys.platform == "darwin", reason="takes more memory than runners have")
 def test_more_than_two_gigabytes_of_nested_text_in_a_row_group_are_read(tmp_path: Path) -> None:
