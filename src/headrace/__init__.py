@@ -1,5 +1,5 @@
-"""headrace: raw tables, logs and chats into leak-free training shards, and every row exactly once
-to every rank.
+"""headrace: raw tables, logs and chats into leak-free training shards, and each row to exactly one
+rank, once per epoch.
 
     import headrace
 

@@ -198,8 +198,8 @@ app = typer.Typer(
     name="headrace",
     cls=Commands,
     help=(
-        "Leak-free, checksummed training shards from raw tables, streamed exactly once to every"
-        " rank."
+        "Leak-free, checksummed training shards from raw tables; each row to exactly one rank,"
+        " once per epoch."
     ),
     no_args_is_help=True,
     pretty_exceptions_enable=False,
