@@ -179,12 +179,12 @@ def _flags_of(command: Any) -> dict[str, str]:
 
 
 def say(text: str, stream: Literal["out", "err"] = "out") -> None:
-    """Print one line."""
+    """Print one line, with settings as flags."""
     if stream == "out":
         target = sys.stdout
     else:
         target = sys.stderr
-    target.write(printable(text) + "\n")
+    target.write(printable(in_flags(text)) + "\n")
     target.flush()
 
 
