@@ -72,8 +72,8 @@ def test_every_label_is_trained_once_and_every_piece_is_the_head_and_whole_turns
 ) -> None:
     found = encoders[which]
     whole = found.encode([{"messages": messages}], cut_over=room)
-    found = cut_at_borders(whole, room)
-    cut, divided, repeated, lost = found.encoded, found.divided, found.repeated, found.lost
+    pieces = cut_at_borders(whole, room)
+    cut, divided, repeated, lost = pieces.encoded, pieces.divided, pieces.repeated, pieces.lost
 
     texts = ["".join(text for text, _ in parts) for parts in found.texts(cut)]
     (source,) = ("".join(text for text, _ in parts) for parts in found.texts(whole))
@@ -183,8 +183,8 @@ def test_real_calls_of_tools_keep_their_tools_and_lose_only_answers_longer_than_
     found = ChatEncoder(settings_of(QWEN)[0])
     rows = rows_of("glaive_toolcall_en_demo.json.gz", 80)
     whole = found.encode(rows, cut_over=longest)
-    found = cut_at_borders(whole, longest)
-    cut, divided, lost = found.encoded, found.divided, found.lost
+    pieces = cut_at_borders(whole, longest)
+    cut, divided, lost = pieces.encoded, pieces.divided, pieces.lost
 
     assert divided >= 10
     sources = ["".join(text for text, _ in parts) for parts in found.texts(whole)]
