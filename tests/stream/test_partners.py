@@ -88,11 +88,16 @@ def test_a_state_is_one_for_all_and_resumes_on_another_mesh(records):
     assert sorted(record["one replica blocks"] > 0 for record in records) == [False] * 3 + [True]
 
 
-def test_an_error_of_reading_is_the_same_for_all_partners(records):
+def test_an_error_of_reading_reaches_all_partners(records):
+    kinds = []
     for record in records:
         kind, row, words = record["torn"]
-        assert (kind, row) == ("CorruptShard", 17)
-        assert "rank 0 of 1: part-00008.parquet block 0" in words
+        kinds.append(kind)
+        assert (kind, row) in [("CorruptShard", 17), ("StreamError", None)]
+        assert "part-00008.parquet block 0: block 8: row 17: its checksum is another" in words
+        # a partner may hear of it from the group before it asks for the batch
+        assert words.startswith("rank 0 of 1: " if kind == "CorruptShard" else "process ")
+    assert "CorruptShard" in kinds
 
 
 def test_torch_cuts_whole_sequences_with_labels_that_are_shifted_already(records):
