@@ -115,7 +115,9 @@ def check_training_arguments(arguments: Any, stream: StreamLoader) -> None:
 
 def _check_strategy(arguments: Any, stream: StreamLoader) -> None:
     strategy = str(getattr(arguments, "train_sampling_strategy", "random"))
-    if strategy == "sequential" and stream.options.shuffle:
+    # KTO's default: its own pairs of a batch stay together in any order of the stream
+    is_default = strategy == getattr(type(arguments), "train_sampling_strategy", None)
+    if strategy == "sequential" and stream.options.shuffle and not is_default:
         raise SettingsError(
             "the stream is shuffled",
             setting="train_sampling_strategy",
