@@ -332,8 +332,8 @@ class WindowLoader(StreamLoader):
             )
 
     def __len__(self) -> int:
-        """Number of batches of the present pass from where it began; after its end, of the next
-        pass.
+        """Number of batches of the present epoch, with those before a loaded state; after its end,
+        of the next epoch.
         """
         confirm_rank(self.topology)
         if self._received.is_over:
@@ -341,7 +341,7 @@ class WindowLoader(StreamLoader):
         else:
             following = self.current
         assert following.steps is not None
-        return following.steps
+        return following.batches_done + following.steps
 
     def read(self) -> Generator[Batch, None, None]:
         """Read the batches of the present pass from its beginning, monitored but not counted."""
