@@ -212,8 +212,8 @@ def _print_compared(report: LeakReport) -> None:
             )
         if pair.by_chance is not None and pair.rows:
             say(
-                f"{pair.split} in {pair.earlier}: chance gives {pair.by_chance:.2%}, as the"
-                " compared values have few combinations; what is above that counts"
+                f"{pair.split} in {pair.earlier}: chance gives up to {pair.by_chance:.2%}; what is"
+                " above that counts"
             )
 
 

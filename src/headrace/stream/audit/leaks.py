@@ -25,6 +25,7 @@ from headrace.errors import InputError, SettingsError, setting
 from headrace.formats.column_paths import has_column, with_paths
 from headrace.formats.content import NOTHING, content_columns
 from headrace.near.stages import check_near
+from headrace.stream.audit.chance import by_chance
 from headrace.stream.audit.in_time import (
     LaterDates,
     PastCut,
@@ -60,7 +61,6 @@ from headrace.stream.audit.telling import Telling, Tried, find_telling
 from headrace.stream.audit.units import (
     Shared,
     Units,
-    by_chance,
     digest_units,
     first_rows,
     is_packed,

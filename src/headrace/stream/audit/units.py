@@ -7,23 +7,16 @@ hashes of all compared values, which collide for one in 10^19 pairs of different
 So rows are compared once more, with their numbers rounded down to 2^-20 of the spread of their
 column, and once with cells that are shifted by half: two numbers that are much closer than a cell
 are in the same one of at least one grid, unless several columns meet a border at once.
-
-**By chance.** Where the values of all compared columns have fewer combinations than there are rows,
-as films and ratings do, splits share contents whatever one does. There the share is compared with
-what it would be if the same units, entities or rows, were dealt to the splits anew: `DEALS` times
-by a keyed hash, the largest share counts. It is not compared with a product of frequencies, which
-ignores that an entity's rows are alike.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import combinations
 from math import prod
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
@@ -32,8 +25,6 @@ import pyarrow.compute as pc
 
 from headrace.arrays import F64, I64, U64
 from headrace.dataset.distinguishing import LOOKED_AT, Distinguishing, distinguishing
-from headrace.digest import derive_key
-from headrace.draws import mix
 from headrace.formats.column_paths import with_paths
 from headrace.formats.content import NOTHING, among, row_digests
 from headrace.formats.text_columns import as_text
@@ -44,7 +35,6 @@ from headrace.stream.audit.near import STARTS, TOKEN_IDS, SplitBlocks, sequence_
 from headrace.stream.loader.dataset import Dataset
 
 PACKED = (TOKEN_IDS, "loss_mask", STARTS)
-DEALS = 7
 _EXAMPLES = 5
 _CELLS = 1 << 20  # of the spread of a column
 _SHIFTS = (0.0, 0.5)
@@ -52,7 +42,6 @@ NUMERAL = r"^\s*[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?\s*$"
 NUMERALS = 0.9  # share of a column of text that makes its numbers worth rounding
 _FIRST = 256
 _LONG_TEXT = 32  # bytes; longer texts have endless combinations
-_DEAL = derive_key(0, "leaks by chance")[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +50,7 @@ class Shared:
 
     fraction: of the rows of `split`, 0 to 1. rounded: further rows that are only if numbers are
     rounded; rounded_fraction: of the rows of `split`.
-    by_chance: the fraction if units were dealt anew; None where contents have endless combinations.
+    by_chance: the fraction that chance gives, see `chance`; None if it gives none.
 
     examples: up to five pairs of rows, SHARD:ROW in the earlier split and in this one; rows count
     from 0.
@@ -113,8 +102,9 @@ class Units:
 
     compared: names of the compared columns. read: the columns that are read for it.
     distinguishing: columns that distinguish every row. constant: columns with one value in the rows
-    looked at. grids: of the numbers that are compared rounded too. bounded: whether contents have
-    fewer combinations than there are rows. digests, rounded: by split; the latter two
+    looked at. grids: of the numbers that are compared rounded too. combinations: how many contents
+    the compared columns can make: fewer than there are rows, more, or "endless" if texts are
+    compared that are written and not chosen. digests, rounded: by split; the latter two
     arrays, none without grids.
     first_row: the first row of each unit, by split, if a unit is several rows.
     """
@@ -126,7 +116,7 @@ class Units:
     distinguishing: Distinguishing = field(default_factory=Distinguishing)
     constant: tuple[str, ...] = ()
     grids: tuple[Grid, ...] = ()
-    bounded: bool = False
+    combinations: Literal["few", "many", "endless"] = "endless"
     digests: Mapping[str, U64] = field(default_factory=dict)
     rounded: Mapping[str, Sequence[U64]] = field(default_factory=dict)
     first_row: Mapping[str, I64] = field(default_factory=dict)
@@ -227,12 +217,17 @@ def _plan(
         chosen = distinguishing(looked_at.schema, names, lambda some: [looked_at.select(some)])
     compared = chosen.without(names)
     counts = {name: _distinct_values(looked_at[name]) for name in names}
+    rows = sum(split.index.total_rows for split in splits)
     grids = []
     for name in compared:
         grid = _grid_of(name, looked_at[name])
         if grid is not None:
             grids.append(grid)
-    combinations_ = prod(counts[name] or sys.maxsize for name in compared)
+    combinations: Literal["few", "many", "endless"] = "many"
+    if prod(counts[name] or sys.maxsize for name in compared) <= rows:
+        combinations = "few"
+    elif any(_is_written(looked_at[name]) for name in compared):
+        combinations = "endless"
     return Units(
         unit="row",
         packed=False,
@@ -241,7 +236,7 @@ def _plan(
         distinguishing=chosen,
         constant=tuple(name for name, count in counts.items() if count == 1),
         grids=tuple(grids),
-        bounded=combinations_ <= sum(split.index.total_rows for split in splits),
+        combinations=combinations,
     )
 
 
@@ -269,9 +264,16 @@ def _distinct_values(column: pa.ChunkedArray) -> int | None:
         return count
     if count > len(column) // 2 or pa.types.is_floating(column.type):
         return None
-    if is_text(column.type) and (pc.mean(pc.binary_length(column)).as_py() or 0) > _LONG_TEXT:
-        return None
-    return count
+    return None if _is_written(column) else count
+
+
+def _is_written(column: pa.ChunkedArray) -> bool:
+    """Return whether values are long texts or nested: no two are equal by chance."""
+    if pa.types.is_nested(column.type):
+        return True
+    if not is_text(column.type):
+        return False
+    return (pc.mean(pc.binary_length(column)).as_py() or 0) > _LONG_TEXT
 
 
 def _grid_of(name: str, column: pa.ChunkedArray) -> Grid | None:
@@ -303,7 +305,7 @@ def _digest_rows(units: Units, splits: Sequence[SplitBlocks]) -> Units:
     digests = {}
     rounded = {}
     for split in splits:
-        parts = split.map(units.compared, partial(_digest_table, units.grids))
+        parts = split.map(units.compared, partial(digest_table, units.grids))
         rows = [np.empty((1 + 2 * bool(units.grids), 0), np.uint64), *parts]
         exact, *cells = np.concatenate(rows, axis=1)
         digests[split.name] = exact
@@ -311,7 +313,7 @@ def _digest_rows(units: Units, splits: Sequence[SplitBlocks]) -> Units:
     return replace(units, digests=digests, rounded=rounded)
 
 
-def _digest_table(grids: Sequence[Grid], table: pa.Table) -> U64:
+def digest_table(grids: Sequence[Grid], table: pa.Table) -> U64:
     """Digest rows: exactly, and if there are grids also with numbers rounded to either of two.
 
     uint64 [1 or 3, rows].
@@ -331,53 +333,6 @@ def _digest_table(grids: Sequence[Grid], table: pa.Table) -> U64:
         names = [str(index) for index in range(len(arrays))]
         digests[number] = row_digests(pa.table(arrays, names))
     return digests
-
-
-def by_chance(
-    units: Units, splits: Sequence[SplitBlocks], entity: str | None, null_values: Sequence[str]
-) -> dict[tuple[str, str], float]:
-    """Return which share of a split's rows has the content of an earlier split if units are dealt
-    anew, by pair of splits; the largest of some deals. Empty where contents are endless.
-
-    A unit is an entity of a split; without a column of entities, a row. Reads that column.
-    """
-    if not units.bounded or len(splits) < 2:
-        return {}
-    sizes = [len(units.digests[split.name]) for split in splits]
-    side = np.repeat(np.arange(len(splits)), sizes)
-    keys = np.arange(len(side), dtype=np.uint64)
-    if entity is not None:
-        keys = np.concatenate(
-            [entity_hashes(split, entity, null_values)[0] for split in splits], dtype=np.uint64
-        )
-    contents = np.concatenate([units.digests[split.name] for split in splits])
-    filled = contents != NOTHING
-    _, code = np.unique(contents, return_inverse=True)
-    contents_held = np.zeros((len(splits), int(code.max(initial=0)) + 1), np.bool_)
-    most: dict[tuple[str, str], float] = {}
-    for dealt in _deals(mix(keys + side.astype(np.uint64)), side):
-        contents_held[:] = False
-        contents_held[dealt[filled], code[filled]] = True
-        for early, late in combinations(range(len(splits)), 2):
-            rows = dealt == late
-            count = int((contents_held[early][code[rows]] & filled[rows]).sum())
-            pair = (splits[early].name, splits[late].name)
-            most[pair] = max(most.get(pair, 0.0), count / max(1, int(rows.sum())))
-    return most
-
-
-def _deals(keys: U64, side: I64) -> Iterator[I64]:
-    """Yield the split of each row after its unit is dealt anew; each split keeps its number of
-    units.
-
-    keys: of each row's unit. side: the split of each row.
-    """
-    units, first, unit = np.unique(keys, return_index=True, return_inverse=True)
-    in_order = np.sort(side[first])
-    for deal in range(DEALS):
-        dealt = np.empty(len(units), np.int64)
-        dealt[np.argsort(mix(units ^ np.uint64(_DEAL + deal)))] = in_order
-        yield dealt[unit]
 
 
 def entity_hashes(

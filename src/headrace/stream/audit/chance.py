@@ -1,0 +1,155 @@
+"""Judge which share of rows two splits have in common by chance.
+
+**Few combinations.** Where the values of all compared columns have fewer combinations than there
+are rows, as films and ratings do, splits share contents whatever one does. There the share is
+compared with what it would be if the same units, entities or rows, were dealt to the splits anew:
+`DEALS` times by a keyed hash, the largest share counts. It is not compared with a product of
+frequencies, which ignores that an entity's rows are alike.
+
+**Many combinations.** An amount in cents, a count of visits and a yes or no also meet by chance,
+and a deal would not tell such a meeting from a copy. If columns were independent, a row would be
+met by rows × the product of its values' frequencies in the earlier split. Frequencies are taken
+among rows of another content, so a copied row gives no frequency to its own values. Three standard
+deviations are added. Columns that depend on each other meet more often than this says, so it
+excuses too little rather than too much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.arrays import F64, I64, U64
+from headrace.digest import derive_key
+from headrace.draws import mix
+from headrace.formats.content import NOTHING, among, row_digests
+from headrace.stream.audit.near import SplitBlocks
+from headrace.stream.audit.units import Units, digest_table, entity_hashes
+
+DEALS = 7
+_DEAL = derive_key(0, "leaks by chance")[0]
+_SAMPLED = 4096  # contents of a split whose frequencies are counted
+_DEVIATIONS = 3
+
+
+def by_chance(
+    units: Units, splits: Sequence[SplitBlocks], entity: str | None, null_values: Sequence[str]
+) -> dict[tuple[str, str], float]:
+    """Return which share of a split's rows has the content of an earlier split by chance, by pair
+    of splits. Pairs without such a share are left out.
+
+    entity: the column of entities; rows of one are dealt together.
+    """
+    if units.unit != "row" or len(splits) < 2:
+        return {}
+    if units.combinations == "few":
+        return _if_dealt(units, splits, entity, null_values)
+    if units.combinations == "many" and len(units.compared) > 1:
+        return _if_independent(units, splits)
+    return {}
+
+
+def _if_dealt(
+    units: Units, splits: Sequence[SplitBlocks], entity: str | None, null_values: Sequence[str]
+) -> dict[tuple[str, str], float]:
+    """Return the shares if units are dealt anew: the largest of some deals."""
+    sizes = [len(units.digests[split.name]) for split in splits]
+    side = np.repeat(np.arange(len(splits)), sizes)
+    keys = np.arange(len(side), dtype=np.uint64)
+    if entity is not None:
+        keys = np.concatenate(
+            [entity_hashes(split, entity, null_values)[0] for split in splits], dtype=np.uint64
+        )
+    contents = np.concatenate([units.digests[split.name] for split in splits])
+    filled = contents != NOTHING
+    _, code = np.unique(contents, return_inverse=True)
+    contents_held = np.zeros((len(splits), int(code.max(initial=0)) + 1), np.bool_)
+    most: dict[tuple[str, str], float] = {}
+    for dealt in _deals(mix(keys + side.astype(np.uint64)), side):
+        contents_held[:] = False
+        contents_held[dealt[filled], code[filled]] = True
+        for early, late in combinations(range(len(splits)), 2):
+            rows = dealt == late
+            count = int((contents_held[early][code[rows]] & filled[rows]).sum())
+            pair = (splits[early].name, splits[late].name)
+            most[pair] = max(most.get(pair, 0.0), count / max(1, int(rows.sum())))
+    return most
+
+
+def _deals(keys: U64, side: I64) -> Iterator[I64]:
+    """Yield the split of each row after its unit is dealt anew; each split keeps its number of
+    units.
+
+    keys: of each row's unit. side: the split of each row.
+    """
+    units, first, unit = np.unique(keys, return_index=True, return_inverse=True)
+    in_order = np.sort(side[first])
+    for deal in range(DEALS):
+        dealt = np.empty(len(units), np.int64)
+        dealt[np.argsort(mix(units ^ np.uint64(_DEAL + deal)))] = in_order
+        yield dealt[unit]
+
+
+def _if_independent(units: Units, splits: Sequence[SplitBlocks]) -> dict[tuple[str, str], float]:
+    """Return the shares if columns were independent, of pairs of splits that share contents. Reads
+    the compared columns again if there are any.
+    """
+    shares = {}
+    for early, late in combinations(splits, 2):
+        known = np.sort(units.digests[early.name])
+        known = known[known != NOTHING]
+        digests = units.digests[late.name]
+        if not among(digests, known).any():
+            continue
+        sampled, values = _sample(units, late)
+        own = np.searchsorted(known, sampled, "right") - np.searchsorted(known, sampled)
+        others = np.maximum(len(known) - own, 1)
+        expected = others.astype(np.float64)
+        for name, column in zip(units.compared, values, strict=True):
+            expected *= np.maximum(_count(early, name, column) - own, 0) / others
+        share = float(-np.expm1(-expected).mean()) if len(expected) else 0.0
+        deviation = np.sqrt(share * (1 - share) / max(1, len(digests)))
+        shares[early.name, late.name] = min(1.0, share + _DEVIATIONS * float(deviation))
+    return shares
+
+
+def _sample(units: Units, split: SplitBlocks) -> tuple[U64, U64]:
+    """Choose rows by a keyed hash of their content.
+
+    Returns their digests, uint64 [N], and those of their values, uint64 [columns, N].
+    """
+    every = np.uint64(max(1, len(units.digests[split.name]) // _SAMPLED))
+
+    def sampled(table: pa.Table) -> U64:
+        digests = digest_table(units.grids, table)[0]
+        taken = (mix(digests ^ np.uint64(_DEAL)) % every == 0) & (digests != NOTHING)
+        table = table.filter(pa.array(taken))
+        return np.stack([digests[taken], *_value_digests(table)])
+
+    empty = np.empty((1 + len(units.compared), 0), np.uint64)
+    digests, *values = np.concatenate([empty, *split.map(units.compared, sampled)], axis=1)
+    return digests, np.stack(values)
+
+
+def _value_digests(table: pa.Table) -> Iterator[U64]:
+    for name in table.column_names:
+        yield row_digests(table.select([name]))
+
+
+def _count(split: SplitBlocks, column: str, values: U64) -> F64:
+    """Count the rows of a split that have each of some values in a column."""
+    distinct, which = np.unique(values, return_inverse=True)
+
+    def counted(table: pa.Table) -> I64:
+        digests = row_digests(table)
+        found = np.searchsorted(distinct, digests)
+        found = found[distinct[np.minimum(found, len(distinct) - 1)] == digests]
+        return np.bincount(found, minlength=len(distinct))
+
+    if not len(distinct):
+        return np.empty(0)
+    totals = sum(split.map([column], counted), np.zeros(len(distinct), np.int64))
+    return totals[which].astype(np.float64)
