@@ -116,7 +116,9 @@ class _Kept:
                 self._open -= 1
         if file is None:
             source = _opened(footer.path)
-            if _stamp(os.fstat(source.fileno())) != footer.version:
+            assert isinstance(footer.version, tuple)
+            # not the time of its status: another thread may mark a cached file as used
+            if _stamp(os.fstat(source.fileno()))[:-1] != footer.version[:-1]:
                 raise pa.ArrowInvalid("it changed while it was opened")
             file = _file(source, footer.metadata, pages, wide=wide)
         yield file

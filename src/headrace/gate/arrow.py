@@ -172,9 +172,27 @@ class ArrowFile:
                     record = self._checked(reader.read_next_batch(), message.offset, None)
                 yield record
 
-    def table(self) -> pa.Table:
-        """Read all rows."""
-        return pa.Table.from_batches(list(self.batches()), self.schema)
+    def table(self, schema: pa.Schema | None = None) -> pa.Table:
+        """Read all rows. schema: the columns that the file must have, all values of which are
+        there.
+        """
+        if schema is not None and not self.schema.equals(schema):
+            raise CorruptShard(
+                f"has columns {_words(self.schema)} in place of {_words(schema)}",
+                path=self.path,
+                remedy=self._remedy,
+            )
+        table = pa.Table.from_batches(list(self.batches()), self.schema)
+        if schema is not None:
+            for name, column in zip(table.column_names, table.columns, strict=True):
+                if column.null_count:
+                    raise CorruptShard(
+                        f"{column.null_count:,} values are missing",
+                        path=self.path,
+                        column=name,
+                        remedy=self._remedy,
+                    )
+        return table
 
     def _decompressed(
         self, message: Message, number: int, columns: Sequence[int] | None
@@ -344,6 +362,10 @@ def _check_ranges(buffers: npt.NDArray[np.void], body_bytes: int) -> None:
         raise pa.ArrowInvalid("a buffer begins or ends outside the file")
     if (lengths[(starts > body_bytes) | (lengths > body_bytes - starts)] > 0).any():
         raise pa.ArrowInvalid("a buffer ends outside its message")
+
+
+def _words(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} ({field.type})" for field in schema)
 
 
 def _read_names(field: pa.Field) -> None:

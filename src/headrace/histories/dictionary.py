@@ -26,7 +26,6 @@ from headrace.arrays import I64, U32, U64
 from headrace.digest import derive_key
 from headrace.errors import CorruptShard, InputError, setting_name
 from headrace.formats.write import HashingFile
-from headrace.gate import RESTORE
 from headrace.gate.arrow import open_arrow
 from headrace.gate.mapped import map_bytes
 from headrace.histories.codec.addresses import Addresses, from_numbers, from_words, to_numbers
@@ -257,10 +256,7 @@ class Dictionary:
     texts: pa.ChunkedArray
 
     def __init__(self, path: Path) -> None:
-        file = open_arrow(path)
-        if not file.schema.equals(SCHEMA):
-            raise CorruptShard("is not a dictionary of texts", path=path, remedy=RESTORE)
-        self.texts = file.table()["text"]
+        self.texts = open_arrow(path).table(SCHEMA)["text"]
 
     def __len__(self) -> int:
         return len(self.texts)

@@ -126,12 +126,14 @@ class TaskFiles:
             temporary.unlink(missing_ok=True)
 
 
-def read_arrow(path: Path) -> pa.Table:
+def read_arrow(path: Path, schema: pa.Schema | None = None) -> pa.Table:
     """Map a table that `TaskFiles.write_arrow` made, each column as one chunk.
+
+    schema: what a file of a finished run must hold, without missing values.
 
     Raises `CorruptShard`.
     """
-    return open_arrow(path).table().combine_chunks()
+    return open_arrow(path).table(schema).combine_chunks()
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,8 @@ from headrace.storage.places import place_of
 DIRECTORY = "assignment"
 GONE = f"{DIRECTORY}/earlier.arrow"  # groups of shards that are no longer there, or have changed
 UNKNOWN = 255
+_GROUPS = pa.schema({"high": pa.uint64(), "low": pa.uint64(), "split": pa.uint8()})
+_CONTENT = pa.schema({"content": pa.uint64()})
 # Settings that change where a row goes, which an assignment cannot outlive.
 _SAME = ("seed", "entity", "by", "time", "time_zone", "dialect", "folds", "near")
 
@@ -109,10 +111,12 @@ class Groups:
         return pa.table({"high": self.hashes.high, "low": self.hashes.low, "split": self.code})
 
 
-def groups_of(table: pa.Table) -> Groups:
-    """Return the groups that a file holds."""
-    columns = [table[name].to_numpy() for name in ("high", "low", "split")]
-    return Groups(Hashes(columns[0], columns[1]), columns[2])
+def _read_groups(path: Path) -> Groups:
+    """Read the groups that a file of a run holds. Raises `CorruptShard`."""
+    with place_of(path).local_copy() as copy:
+        table = read_arrow(copy, _GROUPS)
+        columns = [table[name].to_numpy() for name in _GROUPS.names]
+        return Groups(Hashes(columns[0], columns[1]), columns[2])
 
 
 @dataclass(frozen=True)
@@ -369,8 +373,7 @@ def groups_of_earlier(run: FinishedRun) -> Groups:
         place_of(path).stat()
     except FileNotFoundError:
         return Groups.joined([])
-    with place_of(path).local_copy() as copy:
-        return groups_of(read_arrow(copy))
+    return _read_groups(path)
 
 
 def _read(earlier_run: EarlierRun, context: RunContext) -> EarlierRun:
@@ -418,11 +421,10 @@ def _read_part(earlier_run: EarlierRun, name: str) -> tuple[Groups, U64]:
     for record in part.kept_files:
         path = earlier_run.run.root / record.path
         if record.path.endswith(".groups.arrow") and groups is None:
-            with place_of(path).local_copy() as copy:
-                groups = groups_of(read_arrow(copy))
+            groups = _read_groups(path)
         if record.path.endswith(".content.arrow") and content is None:
             with place_of(path).local_copy() as copy:
-                content = read_arrow(copy)["content"].to_numpy()
+                content = read_arrow(copy, _CONTENT)["content"].to_numpy()
     if groups is not None and content is not None:
         return groups, content
     return _read_output(earlier_run, part, groups, content)
