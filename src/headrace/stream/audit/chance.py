@@ -8,16 +8,17 @@ frequencies, which ignores that an entity's rows are alike.
 
 **Many combinations.** An amount in cents, a count of visits and a yes or no also meet by chance,
 and a deal would not tell such a meeting from a copy. If columns were independent, a row would be
-met by rows × the product of its values' frequencies in the earlier split. Frequencies are taken
-among rows of another content, so a copied row gives no frequency to its own values. Three standard
-deviations are added. Columns that depend on each other meet more often than this says, so it
-excuses too little rather than too much.
+met by rows × the product of its values' frequencies. Frequencies are taken among the rows of both
+splits that have another content, so a copied row gives no frequency to its own values. The share
+is one that is exceeded once in a thousand times. Columns that depend on each other meet more often
+than this says, so it excuses too little rather than too much.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import combinations
+from math import exp, sqrt
 
 import numpy as np
 import pyarrow as pa
@@ -32,7 +33,9 @@ from headrace.stream.audit.units import Units, digest_table, entity_hashes
 DEALS = 7
 _DEAL = derive_key(0, "leaks by chance")[0]
 _SAMPLED = 4096  # contents of a split whose frequencies are counted
-_DEVIATIONS = 3
+_RARE = 0.001
+_DEVIATIONS = 3.09  # of the normal distribution, which leave as much above
+_MANY = 400.0
 
 
 def by_chance(
@@ -97,7 +100,7 @@ def _if_independent(units: Units, splits: Sequence[SplitBlocks]) -> dict[tuple[s
     """Return the shares if columns were independent, of pairs of splits that share contents. Reads
     the compared columns again if there are any.
     """
-    shares = {}
+    fractions = {}
     for early, late in combinations(splits, 2):
         known = np.sort(units.digests[early.name])
         known = known[known != NOTHING]
@@ -105,15 +108,32 @@ def _if_independent(units: Units, splits: Sequence[SplitBlocks]) -> dict[tuple[s
         if not among(digests, known).any():
             continue
         sampled, values = _sample(units, late)
-        own = np.searchsorted(known, sampled, "right") - np.searchsorted(known, sampled)
-        others = np.maximum(len(known) - own, 1)
-        expected = others.astype(np.float64)
+        both = np.sort(np.concatenate([known, digests]))
+        equal = np.searchsorted(both, sampled, "right") - np.searchsorted(both, sampled)
+        others = np.maximum(len(both) - equal, 1)
+        expected = np.full(len(sampled), float(len(known)))
         for name, column in zip(units.compared, values, strict=True):
-            expected *= np.maximum(_count(early, name, column) - own, 0) / others
-        share = float(-np.expm1(-expected).mean()) if len(expected) else 0.0
-        deviation = np.sqrt(share * (1 - share) / max(1, len(digests)))
-        shares[early.name, late.name] = min(1.0, share + _DEVIATIONS * float(deviation))
-    return shares
+            counts = _count(early, name, column) + _count(late, name, column)
+            expected *= np.maximum(counts - equal, 0) / others
+        mean = float(-np.expm1(-expected).sum()) / max(1, len(sampled)) * len(digests)
+        fractions[early.name, late.name] = min(1.0, most_by_chance(mean) / max(1, len(digests)))
+    return fractions
+
+
+def most_by_chance(mean: float) -> float:
+    """Return how many rows meet with a chance of one in a thousand or more, if `mean` are
+    expected: a quantile of Poisson's distribution, or of the normal one for many.
+    """
+    if mean > _MANY:
+        return mean + _DEVIATIONS * sqrt(mean)
+    count = 0
+    term = exp(-mean)
+    above = 1 - term
+    while above > _RARE:
+        count += 1
+        term *= mean / count
+        above -= term
+    return float(count)
 
 
 def _sample(units: Units, split: SplitBlocks) -> tuple[U64, U64]:
@@ -125,9 +145,9 @@ def _sample(units: Units, split: SplitBlocks) -> tuple[U64, U64]:
 
     def sampled(table: pa.Table) -> U64:
         digests = digest_table(units.grids, table)[0]
-        taken = (mix(digests ^ np.uint64(_DEAL)) % every == 0) & (digests != NOTHING)
-        table = table.filter(pa.array(taken))
-        return np.stack([digests[taken], *_value_digests(table)])
+        selected = (mix(digests ^ np.uint64(_DEAL)) % every == 0) & (digests != NOTHING)
+        table = table.filter(pa.array(selected))
+        return np.stack([digests[selected], *_value_digests(table)])
 
     empty = np.empty((1 + len(units.compared), 0), np.uint64)
     digests, *values = np.concatenate([empty, *split.map(units.compared, sampled)], axis=1)
@@ -145,9 +165,9 @@ def _count(split: SplitBlocks, column: str, values: U64) -> F64:
 
     def counted(table: pa.Table) -> I64:
         digests = row_digests(table)
-        found = np.searchsorted(distinct, digests)
-        found = found[distinct[np.minimum(found, len(distinct) - 1)] == digests]
-        return np.bincount(found, minlength=len(distinct))
+        positions = np.searchsorted(distinct, digests)
+        positions = positions[distinct[np.minimum(positions, len(distinct) - 1)] == digests]
+        return np.bincount(positions, minlength=len(distinct))
 
     if not len(distinct):
         return np.empty(0)
