@@ -400,8 +400,9 @@ def _warnings(counts: Mapping[str, Any], rows: Mapping[str, int], entities: int)
         message = repeats_told(repeats.get("in_earlier_split", {}), rows, verb=verb)
         if message is not None:
             yield (
-                f"{message}, compared by {names}; set {setting('content')} to the columns that"
-                f" count, or choose {group}"
+                f"{message}, compared by {names}; headrace leaks says how many chance gives. If"
+                f" they are copies, choose {group}, else set {setting('content')} to the columns"
+                " that count"
             )
     skipped = near.get("not_compared")
     if skipped:
