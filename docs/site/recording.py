@@ -24,7 +24,8 @@ JOB = Path(__file__).resolve().with_name("job.py")
 PICTURE = ROOT / "docs/pictures/recording.svg"
 ROWS, SHARDS = 100_000, 4
 KILLED_AFTER = "step 40:"
-LASTS, HELD = 10.0, 5.0  # seconds: of the recording, and of its last picture
+LASTS = 10.0  # seconds of the recording
+HELD = 5.0  # seconds of its last picture, which is also the first
 TYPED = 0.8  # seconds that a command takes to be typed
 WIDTH, LINE, TOP, LEFT = 560, 24, 58, 24
 
@@ -86,8 +87,9 @@ def record() -> list[Line]:
 
 
 def drawn(lines: list[Line]) -> str:
-    """Draw a terminal in which each line appears at its second, again and again."""
-    whole = LASTS + HELD
+    """Draw a terminal: whole at first, then each line appears at its second, again and again."""
+    whole = HELD + LASTS
+    cleared = 100 * HELD / whole
     height = TOP + LINE * len(lines) + 8
     rows = []
     css = [
@@ -96,9 +98,11 @@ def drawn(lines: list[Line]) -> str:
     ]
     for number, (at, kind, text) in enumerate(lines):
         y = TOP + LINE * number + 12
-        share = 100 * at / whole
+        shown = 100 * (HELD + at) / whole
         css.append(
-            f"@keyframes l{number} {{ 0%, {share:.2f}% {{ opacity: 0 }} {share + 0.01:.2f}%, 100% {{ opacity: 1 }} }}"
+            f"@keyframes l{number} {{ 0%, {cleared:.2f}% {{ opacity: 1 }}"
+            f" {cleared + 0.01:.2f}%, {shown:.2f}% {{ opacity: 0 }}"
+            f" {shown + 0.01:.2f}%, 100% {{ opacity: 1 }} }}"
             f" .l{number} {{ animation: l{number} {whole:g}s infinite }}"
         )
         if kind == "typed":
