@@ -87,7 +87,6 @@ def run_main(
 # In an order in which each finds what it needs. With {}: a file of the run before it.
 WORDS: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("init", "split"), ("raw", "--out", "from-init", "--config", "a.yaml")),
-    (("init", "rewrite"), ("raw", "--out", "from-init", "--config", "b.yaml")),
     (("init", "histories"), ("pings.csv", "--out", "from-init", "--config", "c.yaml")),
     (("init", "pack"), ("chats.jsonl", "--out", "from-init", "--config", "d.yaml")),
     (("init", "preferences"), ("asked.jsonl", "--out", "from-init", "--config", "p.yaml")),
@@ -156,7 +155,6 @@ def test_with_json_stdout_is_one_object(place: Path, run_main: Callable[..., Any
 
 WRONG = {
     ("init", "split"): ("none", "--out", "o", "--config", "e.yaml"),
-    ("init", "rewrite"): ("none", "--out", "o", "--config", "e.yaml"),
     ("init", "histories"): ("none", "--out", "o", "--config", "e.yaml"),
     ("init", "pack"): ("none", "--out", "o", "--config", "e.yaml"),
     ("init", "preferences"): ("none", "--out", "o", "--config", "e.yaml"),
