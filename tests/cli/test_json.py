@@ -95,7 +95,7 @@ WORDS: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("split",), ("raw", "--out", "folds", *NEEDED, "--folds", "rolling:n=2,step=1d")),
     (("inspect",), ("folds", "--folds")),
     (("run",), ("split.yaml",)),
-    (("run",), ("split.yaml", "--set", "seed=7", "--dry-run")),
+    (("run",), ("split.yaml", "--set", "seed=7")),
     (("pack",), ("chats.jsonl", "--out", "bins", "--tokenizer", "tokenizer", "--packed-storage", "legacy_npy_pickle")),
     (("histories", "prepare"), ("pings.csv", "--out", "rows", "--dialect", "time_format=epoch_s", "--format", "arrow")),
     (("histories", "decode"), ("{rows/splits/train/*.arrow}",)),
