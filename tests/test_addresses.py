@@ -47,7 +47,6 @@ COMMANDS = {
     "run --out": ("run", "run.yaml", "--out", "X"),
     "run --set": ("run", "run.yaml", "--out", "out", "--set", "source=X"),
     "run CONFIG": ("run", "X"),
-    "run --dry-run": ("run", "run.yaml", "--out", "X", "--dry-run"),
     "rewrite --out": ("rewrite", "SOURCE", "--out", "X"),
     "pack --out": ("pack", "SOURCE", "--out", "X"),
     "pack --tokenizer": ("pack", "SOURCE", "--out", "out", "--tokenizer", "X"),

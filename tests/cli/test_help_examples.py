@@ -15,7 +15,7 @@ from headrace.cli import app
 from headrace.cli.application import flowing
 
 EXAMPLE = re.compile(r"^Example:  (headrace .*)$", re.MULTILINE)
-OF_A_SPLIT = ("split", "run", "inspect", "verify", "gc", "rewrite", "peek", "plan", "stream", "where", "init split", "init rewrite")  # fmt: skip
+OF_A_SPLIT = ("split", "run", "inspect", "verify", "gc", "rewrite", "peek", "plan", "stream", "where", "init split")  # fmt: skip
 EXAMPLES = [
     (words, example)
     for words, each in COMMANDS.items()

@@ -87,7 +87,6 @@ def run_main(
 # In an order in which each finds what it needs. With {}: a file of the run before it.
 WORDS: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("init", "split"), ("raw", "--out", "from-init", "--config", "a.yaml")),
-    (("init", "rewrite"), ("raw", "--out", "from-init", "--config", "b.yaml")),
     (("init", "histories"), ("pings.csv", "--out", "from-init", "--config", "c.yaml")),
     (("init", "pack"), ("chats.jsonl", "--out", "from-init", "--config", "d.yaml")),
     (("init", "preferences"), ("asked.jsonl", "--out", "from-init", "--config", "p.yaml")),
@@ -96,7 +95,7 @@ WORDS: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("split",), ("raw", "--out", "folds", *NEEDED, "--folds", "rolling:n=2,step=1d")),
     (("inspect",), ("folds", "--folds")),
     (("run",), ("split.yaml",)),
-    (("run",), ("split.yaml", "--set", "seed=7", "--dry-run")),
+    (("run",), ("split.yaml", "--set", "seed=7")),
     (("pack",), ("chats.jsonl", "--out", "bins", "--tokenizer", "tokenizer", "--packed-storage", "legacy_npy_pickle")),
     (("histories", "prepare"), ("pings.csv", "--out", "rows", "--dialect", "time_format=epoch_s", "--format", "arrow")),
     (("histories", "decode"), ("{rows/splits/train/*.arrow}",)),
@@ -156,7 +155,6 @@ def test_with_json_stdout_is_one_object(place: Path, run_main: Callable[..., Any
 
 WRONG = {
     ("init", "split"): ("none", "--out", "o", "--config", "e.yaml"),
-    ("init", "rewrite"): ("none", "--out", "o", "--config", "e.yaml"),
     ("init", "histories"): ("none", "--out", "o", "--config", "e.yaml"),
     ("init", "pack"): ("none", "--out", "o", "--config", "e.yaml"),
     ("init", "preferences"): ("none", "--out", "o", "--config", "e.yaml"),

@@ -1,4 +1,4 @@
-"""`headrace run` with --set and --dry-run, and what it answers to names that are none."""
+"""`headrace run` with --set, and what it answers to names that are none."""
 
 import json
 import os
@@ -84,23 +84,6 @@ def test_unknown_names_are_answered_with_the_nearest_of_all() -> None:
     assert "'seed'" not in str(caught.value)
 
 
-def test_a_dry_run_names_the_run_that_follows_and_writes_nothing(
-    config: Path, tmp_path: Path
-) -> None:
-    asked = ("run", config, "--set", "train_ratio=0.7", "--json")
-    dry = json.loads(headrace(*asked, "--dry-run").stdout)
-    nothing = not (tmp_path / "out").exists()
-    done = json.loads(headrace(*asked).stdout)
-    again = json.loads(headrace(*asked, "--dry-run").stdout)
-
-    assert nothing
-    assert ("new", 0, 1) == (dry["state"], dry["tasks_done"], dry["source_files"])
-    assert (tmp_path / "raw" / "part-0.csv").stat().st_size == dry["source_bytes"]
-    assert dry["run_id"] == done["run_id"] == again["run_id"]
-    assert again["state"].startswith("finished")
-    assert 0.7 == dry["settings"]["train_ratio"]
-
-
 def test_files_that_were_copied_are_the_same_source_by_their_content(
     config: Path, tmp_path: Path
 ) -> None:
@@ -110,13 +93,10 @@ def test_files_that_were_copied_are_the_same_source_by_their_content(
     os.utime(raw, ns=(1, 1))
     config.write_text(config.read_text() + "fingerprint_by: content\n")
     again = json.loads(headrace("run", config, "--json").stdout)
-    dry = json.loads(headrace("run", config, "--dry-run", "--json").stdout)
-    by_time = json.loads(
-        headrace("run", config, "--fingerprint-by", "stat", "--dry-run", "--json").stdout
-    )
+    by_time = json.loads(headrace("run", config, "--fingerprint-by", "stat", "--json").stdout)
     wrong = headrace("run", config, "--set", "fingerprint_by=bytes")
 
-    assert by_content["run_id"] == again["run_id"] == dry["run_id"] != by_time["run_id"]
+    assert by_content["run_id"] == again["run_id"] != by_time["run_id"]
     assert "reused" == again["how"]
     assert (2, True) == (
         wrong.returncode,

@@ -162,10 +162,6 @@ def datasets_dataset() -> None:
     _table()["all"].to_datasets()
 
 
-def hub_open() -> None:
-    headrace.open("hf://datasets/mill/visits", cache_dir="cache")
-
-
 def xarray_open() -> None:
     list(grid_tables(Path("a.nc"), ["flow"]))
 

@@ -35,7 +35,6 @@ PACKAGES = {
     "pandas": ["pandas"],
     "duckdb": ["duckdb"],
     "datasets": ["datasets"],
-    "hub": ["huggingface_hub"],
     "xarray": ["xarray"],
 }
 ALL = tuple(sorted({name for names in PACKAGES.values() for name in names} | {"torchdata"}))
@@ -66,7 +65,6 @@ USES = [
     ("pandas", "pandas_frame", ["pandas"]),
     ("duckdb", "duckdb_relation", ["duckdb"]),
     ("datasets", "datasets_dataset", ["datasets"]),
-    ("hub", "hub_open", ["huggingface_hub"]),
     ("xarray", "xarray_open", ["xarray"]),
 ]
 

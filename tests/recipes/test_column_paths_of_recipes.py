@@ -329,7 +329,7 @@ def test_a_rewrite_chooses_fields(tmp_path: Path) -> None:
     source = write(tmp_path / "source", rows, "parquet")
 
     run = headrace.prepare(
-        headrace.Rewrite(source=source, columns=["data.user.id", "n"], content=["data.user.id"]),
+        headrace.Rewrite(source=source, columns=["data.user.id", "n"]),
         tmp_path / "out",
         on_event=silent,
     )

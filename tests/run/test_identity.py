@@ -16,17 +16,17 @@ def test_settings_that_change_bytes_change_the_identity(tmp_path: Path) -> None:
     plain = headrace.Rewrite(source=tmp_path)
     settings = [
         plain,
-        headrace.Rewrite(source=tmp_path, duplicates="drop"),
-        headrace.Rewrite(source=tmp_path, content=["a"]),
+        headrace.Rewrite(source=tmp_path, compression="lz4"),
+        headrace.Rewrite(source=tmp_path, columns=["a"]),
     ]
 
     assert 3 == len(set(map(digest_of, settings)))
-    assert digest_of(plain) == digest_of(headrace.Rewrite(source=tmp_path, duplicates="count"))
+    assert digest_of(plain) == digest_of(headrace.Rewrite(source=tmp_path, compression="none"))
 
 
 def test_the_length_of_word_sequences_counts_only_with_an_exclusion(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("a,b\n1,2\n")
 
-    assert digest_of(headrace.Rewrite(source=tmp_path)) == digest_of(
-        headrace.Rewrite(source=tmp_path, exclude_ngram=5)
+    assert digest_of(headrace.RandomSplit(source=tmp_path)) == digest_of(
+        headrace.RandomSplit(source=tmp_path, exclude_ngram=5)
     )

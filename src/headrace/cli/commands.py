@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from headrace.cli.dry_run import show_dry_run
 from headrace.cli.entities import EntityColumn, EntityFile, entity_names, report_absent
 from headrace.cli.outermost import spare_pandas
 from headrace.cli.output import emit, printer, say, table
@@ -45,9 +44,6 @@ Settings = Annotated[
         "--set", metavar="NAME=VALUE", help="Override a setting of the file; may be repeated."
     ),
 ]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Show what would be done without doing it.")
-]
 RunId = Annotated[str | None, typer.Option("--run", help="A run other than the newest.")]
 PreparedPath = Annotated[Path, typer.Argument(help="A dataset directory or a run directory.")]
 
@@ -67,7 +63,6 @@ def run(
         Path | None, typer.Option(help="Output directory; overrides the one in the file.")
     ] = None,
     settings: Settings = None,
-    dry_run: DryRun = False,
     schema: Annotated[
         bool,
         typer.Option(
@@ -85,7 +80,7 @@ def run(
 
     Example:  headrace run config.yaml
 
-    Example:  headrace run config.yaml --set seed=7 --dry-run
+    Example:  headrace run config.yaml --set seed=7
     """
     from headrace.recipe import find_recipe, recipes
 
@@ -103,11 +98,7 @@ def run(
     check_names(config, record, list(model.model_fields))
     record.pop("recipe")
     target, options = take_run_options(config, record, out=out, flags=options)
-    recipe = model(**record)
-    if dry_run:
-        show_dry_run(recipe, target, options)
-    else:
-        execute(recipe, target, options)
+    execute(model(**record), target, options)
 
 
 def prepare_run(*, flags: FlagValues, out: Out, options: RunOptions) -> None:

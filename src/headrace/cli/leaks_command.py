@@ -89,9 +89,6 @@ class LeakOptions:
             help="Length in words of the passages that a benchmark item and a row must share.",
         ),
     ] = 13
-    html: Annotated[
-        Path | None, unless_given(help="Write the findings as a page to this file.")
-    ] = None
     max_share: Annotated[
         float,
         typer.Option(
@@ -117,7 +114,7 @@ def leaks(
 
     Of packed rows, sequences are compared; of histories, all that an entity has.
 
-    Example:  headrace leaks out --label-horizon 30d --html leaks.html
+    Example:  headrace leaks out --label-horizon 30d
 
     Example:  headrace leaks out --near 0.8
 
@@ -136,14 +133,6 @@ def leaks(
         ngram=options.ngram,
         near=options.near,
     )
-    if options.html is not None:
-        from headrace.report.leaks import page_of_leaks
-        from headrace.report.write import publish
-
-        publish(
-            page_of_leaks(report, path.rstrip("/").rpartition("/")[2] or path, options.max_share),
-            options.html,
-        )
     if as_json:
         emit(
             {

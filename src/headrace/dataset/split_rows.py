@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import pyarrow as pa
 
 from headrace.dataset.indexed import IndexedDataset
-from headrace.errors import InputError, MissingExtra, SettingsError
+from headrace.errors import MissingExtra, SettingsError
 from headrace.formats.column_paths import column_path, with_paths
 from headrace.formats.conversion import convert, refused_columns
 from headrace.formats.plain_types import check_read, readable
-from headrace.formats.saved import info_of
 from headrace.formats.types import Target, in_schema, shorten_list
 from headrace.printable import printable
 
@@ -146,36 +145,10 @@ class SplitRows:
         return (connection or _library("duckdb")).from_arrow(self.to_arrow())
 
     def to_datasets(self) -> Any:
-        """Make a Hugging Face `Dataset` of the rows, in memory, with the features in the hub's
-        README.md if any.
-
-        Raises `MissingExtra` without datasets, and `InputError` if values do not fit these
-        features.
+        """Make a Hugging Face `Dataset` of the rows, in memory. Raises `MissingExtra` without
+        datasets.
         """
-        datasets = _library("datasets")
-        rows = self.to_arrow()
-        info = info_of(self._dataset.root)
-        inferred = datasets.Features.from_arrow_schema(rows.schema)
-        declared = None
-        if info is not None:
-            infos = import_module("datasets.info").DatasetInfosDict.from_dataset_card_data(
-                {"dataset_info": info}
-            )
-            declared = next(iter(infos.values())).features
-        if declared is None:
-            return datasets.Dataset(rows)
-        features = datasets.Features(
-            {name: declared.get(name, type_) for name, type_ in inferred.items()}
-        )
-        try:
-            fitted = import_module("datasets.table").table_cast(rows, features.arrow_schema)
-        except (ValueError, TypeError) as error:  # raised by Arrow and by datasets
-            raise InputError(
-                f"the rows do not fit the features in README.md: {error}",
-                path=self._dataset.root,
-                remedy="read them as the files have them, with to_arrow()",
-            ) from error
-        return datasets.Dataset(fitted, info=datasets.DatasetInfo(features=features))
+        return _library("datasets").Dataset(self.to_arrow())
 
 
 def _scanned(table: pa.Table) -> pl.DataFrame:

@@ -21,7 +21,7 @@ import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, suppress
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import InputError
@@ -29,7 +29,6 @@ from headrace.errors import InputError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from headrace.dataset.hub import Once
     from headrace.formats.types import Target
 
 _SHARD_ROWS = 1 << 20
@@ -70,26 +69,16 @@ def _by_split(value: object) -> Mapping[Any, Any] | None:
     return None
 
 
-def with_paths(
-    value: Any, cache_dir: str | Path | None = None, once: Once = lambda name, ask: ask()
-) -> Any:
-    """Replace every table in a value, also inside lists and mappings, by the directory of its copy.
-
-    An address of a dataset on the hub is a table too; see `dataset.hub`.
-    once: as in `dataset.hub.fetched`.
+def with_paths(value: Any, cache_dir: str | Path | None = None) -> Any:
+    """Replace every table in a value, also inside lists and mappings, by the directory of its
+    copy.
     """
-    if isinstance(value, str | PurePath):
-        if str(value).startswith("hf:/"):  # `Path` drops one slash of an address
-            from headrace.dataset.hub import fetched
-
-            return fetched(value, cache_dir, once)
-        return value
     if is_table(value):
         return keep(value, cache_dir)
     if isinstance(value, Mapping):
-        return {name: with_paths(item, cache_dir, once) for name, item in value.items()}
+        return {name: with_paths(item, cache_dir) for name, item in value.items()}
     if isinstance(value, list | tuple) and any(not isinstance(item, int | float) for item in value):
-        return [with_paths(item, cache_dir, once) for item in value]
+        return [with_paths(item, cache_dir) for item in value]
     return value
 
 

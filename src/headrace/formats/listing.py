@@ -32,7 +32,7 @@ from headrace.formats.names import (
     splits_of,
 )
 from headrace.formats.registry import FORMATS, is_data_name
-from headrace.formats.saved import VIEW, address_of, is_saved, saved_files
+from headrace.formats.saved import is_saved, saved_files
 from headrace.printable import printable
 from headrace.storage.object_store import matches
 from headrace.storage.place import Fact, Place
@@ -145,7 +145,7 @@ def _local_listing(entries: Sequence[Path], splits: Literal["refuse", "keep"]) -
         if os.path.isdir(path):
             listed, declared = _directory_files(path)
             names = [name for name, _, _ in listed]
-            file_splits = _splits(address_of(path) or path, names, splits, declared)
+            file_splits = _splits(path, names, splits, declared)
             # so no duplicates to look for
             if len(entries) == 1 and not any(is_link for _, _, is_link in listed):
                 stats = [(name, stat) for name, stat, _ in listed]
@@ -374,7 +374,7 @@ def _directory_files(path: str) -> tuple[list[_File], list[str] | None]:
     top = _entries(files, others)
     saved = saved_files(Path(path), top)
     if saved is not None:
-        return _saved_as_listed(path, saved, is_view=VIEW in top), _declared_splits(saved)
+        return _saved_as_listed(path, saved), _declared_splits(saved)
     refuse_foreign(Path(path), top)
     files += _in_partitions(path, others)
     files_of: dict[str, list[_File]] = {}
@@ -403,18 +403,14 @@ def _directory_files(path: str) -> tuple[list[_File], list[str] | None]:
     return list(chain.from_iterable(files_of.values())), None
 
 
-def _saved_as_listed(
-    path: str, saved: Mapping[str, Sequence[str]], *, is_view: bool
-) -> list[_File]:
-    """Look at the files that a saved dataset or a view lists."""
+def _saved_as_listed(path: str, saved: Mapping[str, Sequence[str]]) -> list[_File]:
+    """Look at the files that a saved dataset lists."""
     root = os.path.realpath(path)
     names = list(chain.from_iterable(saved.values()))
     stats = _looked_at(os.path.join(path, name) for name in names)
     files = []
     for name, (_, real, stat) in zip(names, stats, strict=True):
-        # the hub's cache stores equal files once: both are data
-        is_link = not is_view and real != os.path.join(root, name)
-        files.append((name, stat, is_link))
+        files.append((name, stat, real != os.path.join(root, name)))
     return files
 
 

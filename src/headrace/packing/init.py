@@ -19,7 +19,6 @@ from headrace.cli.init.look import evenly
 from headrace.dataset.tables import with_paths
 from headrace.errors import InputError, SettingsError
 from headrace.formats.listing import Listing, list_files
-from headrace.formats.saved import address_of
 from headrace.packing.blend import SPLITS, Split, is_blend_file, plain
 from headrace.packing.chats import hub
 from headrace.packing.chats.certificate import lines_of
@@ -556,10 +555,7 @@ def split_by_names(
     files = _by_split(zip(listing.names, reasons, strict=False))
     if len(files) > 1 and "train" in files:
         listed = "; ".join(f"{split}: {', '.join(names)}" for split, names in files.items())
-        paths = {
-            name: address_of(listing.root / name) or str(listing.root / name)
-            for name in listing.names
-        }
+        paths = {name: str(listing.root / name) for name in listing.names}
         parts = {split: {"path": [paths[name] for name in names]} for split, names in files.items()}
         return per_split(parts), f"Files are named after splits, and stay in them: {listed}."
     list_files(with_paths(dataset["path"]))  # raises for files of several splits, as the run would

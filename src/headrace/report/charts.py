@@ -111,56 +111,6 @@ def stacked_bars(
     return Chart(spec, ["", *(names[role] for role in parts)], _rows(labels, parts))
 
 
-def matrix(
-    cells: Sequence[tuple[str, str, float, str]],
-    *,
-    down: str,
-    across: str,
-    columns: Sequence[str],
-    role: str,
-) -> Chart:
-    """Draw a square for each cell (row, column, share, text); a larger share, 0 to 1, is darker.
-
-    down, across: titles of rows and columns. columns: of the table of numbers.
-    """
-    data = []
-    for row, column, fraction, text in cells:
-        data.append(
-            {
-                "row": row,
-                "column": column,
-                "weight": 0.06 if not fraction else 0.25 + 0.75 * fraction,
-                "text": text,
-                "hint": f"{row}, {column}: {text}",
-            }
-        )
-    axis = {**_LEFT_OUT, "labelAngle": 0, "labelLimit": 130}
-    x = {
-        "field": "column",
-        "type": "nominal",
-        "sort": None,
-        "title": across,
-        "axis": {**axis, "orient": "top"},
-    }
-    y = {"field": "row", "type": "nominal", "sort": None, "title": down, "axis": axis}
-    square = {
-        "x": x,
-        "y": y,
-        "color": {"value": f"var(--{role})"},
-        "opacity": {"field": "weight", "type": "quantitative", "scale": None},
-        "description": {"field": "hint"},
-    }
-    layers = [
-        {"mark": {"type": "rect", "stroke": "var(--card)", "strokeWidth": 3}, "encoding": square},
-        {
-            "mark": {"type": "text", "aria": False},
-            "encoding": {"x": x, "y": y, "text": {"field": "text"}},
-        },
-    ]
-    spec = _spec(data, HALF, 46 * max(1, len({row for row, *_ in cells})), layer=layers)
-    return Chart(spec, columns, [[row, column, text] for row, column, _, text in cells])
-
-
 def narrow(chart: Chart) -> Chart:
     """Return the chart for a phone: as wide as its screen, with shorter labels."""
 

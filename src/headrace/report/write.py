@@ -54,11 +54,6 @@ def write_report(path: str | Path, *, run: str | None = None, to: str | Path | N
     `StoreError` if it cannot be written.
     """
     run_facts = read_run(path, run)
-    return publish(page_of(run_facts), run_facts.run.root / REPORT if to is None else to)
-
-
-def publish(page: Page, to: str | Path) -> Path:
-    """Draw a page and publish it in one step."""
-    target = local_path_of(to, "the page's file")
-    local.write_over(target, html_of(page, draw).encode())
+    target = local_path_of(run_facts.run.root / REPORT if to is None else to, "the page's file")
+    local.write_over(target, html_of(page_of(run_facts), draw).encode())
     return target

@@ -9,9 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from headrace.recipe import Recipe
 
 if TYPE_CHECKING:
-    from headrace.cli.init.commented import Section
-    from headrace.dataset.open import FinishedRun
-    from headrace.dataset.verify import Check
     from headrace.report.figure import Figure
     from headrace.report.run_facts import RunFacts
     from headrace.run.context import RunContext
@@ -31,22 +28,18 @@ class RewriteRecipe(Recipe):
 
     Example:  headrace rewrite raw --out fast
     """
-    init_word = "rewrite"
     stages: ClassVar = {
-        "compare": ("compare rows", "shards"),
         "nulls": ("find nulls", "shards"),
         "rewrite": ("rewrite shards", "shards"),
         "forget": ("write shards again", "shards"),
     }
     reasons: ClassVar = {
-        "in_benchmark": "holds an item of a benchmark that is excluded",
-        "duplicate": "an earlier row has its content",
         "forgotten": "its entity was erased",
     }
     unproved = (
         (
-            "The splits may share entities and times: they come from the source and were not"
-            " compared again."
+            "The splits may share entities, times and content: they come from the source and were"
+            " not compared again."
         ),
     )
 
@@ -62,21 +55,6 @@ class RewriteRecipe(Recipe):
 
         return execute(settings, context, files)
 
-    def init_options(self) -> type[Any]:
-        from headrace.cli.init.asked import AskedRewrite
-
-        return AskedRewrite
-
-    def init(self, options: Any) -> tuple[list[Section], str]:
-        from headrace.rewriting.init import rewrite_sections
-
-        return rewrite_sections(options)
-
-    def verify(self, run: FinishedRun, workers: int | None) -> list[Check]:
-        from headrace.rewriting.verify import verify_rewrite
-
-        return verify_rewrite(run, workers)
-
     def figures(
         self, run_facts: RunFacts, common: Callable[[RunFacts], list[Figure]]
     ) -> list[Figure]:
@@ -85,6 +63,6 @@ class RewriteRecipe(Recipe):
         return figures(run_facts)
 
     def erasure(self) -> Erasure:
-        from headrace.rewriting.forget import ERASURE
+        from headrace.run.erase import Erasure
 
-        return ERASURE
+        return Erasure(encoding="fast")

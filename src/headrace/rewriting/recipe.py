@@ -2,11 +2,6 @@
 
 There is one output shard per source shard, or shards of about equal size. Packed bins keep the
 metadata of their shards.
-
-If rows may be dropped, because they are in a benchmark or later copies, all rows are read once more
-before any is written. If they are only counted, they are digested as they are written, and one
-range of digests is compared at a time. If copies are dropped, digests of all rows are compared in
-memory, at 32 bytes per row.
 """
 
 from __future__ import annotations
@@ -22,17 +17,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.arrays import I64, U64, Bools
+from headrace.arrays import Bools
 from headrace.bins.rows import ALIGNMENT_KEY
-from headrace.dataset.contents import names_told, repeats_told, roles_of
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import IndexedDataset
-from headrace.dataset.manifest import SplitTotals, in_usual_order
 from headrace.dataset.open import FinishedRun, find_run, is_prepared
 from headrace.dataset.plain import PlainDataset, changes_of, open_plain
-from headrace.errors import InputError, SettingsError, setting, setting_name
-from headrace.formats.column_paths import has_column, known_columns, select_paths, with_paths
-from headrace.formats.content import NOTHING, Repeated, content_columns, row_digests, tagged
+from headrace.errors import InputError, SettingsError, setting_name
+from headrace.formats.column_paths import has_column, with_paths
 from headrace.formats.dialect import PLAIN
 from headrace.formats.grouped import first_of_groups
 from headrace.formats.parquet import key_values
@@ -40,25 +32,15 @@ from headrace.formats.registry import FileType, stem_of_name
 from headrace.formats.source import file_type_of_word
 from headrace.formats.types import shorten_list
 from headrace.formats.write import ShardWriter
-from headrace.near.repeats import count_kept, keep_words
-from headrace.recipe import recipe_of_run
 from headrace.rewriting.settings import Rewrite
-from headrace.run.context import STAGE_DIRECTORY, RunContext, Task, TaskFiles, read_arrow
+from headrace.run.context import RunContext, Task, TaskFiles
 from headrace.run.prepare import Outcome
 from headrace.run.receipts import Receipt
 from headrace.run.tally import ShardRecord, tally
 from headrace.storage import local
 from headrace.storage.places import expanded
-from headrace.stream.audit.exclude import IN_BENCHMARK, read_excluded
-from headrace.stream.audit.overlap import Benchmarks, texts_of
 
-REASONS = (IN_BENCHMARK, "duplicate")
 PLAIN_DIRECTORY = "data"
-# Digests of the rows of a piece, relative to the run: of all rows, and of the written ones with
-# their splits.
-_COMPARED = f"{STAGE_DIRECTORY}/compare-{{:05d}}.arrow"
-_COUNTED = f"{STAGE_DIRECTORY}/rewrite-{{:05d}}.content.arrow"
-_MOST_SPLITS = 4  # limit of the split numbers in digests
 _BINS = ("input_ids", "loss_mask", "seq_start_id")
 # Part of the identity of runs with bins. Raise it when their output changes, so that older runs are
 # not reused. Before version 1, the metadata on the alignment of the masks was lost.
@@ -83,20 +65,6 @@ class Piece:
     rows: int
     bytes: int
     source_shard: str
-
-
-@dataclass(frozen=True)
-class Kept:
-    """The rows of a piece to leave out. copies, in_benchmark: their numbers, ascending int64."""
-
-    copies: I64
-    in_benchmark: I64
-
-    def mask(self, rows: int) -> Bools:
-        """Return a mask of the rows that stay."""
-        stays = np.ones(rows, np.bool_)
-        stays[self.copies] = stays[self.in_benchmark] = False
-        return stays
 
 
 def open_source(settings: Rewrite) -> IndexedDataset:
@@ -179,44 +147,20 @@ def execute(settings: Rewrite, context: RunContext, files: Sequence[tuple[Path, 
     directories, metadata = _carried_over(source)
     metadata = {"compression": settings.compression, **metadata}
     chunks = _all_chunks(source, directories, settings.shard_bytes)
-    compared = compared_columns(settings, source, columns, bins=are_bins(columns))
-    benchmarks = read_excluded(settings.exclude, settings.exclude_ngram)
-    choices: Sequence[Kept] | None = None
-    if settings.duplicates == "drop" or benchmarks is not None:
-        choices, excluded = _choose(settings, context, source, chunks, compared, benchmarks)
-        if benchmarks is not None:
-            metadata["benchmarks"] = benchmarks.metadata(excluded)
-    order = in_usual_order(source.splits)
-    repeats = None if choices is not None else known_repeats(source, order, compared)
     writer = _PieceWriter(
         settings=settings,
         source=source,
         schema=_written_schema(context, source, chunks, columns),
-        digested=compared if repeats is None else (),
-        order=order,
-        choices=choices,
     )
     for directory in directories.values():
         local.make_directory(context.run / directory)
     receipts = context.stage("rewrite", _tasks(source, chunks, writer))
     block_index, totals = tally(_records(chunks, receipts), source.splits)
-    metadata["duplicates"] = None
-    if compared:
-        repeats = repeats or count_kept(
-            context.run, [_COUNTED.format(number) for number in range(len(chunks))], order
-        )
-        _warn_of_repeats(context, repeats, totals, compared)
-        metadata["duplicates"] = {
-            "are": settings.duplicates,
-            "content": list(compared),
-            "in_earlier_split": dict(repeats.earlier),
-            "repeated": dict(repeats.same_split),
-        }
     return Outcome(
         schema=writer.schema,
         index=block_index,
         splits=totals,
-        dropped={} if choices is None else _dropped(choices),
+        dropped={},
         source={
             "files": len(files),
             "bytes": sum(path.stat().st_size for path, _ in files),
@@ -235,7 +179,7 @@ def _gaps(source: IndexedDataset) -> set[str]:
 
 
 def _check_columns(settings: Rewrite, source: IndexedDataset) -> None:
-    """Raise `SettingsError` for columns that the source lacks, and for benchmarks with bins."""
+    """Raise `SettingsError` for columns that the source lacks."""
     names = source.schema.names
     unknown = [name for name in settings.columns or () if not has_column(source.schema, name)]
     if unknown:
@@ -245,12 +189,6 @@ def _check_columns(settings: Rewrite, source: IndexedDataset) -> None:
             setting="columns",
             value=unknown,
             remedy=f"choose among {shorten_list(names)}",
-        )
-    if settings.exclude and are_bins(names):
-        raise SettingsError(
-            "packed bins hold tokens, not texts",
-            setting="exclude",
-            remedy="give it to the run that packs the chats",
         )
 
 
@@ -291,26 +229,6 @@ def _records(chunks: Sequence[Piece], receipts: Sequence[Receipt]) -> list[Shard
     return records
 
 
-def _warn_of_repeats(
-    context: RunContext,
-    repeats: Repeated,
-    totals: Mapping[str, SplitTotals],
-    compared: Sequence[str],
-) -> None:
-    rows = {split: total.rows for split, total in totals.items()}
-    warnings = repeats_told(repeats.earlier, rows)
-    if warnings is not None:
-        content = f"set {setting('content')} to the columns that count"
-        drop = f"choose {setting('duplicates', 'drop')}"
-        context.warn([f"{warnings}, compared by {names_told(compared)}; {content}, or {drop}"])
-
-
-def _dropped(choices: Sequence[Kept]) -> dict[str, int]:
-    in_benchmark = sum(len(choice.in_benchmark) for choice in choices)
-    copies = sum(len(choice.copies) for choice in choices)
-    return dict(zip(REASONS, (in_benchmark, copies), strict=True))
-
-
 def _tasks(
     source: IndexedDataset,
     chunks: Sequence[Piece],
@@ -324,194 +242,6 @@ def _tasks(
         reads = [source.root / index.shards[at] for at in shards]
         tasks.append(Task(chunk.target, chunk.bytes, partial(work, number, chunk), reads))
     return tasks
-
-
-def _choose(
-    settings: Rewrite,
-    context: RunContext,
-    source: IndexedDataset,
-    chunks: Sequence[Piece],
-    compared: Sequence[str],
-    benchmarks: Benchmarks | None,
-) -> tuple[Sequence[Kept], list[Mapping[str, int]]]:
-    """Read the rows once and choose those of each piece to keep; also count those that overlap
-    benchmarks.
-    """
-    drop = settings.duplicates == "drop"
-    dropped_by: Sequence[str] = compared if drop else ()
-    columns: list[str] | None = list(dropped_by)
-    if benchmarks is not None:
-        columns = None  # a benchmark item may be in any column
-
-    def look(number: int, chunk: Piece, files: TaskFiles) -> dict[str, Any]:
-        read = source.block_reader(chunk.split)
-        tables = (read(block, columns) for block in range(chunk.start, chunk.stop))
-        return compare(files, number, tables, dropped_by, benchmarks)
-
-    looked = context.stage("compare", _tasks(source, chunks, look), durable=False)
-    rows = [chunk.rows for chunk in chunks]
-    order = in_usual_order(source.splits)
-    choices = decide(context.run, rows, [order.index(chunk.split) for chunk in chunks], drop=drop)
-    if sum(len(choice.copies) + len(choice.in_benchmark) for choice in choices) == sum(rows):
-        raise InputError(
-            f"all {sum(rows):,} rows hold items of the benchmarks in {setting_name('exclude')}, so"
-            " there is nothing to rewrite",
-            remedy="leave some of them out",
-        )
-    return choices, [receipt.extra["excluded"] for receipt in looked]
-
-
-def compared_columns(
-    settings: Rewrite, source: IndexedDataset, names: Sequence[str], *, bins: bool
-) -> tuple[str, ...]:
-    """Return the columns that make the content of a row; none if rows are not compared.
-
-    These are the columns in `content`, else those that the source's own run compared, else all
-    without a role in the source.
-    names: columns of the output.
-    Raises `SettingsError` for columns that do not exist, and if duplicates are to be dropped but
-    the rows cannot be compared: packed bins, rows of a recipe that compares them itself, only
-    columns with a role, or too many splits.
-    """
-    if settings.duplicates == "allow":
-        return ()
-    written = with_paths(source.schema, names)
-    if unknown := [name for name in settings.content if not has_column(written, name)]:
-        raise SettingsError(
-            "the output has no such columns",
-            setting="content",
-            value=unknown,
-            remedy=f"choose among {', '.join(names)}",
-        )
-    remedy = f"name the columns to compare in {setting('content')}"
-    if settings.content:
-        columns = settings.content
-        problem = None
-    elif bins or _compares_itself(source):
-        columns = ()
-        what = "packed bins, which hold many sequences each"
-        if not bins:
-            what = "of a recipe that compares them itself"
-        problem = f"the rows are {what}"
-        remedy = f"give {setting_name('duplicates')} to the run that made them, or {remedy}"
-    else:
-        columns = _columns_without_role(source, names)
-        problem = None if columns else "all columns of the output have a role"
-    if columns and len(source.splits) > _MOST_SPLITS:
-        columns = ()
-        problem = f"the source has {len(source.splits)} splits, and {_MOST_SPLITS} can be compared"
-        remedy = "choose 'count' or 'allow'"
-    if problem is not None and settings.duplicates == "drop":
-        raise SettingsError(
-            f"{setting_name('duplicates')} is 'drop', and {problem}",
-            value="drop",
-            remedy=remedy,
-        )
-    return columns
-
-
-def _compares_itself(source: IndexedDataset) -> bool:
-    """Return whether the recipe of a prepared source compares contents of its own."""
-    return (
-        isinstance(source, FinishedRun)
-        and recipe_of_run(source.manifest.recipe).content_unit is not None
-    )
-
-
-def _columns_without_role(source: IndexedDataset, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns that the source's run compared, else those without a role in it."""
-    recorded = None
-    if isinstance(source, FinishedRun):
-        recorded = source.manifest.metadata.get("duplicates")
-    columns = recorded.get("content") if isinstance(recorded, dict) else None
-    if not columns:
-        roles = roles_of(source)
-        named = (roles.get("time"), roles.get("entity"), roles.get("label"))
-        columns = content_columns(source.schema, {*named, *roles.get("targets", ())})
-    return tuple(known_columns(with_paths(source.schema, names), columns))
-
-
-def known_repeats(
-    source: IndexedDataset, splits: Sequence[str], compared: Sequence[str]
-) -> Repeated | None:
-    """Return the repeats that a prepared source counted by the same values; None if it did not.
-
-    splits: of the source, in their usual order. `verify` counts again in what was written.
-    """
-    if not isinstance(source, FinishedRun) or _compares_itself(source):
-        return None
-    recorded = source.manifest.metadata.get("duplicates")
-    if not isinstance(recorded, dict) or list(compared) != recorded.get("content"):
-        return None
-    if not source.index.texts.keys().isdisjoint(compared):
-        return None  # texts such as 1.5 and 1.50 differ, and are the same number here
-    earlier = recorded["in_earlier_split"]
-    repeated = recorded["repeated"]
-    if (set(earlier), set(repeated)) != (set(splits[1:]), set(splits)):
-        return None
-    return Repeated(
-        {name: earlier[name] for name in splits[1:]}, {name: repeated[name] for name in splits}
-    )
-
-
-def compare(
-    files: TaskFiles,
-    number: int,
-    tables: Iterator[pa.Table],
-    compared: Sequence[str],
-    benchmarks: Benchmarks | None,
-) -> dict[str, Any]:
-    """Write a digest of each row of a piece, and whether a benchmark has it.
-
-    tables: its rows, block by block.
-    """
-    excluded: Counter[str] = Counter()
-    digests = [np.empty(0, np.uint64)]
-    holds = [np.empty(0, np.bool_)]
-    rows = 0
-    for table in tables:
-        rows += len(table)
-        if compared:
-            digests.append(row_digests(select_paths(table, compared)))
-        if benchmarks is not None:
-            holds.append(benchmarks.mask(texts_of(table), len(table), excluded))
-    columns: dict[str, Any] = {}
-    if compared:
-        columns["content"] = np.concatenate(digests)
-    if benchmarks is not None:
-        columns["holds"] = pa.array(np.concatenate(holds))
-    files.write_arrow(_COMPARED.format(number), pa.table(columns))
-    counts = {} if benchmarks is None else {name: excluded[name] for name in benchmarks.digests}
-    return {"rows_in": rows, "excluded": counts}
-
-
-def decide(run: Path, rows: Sequence[int], splits: Sequence[int], *, drop: bool) -> list[Kept]:
-    """Choose the rows to drop from the files of `compare`; of each content the first row stays,
-    split by split.
-
-    rows, splits: of each piece, the number of its rows and the index of its split.
-    """
-    tables = [read_arrow(run / _COMPARED.format(number)) for number in range(len(rows))]
-    holds = []
-    for table, count in zip(tables, rows, strict=True):
-        if "holds" in table.column_names:
-            holds.append(table["holds"].to_numpy())
-        else:
-            holds.append(np.zeros(count, np.bool_))
-    copies = np.zeros(sum(rows), np.bool_)
-    if drop:
-        digests = np.concatenate(
-            [np.empty(0, np.uint64), *(table["content"].to_numpy() for table in tables)]
-        )
-        comparable = np.flatnonzero((digests != NOTHING) & ~np.concatenate(holds))
-        comparable = comparable[np.argsort(np.repeat(splits, rows)[comparable], kind="stable")]
-        copies[comparable] = True
-        copies[comparable[np.unique(digests[comparable], return_index=True)[1]]] = False
-    parts = np.split(copies, np.cumsum(rows)[:-1])
-    result = []
-    for copy, overlap in zip(parts, holds, strict=True):
-        result.append(Kept(np.flatnonzero(copy), np.flatnonzero(overlap)))
-    return result
 
 
 def _written_schema(
@@ -544,47 +274,21 @@ def _written_schema(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _PieceWriter:
-    """Writes the rows of a piece that stay, and no file if none does. Picklable.
-
-    digested: the columns whose digests are kept to count repeats; none if they are not counted.
-    order: the splits in their usual order. choices: of each piece; None if all rows stay.
-    """
+    """Writes the rows of a piece. Picklable."""
 
     settings: Rewrite
     source: IndexedDataset
     schema: pa.Schema
-    digested: Sequence[str]
-    order: Sequence[str]
-    choices: Sequence[Kept] | None
 
-    def __call__(self, number: int, chunk: Piece, files: TaskFiles) -> dict[str, Any]:
-        """Write a piece and the digests of its rows."""
-        digests = [np.empty(0, np.uint64)]
-        result = self._write(number, chunk, files, digests)
-        if self.digested:
-            words = np.concatenate(digests)
-            keep_words(files, _COUNTED.format(number), tagged(words, self.order.index(chunk.split)))
-        return result
-
-    def _write(
-        self, number: int, chunk: Piece, files: TaskFiles, digests: list[U64]
-    ) -> dict[str, Any]:
-        """Write the rows and append their digests."""
-        stays = np.ones(chunk.rows, np.bool_)
-        if self.choices is not None:
-            stays = self.choices[number].mask(chunk.rows)
-        if not stays.any():
-            return {"rows_in": chunk.rows, "blocks": []}
+    def __call__(self, _number: int, chunk: Piece, files: TaskFiles) -> dict[str, Any]:
+        """Write a piece, block by block."""
         read = self.source.block_reader(chunk.split)
         index = self.source.split_index(chunk.split)
         writer = self._writer(chunk, files)
         with writer:
-            rows = 0
             for block in range(chunk.start, chunk.stop):
                 table = read(block, self.schema.names)
                 shard = self.source.root / index.shards[index.shard_of_block[block]]
-                kept_rows = stays[rows : rows + len(table)]
-                rows += len(table)
                 if len(table) != index.rows[block]:
                     raise InputError(
                         f"has {len(table)} rows in a block for which the index says"
@@ -592,17 +296,12 @@ class _PieceWriter:
                         path=shard,
                         remedy="run again once it is complete",
                     )
-                if not kept_rows.all():
-                    table = table.filter(pa.array(kept_rows))
-                if self.digested:
-                    digests.append(row_digests(select_paths(table, self.digested)))
-                if len(table):
-                    with _located(shard):
-                        writer.append(table)
+                with _located(shard):
+                    writer.append(table)
             with _located(shard):
                 written = writer.finish()
             files.finished(writer.path, chunk.target, written)
-        return {"rows_in": rows, "blocks": [asdict(block) for block in written.blocks]}
+        return {"rows_in": chunk.rows, "blocks": [asdict(block) for block in written.blocks]}
 
     def _writer(self, chunk: Piece, files: TaskFiles) -> ShardWriter:
         index = self.source.split_index(chunk.split)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
@@ -13,9 +13,8 @@ from headrace.errors import setting_name
 from headrace.formats.dialect import DialectSetting, dialect_field
 from headrace.formats.type_words import TypeWords
 from headrace.run.settings import RecipeSettings
-from headrace.settings import Duplicates, Names, never_groups
+from headrace.settings import Names
 from headrace.storage.settings import LocalPath, Places
-from headrace.stream.audit.exclude import Exclude, ExcludeWords, exclusion_identity
 
 if TYPE_CHECKING:
     from headrace.engine.engine import EngineName
@@ -70,25 +69,6 @@ class Rewrite(RecipeSettings):
             "Plain shards with different schemas; widen: widen the schema where nothing is lost."
         ),
     )
-    duplicates: Annotated[Duplicates, never_groups("a rewrite moves no row to another split")] = (
-        Field(
-            "count",
-            description=(
-                "Rows with the same content; drop: keep the first, in the order of splits, shards"
-                " and rows; count: reported; allow: not looked for. Not group: splits do not"
-                " change."
-            ),
-        )
-    )
-    content: Names = Field(
-        (),
-        description=(
-            "Columns that make up the content of a row. Default: those that the source's run"
-            " compares, else all but time, entity, label and targets."
-        ),
-    )
-    exclude: Exclude = ()
-    exclude_ngram: ExcludeWords = 13
     cache_dir: LocalPath | None = Field(
         None, description="Where the index of plain shards is kept. Default: ~/.cache/headrace."
     )
@@ -108,8 +88,7 @@ class Rewrite(RecipeSettings):
         """
         from headrace.rewriting.recipe import identity_of_source  # the recipe imports its settings
 
-        settings = self.identity_without("source", "cache_dir", "exclude", "exclude_ngram")
-        return {**settings, **exclusion_identity(self), **identity_of_source(self)}
+        return {**self.identity_without("source", "cache_dir"), **identity_of_source(self)}
 
     def source_files(self) -> list[tuple[Path, str]]:
         """Return the source's shards and their names relative to its root, sorted by name.

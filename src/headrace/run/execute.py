@@ -19,7 +19,6 @@ from headrace.digest import sha256_hex
 from headrace.engine.choose import engine_named
 from headrace.engine.engine import EngineName
 from headrace.errors import HeadraceError
-from headrace.formats.saved import address_of, view_of
 from headrace.formats.source import describe_empty
 from headrace.formats.types import describe
 from headrace.machine import LIBRARIES, library_version
@@ -115,14 +114,6 @@ def _publish(job: Job, context: RunContext, outcome: Outcome) -> Manifest:
     empty = outcome.source["empty_shards"]
     if empty:
         on_event(Note("warning", describe_empty(empty, outcome.source["files"])))
-    views = {view for path, _ in job.files if (view := view_of(path)) is not None}
-    addresses = sorted(
-        address for view in views if (address := str(address_of(view))).startswith("hf://")
-    )
-    # other addresses are paths on this machine
-    hub = {}
-    if addresses:
-        hub = {"hub": addresses}
     for stray in local.strays(run):  # a killed attempt left them, and they are no part of the run
         stray.unlink(missing_ok=True)
     others = Others(
@@ -140,7 +131,7 @@ def _publish(job: Job, context: RunContext, outcome: Outcome) -> Manifest:
             "python": platform.python_version(),
             **{name: library_version(name) for name in LIBRARIES},
         },
-        source={"fingerprint": job.fingerprint, **hub, **outcome.source},
+        source={"fingerprint": job.fingerprint, **outcome.source},
         schema=describe(outcome.schema),
         splits=dict(outcome.splits),
         dropped=dict(outcome.dropped),

@@ -23,7 +23,6 @@ from headrace.dataset.manifest import FORMAT_VERSION as FORMAT_VERSION
 from headrace.digest import canonical_json, sha256_file, sha256_hex
 from headrace.engine.local import run_tasks
 from headrace.errors import CorruptShard, InputError, SettingsError, setting_name
-from headrace.formats.saved import view_of
 from headrace.gate.json import read_object
 from headrace.storage import local
 from headrace.storage.place import Fact
@@ -109,8 +108,8 @@ def fingerprint(
     """Return a digest of the source.
 
     It covers the relative name and size of each file, and its mtime ("stat") or SHA-256
-    ("content"). An object in a store has its tag instead of the mtime, and a file on the hub its
-    commit. state: of these files, if it is known already.
+    ("content"). An object in a store has its tag instead of the mtime.
+    state: of these files, if it is known already.
     """
     versions = versions_of(files, how, state or SourceState.of([path for path, _ in files]))
     return fingerprint_of(files, versions)
@@ -130,16 +129,9 @@ def versions_of(
     if how == "content":
         versions = _of_all(sha256_file, paths)
     else:
-        versions = [_version(path, state.metadata[path]) for path in paths]
+        versions = [place_of(path).version(state.metadata[path]) for path in paths]
     sizes = [state.metadata[path].size for path in paths]
     return dict(zip(paths, zip(sizes, versions, strict=True), strict=True))
-
-
-def _version(path: Path, fact: Fact) -> str | int:
-    view = view_of(path)
-    if view is None:
-        return place_of(path).version(fact)
-    return view.parent.name
 
 
 def keep_beginning(stage: Path, state: SourceState, files: Sequence[tuple[Path, str]]) -> None:

@@ -40,10 +40,8 @@ class RecipeSettings(Settings):
         super().__init__(**values)
 
     def config(self) -> dict[str, Any]:
-        """Return all settings as JSON, with views of the hub replaced by the addresses they
-        show.
-        """
-        return {"recipe": self.recipe_name, **_with_addresses(self.model_dump(mode="json"))}
+        """Return all settings as JSON."""
+        return {"recipe": self.recipe_name, **self.model_dump(mode="json")}
 
     def identity_settings(self) -> dict[str, Any]:
         """Return the settings that can change a byte of output."""
@@ -70,15 +68,3 @@ class RecipeSettings(Settings):
     def execute(self, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
         """Execute the recipe in the run directory, as described in `headrace.prepare`."""
         return find_recipe(self.recipe_name).execute(self, context, files)
-
-
-def _with_addresses(value: Any) -> Any:
-    from headrace.formats.saved import address_of  # settings alone load no data libraries
-
-    if isinstance(value, dict):
-        return {name: _with_addresses(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_with_addresses(item) for item in value]
-    if isinstance(value, str):
-        return address_of(value) or value
-    return value

@@ -37,7 +37,7 @@ from headrace.formats.registry import (
     is_data_name,
     stem_of_name,
 )
-from headrace.formats.saved import saved_files, view_of
+from headrace.formats.saved import saved_files
 from headrace.formats.shard import column_name, refuse_repeated_names
 from headrace.formats.source import read_chunks, survey
 from headrace.formats.text_columns import (
@@ -279,7 +279,7 @@ def unread_entries(settings: Series) -> list[str]:
     for path in (*settings.source, *settings.region_time_series_base_dirs.values()):
         directory = _absolute(path)
         is_cheap = place_of(directory).reads == "calls" and directory.is_dir()
-        if not is_cheap or view_of(directory) is not None:
+        if not is_cheap:
             continue
         with os.scandir(directory) as entries:
             for entry in entries:

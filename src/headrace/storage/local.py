@@ -391,12 +391,6 @@ class LocalPlace:
     def holds_any(self, names: Collection[str]) -> bool:
         return any((self.path / name).exists() for name in names)
 
-    def free_bytes(self) -> int | None:
-        here = self.path.absolute()
-        return shutil.disk_usage(
-            next(directory for directory in (here, *here.parents) if directory.exists())
-        ).free
-
     def read(self) -> bytes:
         if self.path.exists() and not self.path.is_file():
             raise CorruptShard("is not a regular file", path=self.path, remedy="delete it")

@@ -210,9 +210,6 @@ class ObjectPlace:
         prefixes, files = self.children()
         return not {*prefixes, *(fact.name for fact in files)}.isdisjoint(names)
 
-    def free_bytes(self) -> int | None:
-        return None
-
     # Reading
 
     def read(self) -> bytes:

@@ -97,9 +97,6 @@ class Place(Protocol):
     def holds_any(self, names: Collection[str]) -> bool:
         """Return whether one of these names is directly below."""
 
-    def free_bytes(self) -> int | None:
-        """Return the free space, or None where it is unknown."""
-
     # Reading
 
     def read(self) -> bytes:

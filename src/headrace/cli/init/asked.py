@@ -160,20 +160,6 @@ class AskedPreferences:
     ] = None
 
 
-@dataclass(frozen=True)
-class AskedRewrite:
-    """Look at shards, and write a configuration of a rewrite for `headrace run`.
-
-    Example:  headrace init rewrite raw --out fast --config rewrite.yaml
-    """
-
-    source: Annotated[
-        list[str],
-        typer.Argument(help="A prepared dataset, or plain shards: files, directories, globs."),
-    ]
-    out: Out
-
-
 def _names(texts: list[str] | None) -> list[str]:
     result = []
     for text in texts or ():

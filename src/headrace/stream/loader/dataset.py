@@ -39,7 +39,6 @@ from headrace.stream.loader.options import (
 from headrace.stream.loader.source import StreamSource, source_of_rows
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.order.balance import CountedIndex
-from headrace.stream.ranks.group import once_in_group
 from headrace.stream.ranks.topology import Topology, resolve_topology
 from headrace.stream.read.batch import import_torch
 from headrace.stream.read.cache import CachedBlocks
@@ -416,10 +415,10 @@ def open_dataset(  # noqa: PLR0913 - the arguments are settings
     of the shards is the one that `headrace index` published beside them, if it matches the files.
     Otherwise one process of the machine makes it while others wait.
 
-    path: a directory, a file, a glob or a list of Parquet, Arrow, CSV, TSV or JSON lines files; a
-    dataset of the hub (`hf://datasets/OWNER/NAME@REVISION`, see `headrace.dataset.hub`); or a table
-    of another library (see `headrace.dataset.tables`), which is written into the cache. Any path
-    may be in an object store: s3://, gs:// or az:// (extra of that name), with ambient credentials.
+    path: a directory, a file, a glob or a list of Parquet, Arrow, CSV, TSV or JSON lines files; or
+    a table of another library (see `headrace.dataset.tables`), which is written into the cache. Any
+    path may be in an object store: s3://, gs:// or az:// (extra of that name), with ambient
+    credentials.
     run: the run to open in a dataset directory; None: the newest finished one. A run directory
     opens as itself. cache_dir: where the index is kept and mapped by all processes; None:
     ~/.cache/headrace.
@@ -438,7 +437,7 @@ def open_dataset(  # noqa: PLR0913 - the arguments are settings
         cache_path = None
     else:
         cache_path = local_path_of(cache_dir, "cache_dir")
-    path = with_paths(path, cache_path, once_in_group)
+    path = with_paths(path, cache_path)
     if isinstance(path, str | PurePath):
         root = path_of(path)
         local = place_of(root).reads == "calls"

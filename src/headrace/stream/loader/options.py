@@ -75,7 +75,7 @@ _NAMES_ELSEWHERE: Mapping[str, str] = {  # option of other loaders → its equiv
     "buffer_size": "shuffle=True shuffles over all rows, and shuffle_rows= sets how many at a time",
     "rank": "topology=headrace.Topology(rank=…, world_size=…) sets both",
     "world_size": "topology=headrace.Topology(rank=…, world_size=…) sets both",
-    "revision": "it is a part of the address, hf://datasets/OWNER/NAME@REVISION",
+    "revision": "datasets.load_dataset takes it, and headrace.open what that returns",
     "split": 'the split of an opened dataset is chosen with stream("train", …) or dataset["train"]',
     "batch_size": "the dataset is opened first, and stream(batch_size=…) makes batches",
     "columns": "the dataset is opened first, and stream(columns=…) reads some columns",

@@ -49,11 +49,11 @@ import sys
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from multiprocessing.util import Finalize
-from threading import Lock, get_ident
+from threading import Lock
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -70,8 +70,6 @@ _CLOCK_SKEW_S = 10.0
 _LOOK_S = 0.05
 _TELL_S = 3.0
 _LAST_WORDS_S = 2.0  # the kernel closes the descriptors of a process one by one
-_ASKS = "?"
-_ASKED_S = 300.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -334,30 +332,6 @@ class Group:
                 return other
         return None
 
-    def once(self, name: str, ask: Callable[[], str]) -> str:
-        """Return what `ask` returns in the first process of the group that comes here, which others
-        wait for.
-
-        name: the same in all. If it fails there, or takes minutes, another process asks.
-        """
-        key = f"headrace/once/{name}"
-        mine = f"{_ASKS}{self.process}:{get_ident()}"
-        deadline = time.monotonic() + _ASKED_S
-        with suppress(RuntimeError):  # the store has gone: no other rank can be reached
-            while (
-                agreed := text_of(self.store.compare_set(key, "", mine))
-            ) != mine and time.monotonic() < deadline:
-                if agreed and not agreed.startswith(_ASKS):
-                    return agreed
-                time.sleep(_LOOK_S)
-        answer = ""
-        try:
-            answer = ask()
-        finally:
-            with suppress(RuntimeError):
-                self.store.set(key, answer)
-        return answer
-
     def stop(self, error: Exception | None = None) -> None:
         """Report what ended the interpreter, such as an error of the training loop, unless a
         failure is known, and `leave`.
@@ -486,16 +460,6 @@ def gone_store(store: Any) -> StreamError:
         " kept it: rank 0, or the launcher",
         remedy="look for the cause there, then resume all ranks from the last saved state",
     )
-
-
-def once_in_group(name: str, ask: Callable[[], str]) -> str:
-    """Return what `ask` returns in one process of the default group, or here where there is
-    none.
-    """
-    group = default_group()
-    if group is None:
-        return ask()
-    return group.once(name, ask)
 
 
 def default_store() -> Any:
