@@ -170,6 +170,8 @@ class StreamArguments(TypedDict, total=False):
     pad_to_multiple_of: int
     packed: PackedWord | RowForm
     pack: RowSource | int | None
+    batch_tokens: int | None
+    group_by_length: str | None
     prefetch_bytes: int
     prefetch_blocks: int
     read_threads: int | None
@@ -214,9 +216,10 @@ def check_options(names: Iterable[str], known: Iterable[str], of: str = "a strea
 _SEEDED = ("shuffle", "transform", "pack")  # what a seed is for
 
 
-def stream_options(batch_size: int, requested: StreamArguments) -> StreamOptions:
+def stream_options(batch_size: int | None, requested: StreamArguments) -> StreamOptions:
     """Build the settings of a stream from a caller's options.
 
+    batch_size: None with batch_tokens, which bounds the rows too, as each is at least one wide.
     Raises `SettingsError` for unknown names and bad values, and for a seed that nothing uses: one
     without a word on `shuffle`. With `shuffle=False` a seed is no mistake, as one set of options
     serves training and validation.
@@ -231,6 +234,15 @@ def stream_options(batch_size: int, requested: StreamArguments) -> StreamOptions
                 f"give {setting('shuffle', True)}, or {setting('shuffle', False)} if that order is"
                 " meant"
             ),
+        )
+    batch_tokens = requested.get("batch_tokens")
+    if batch_size is None and batch_tokens is not None:
+        batch_size = as_integer("batch_tokens", batch_tokens, least=1)
+    if batch_size is None:
+        raise SettingsError(
+            "nothing says how large a batch is",
+            setting="batch_size",
+            remedy=f"give it, or {setting_name('batch_tokens')}",
         )
     return StreamOptions(batch_size=batch_size, **requested)
 
@@ -261,6 +273,11 @@ class StreamOptions:
         shard says that its rows are packed.
     pack: packs rows of tokens while they are streamed, into bins of this number of tokens or as
         `PackRows` says; batch_size then counts bins. See `packing`.
+    batch_tokens: batches hold rows of like lengths, and at most this many values, padding
+    included: rows times width, on each rank; batch_size is then the most rows.
+        group_by_length: the column of lists, or of their lengths, by which rows are grouped;
+        without batch_tokens into batches of batch_size rows. None: "input_ids" with batch_tokens.
+        See `by_length`.
     prefetch_bytes, prefetch_blocks: bounds of what is decoded ahead. read_threads: threads that
         decode. None: the number of processors of this process, 2 to 8, and 64 if shards are in an
         object store, whose responses take time.
@@ -321,6 +338,8 @@ class StreamOptions:
     pad_to_multiple_of: int = 1
     packed: PackedWord | RowForm = "auto"
     pack: RowSource | int | None = None
+    batch_tokens: int | None = None
+    group_by_length: str | None = None
     prefetch_bytes: int = 1 << 25
     prefetch_blocks: int = 256
     read_threads: int | None = None
@@ -358,6 +377,7 @@ class StreamOptions:
         if self.pack is not None:
             object.__setattr__(self, "pack", recipe_of_option("pack").row_option("pack", self.pack))
         self._check_batches()
+        self._check_lengths()
         for name in ("locality", "ranks_per_node"):
             if (getattr(self, name) is not None) != (self.distribution == "local"):
                 raise SettingsError(
@@ -392,6 +412,37 @@ class StreamOptions:
                 f" shuffled epochs by their cost, and does not go with {', '.join(others)}",
                 remedy="leave one of them out",
             )
+
+    def _check_lengths(self) -> None:
+        """Check what cannot be in batches of like lengths."""
+        column = self.grouped_column
+        if column is None:
+            return
+        if not isinstance(column, str) or not column:
+            raise SettingsError(
+                setting="group_by_length",
+                value=column,
+                remedy="give the name of a column of lists, or of their lengths",
+            )
+        early = "needs the lengths of all rows before it begins"
+        for name, possible, why in (
+            ("pack", (None,), "makes padded batches"),
+            ("packed", ("auto", "off"), "makes padded batches"),
+            ("balance", ("none",), "gives all ranks batches of like costs in each step"),
+            ("remainder", (None, "pad", "exact"), "puts every row into a batch"),
+            ("distribution", ("balanced",), early),
+            ("on_bad_block", ("raise",), early),
+        ):
+            value = getattr(self, name)
+            if value not in possible:
+                words = [word for word in possible if word is not None]
+                grouping = "batch_tokens" if self.group_by_length is None else "group_by_length"
+                raise SettingsError(
+                    f"{setting_name(grouping)} {why}",
+                    setting=name,
+                    value=value,
+                    remedy=f"use {setting(name, *words)}" if words else "leave one of them out",
+                )
 
     def _check_mask(self) -> None:
         names = self.mask_entities
@@ -429,6 +480,7 @@ class StreamOptions:
             "samples_per_epoch",
             "ranks_per_node",
             "read_threads",
+            "batch_tokens",
         ):
             if getattr(self, name) is not None:
                 if name == "lanes":
@@ -574,7 +626,18 @@ class StreamOptions:
     @property
     def source(self) -> RowSource | None:
         """The source of passes that are not made of rows; None for rows."""
+        if self.grouped_column is not None:
+            from headrace.stream.loader.by_length import LengthGroups
+
+            return LengthGroups.of(self, self.grouped_column)
         return cast(RowSource | None, self.pack)  # __post_init__ turned a number into a source
+
+    @property
+    def grouped_column(self) -> str | None:
+        """The column by whose lengths rows are grouped into batches; None if they are not."""
+        if self.group_by_length is None and self.batch_tokens is not None:
+            return "input_ids"
+        return self.group_by_length
 
     @property
     def cost_model(self) -> CostModel | None:

@@ -62,6 +62,8 @@ _ALIKE = (  # options that are equal on all ranks
     "distribution",
     "batch_format",
     "lists",
+    "batch_tokens",
+    "group_by_length",
     "on_bad_block",
 )
 Given = TypeVar("Given")
@@ -164,9 +166,10 @@ class StreamLoader:
         if passes is not None:
             self.passes = passes(index, read_block, options, self.topology)
         elif options.source is not None:
+            name = "pack" if options.grouped_column is None else "group_by_length"
             raise SettingsError(
-                f"{setting('pack')} needs the lengths of all rows",
-                remedy=f"use headrace.open(...).stream(..., {setting('pack')})",
+                f"{setting(name)} needs the lengths of all rows",
+                remedy=f"use headrace.open(...).stream(..., {setting(name)})",
             )
         elif options.distribution == "dynamic":
             from headrace.stream.loader.dynamic import DynamicPasses
@@ -278,15 +281,15 @@ class StreamLoader:
 
     def report(self) -> Any:
         """Return the metrics that a row source has of the current pass, over all ranks; see
-        `PackingReport`.
+        `PackingReport` and `LengthReport`.
 
         Raises `SettingsError` if the source has none.
         """
         report = getattr(self._present, "report", None)
         if report is None:
             raise SettingsError(
-                "report: it is of rows that are packed while they are streamed",
-                remedy=f"set {setting('pack')}",
+                "report: it is of rows that are packed or grouped by length",
+                remedy=f"set {setting('pack')} or {setting('batch_tokens')}",
             )
         return report()
 
