@@ -76,6 +76,7 @@ class BinnedPasses(ABC):
             pack=None,
             batch_tokens=None,
             group_by_length=None,
+            global_batch_size=None,
             balance="none",
             transform=None,
             memory="pageable",

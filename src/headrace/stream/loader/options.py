@@ -172,6 +172,7 @@ class StreamArguments(TypedDict, total=False):
     pack: RowSource | int | None
     batch_tokens: int | None
     group_by_length: str | None
+    global_batch_size: int | None
     prefetch_bytes: int
     prefetch_blocks: int
     read_threads: int | None
@@ -219,7 +220,8 @@ _SEEDED = ("shuffle", "transform", "pack")  # what a seed is for
 def stream_options(batch_size: int | None, requested: StreamArguments) -> StreamOptions:
     """Build the settings of a stream from a caller's options.
 
-    batch_size: None with batch_tokens, which bounds the rows too, as each is at least one wide.
+    batch_size: None with batch_tokens, which bounds the rows too, as each is at least one wide, and
+    with global_batch_size.
     Raises `SettingsError` for unknown names and bad values, and for a seed that nothing uses: one
     without a word on `shuffle`. With `shuffle=False` a seed is no mistake, as one set of options
     serves training and validation.
@@ -235,14 +237,17 @@ def stream_options(batch_size: int | None, requested: StreamArguments) -> Stream
                 " meant"
             ),
         )
-    batch_tokens = requested.get("batch_tokens")
-    if batch_size is None and batch_tokens is not None:
-        batch_size = as_integer("batch_tokens", batch_tokens, least=1)
+    for name in ("batch_tokens", "global_batch_size"):
+        most = requested.get(name)
+        if batch_size is None and most is not None:
+            batch_size = as_integer(name, most, least=1)
     if batch_size is None:
         raise SettingsError(
             "nothing says how large a batch is",
             setting="batch_size",
-            remedy=f"give it, or {setting_name('batch_tokens')}",
+            remedy=(
+                f"give it, {setting_name('global_batch_size')} or {setting_name('batch_tokens')}"
+            ),
         )
     return StreamOptions(batch_size=batch_size, **requested)
 
@@ -278,6 +283,9 @@ class StreamOptions:
         group_by_length: the column of lists, or of their lengths, by which rows are grouped;
         without batch_tokens into batches of batch_size rows. None: "input_ids" with batch_tokens.
         See `by_length`.
+    global_batch_size: rows of a step of the optimizer over all ranks, which decides batch_size on
+    any number of them: the largest that is at most the one given, if any, and goes into a rank's
+        part a whole number of times. See `StreamLoader.batches_per_step`.
     prefetch_bytes, prefetch_blocks: bounds of what is decoded ahead. read_threads: threads that
         decode. None: the number of processors of this process, 2 to 8, and 64 if shards are in an
         object store, whose responses take time.
@@ -340,6 +348,7 @@ class StreamOptions:
     pack: RowSource | int | None = None
     batch_tokens: int | None = None
     group_by_length: str | None = None
+    global_batch_size: int | None = None
     prefetch_bytes: int = 1 << 25
     prefetch_blocks: int = 256
     read_threads: int | None = None
@@ -428,6 +437,7 @@ class StreamOptions:
         for name, possible, why in (
             ("pack", (None,), "makes padded batches"),
             ("packed", ("auto", "off"), "makes padded batches"),
+            ("global_batch_size", (None,), "decides how many rows a batch has"),
             ("balance", ("none",), "gives all ranks batches of like costs in each step"),
             ("remainder", (None, "pad", "exact"), "puts every row into a batch"),
             ("distribution", ("balanced",), early),
@@ -481,6 +491,7 @@ class StreamOptions:
             "ranks_per_node",
             "read_threads",
             "batch_tokens",
+            "global_batch_size",
         ):
             if getattr(self, name) is not None:
                 if name == "lanes":
@@ -680,6 +691,36 @@ class StreamOptions:
         else:
             usable = os.cpu_count() or 2
         return self.read_threads or max(2, min(8, usable))
+
+    def for_ranks(self, ranks: int) -> StreamOptions:
+        """Return the options with the batch size that global_batch_size gives this many ranks.
+
+        Raises `SettingsError` if they cannot divide a global batch equally.
+        """
+        if self.global_batch_size is None:
+            return self
+        rank_rows, left_over = divmod(self.global_batch_size, ranks)
+        if left_over:
+            nearest_sizes = [size * ranks for size in (rank_rows, rank_rows + 1) if size]
+            raise SettingsError(
+                f"{ranks} ranks cannot divide it equally, and another size changes the training",
+                setting="global_batch_size",
+                value=self.global_batch_size,
+                remedy=(
+                    "start a number of ranks that divides it, or give"
+                    f" {setting('global_batch_size', *nearest_sizes)}"
+                ),
+            )
+        batches = -(-rank_rows // self.batch_size)
+        while rank_rows % batches:
+            batches += 1
+        return replace(self, batch_size=rank_rows // batches)
+
+    def rank_step_rows(self, ranks: int) -> int:
+        """Return the rows of each of these ranks in a step of the optimizer."""
+        if self.global_batch_size is None:
+            return self.batch_size
+        return max(1, self.global_batch_size // ranks)
 
     def for_splits(self, parts: Sequence[tuple[Path, SplitIndex]]) -> StreamOptions:
         """Return the options with packed="auto" and the number of threads resolved for these

@@ -64,6 +64,7 @@ _ALIKE = (  # options that are equal on all ranks
     "lists",
     "batch_tokens",
     "group_by_length",
+    "global_batch_size",
     "on_bad_block",
 )
 Given = TypeVar("Given")
@@ -265,6 +266,15 @@ class StreamLoader:
         """
         self._check_reader()
         return self._steps() - self.delivered_count
+
+    @property
+    def batches_per_step(self) -> int:
+        """Batches of this rank that make a global batch: accumulate the gradients of so many.
+
+        1 without global_batch_size. The last step of an epoch may have fewer.
+        """
+        rank_rows = self.options.rank_step_rows(self.topology.world_size)
+        return rank_rows // self.options.batch_size
 
     def _steps(self) -> int:
         confirm_rank(self.topology)
