@@ -31,7 +31,7 @@ def _run_steps(folder, path, saved, stop):
     torch.manual_seed(0)
     model = torch.nn.Embedding(4096, 4)
     stream = headrace.open(path, cache_dir=Path(folder, "cache")).stream(
-        shuffle=True, lists="padded", batch_tokens=512
+        shuffle=True, lists="padded", batch_tokens=2048
     )
     if saved is not None:
         model.load_state_dict(saved[0])

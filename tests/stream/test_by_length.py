@@ -88,11 +88,17 @@ def test_a_cut_has_every_row_once_and_no_batch_over_its_bound(
 
 
 @settings(max_examples=examples(10))
-@given(st.integers(1, 5), st.integers(1, 5), st.integers(0, 2), st.integers(1, 400), st.booleans())
+@given(
+    st.integers(1, 5),
+    st.integers(1, 5),
+    st.integers(0, 2),
+    st.integers(1, 400),
+    st.sampled_from([{"shuffle": False}, {}, {"lanes": 4}, {"lanes": 6, "shuffle_rows": 300}]),
+)
 def test_every_row_once_equal_steps_and_a_resume_anywhere(
-    path, before, after, epoch, tokens, shuffle
+    path, before, after, epoch, tokens, order
 ):
-    options = {"batch_tokens": 200 + tokens, "shuffle": shuffle}
+    options = {"batch_tokens": 200 + tokens, **order}
     first = [stream_of(path, rank=rank, world_size=before, **options) for rank in range(before)]
     for stream in first:
         stream.set_epoch(epoch)
