@@ -174,6 +174,7 @@ def test_batches_of_a_number_of_rows_have_that_many(path):
 
 def test_both_bounds_hold_and_widths_are_multiples(path):
     stream = stream_of(path, batch_tokens=320, batch_size=7, pad_to_multiple_of=8)
+    assert "batches of at most 320 tokens" in repr(stream)
     for batch in stream:
         assert len(batch["row"]) <= 7
         assert batch["input_ids"].size <= 320

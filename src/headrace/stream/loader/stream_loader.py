@@ -187,6 +187,8 @@ class StreamLoader:
 
     def __repr__(self) -> str:
         batches = f"batches of {self.options.batch_size:,}"
+        if self.options.batch_tokens is not None:
+            batches = f"batches of at most {self.options.batch_tokens:,} tokens"
         return (
             f"{type(self).__name__}({self.index.split!r}: {batches}, {self.topology}, epoch"
             f" {self.epoch})"
