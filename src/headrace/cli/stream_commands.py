@@ -91,7 +91,7 @@ def index(
     if as_json:
         emit(_published_record(published))
     else:
-        _say_published(published, asked=location)
+        _say_published(published, location)
 
 
 def _refuse_prepared(path: str, shards: PlainShards) -> None:
@@ -133,7 +133,7 @@ def _published_record(published: PublishedIndex) -> dict[str, Any]:
     }
 
 
-def _say_published(published: PublishedIndex, asked: str | None) -> None:
+def _say_published(published: PublishedIndex, location: str | None) -> None:
     """Say what a published index holds, and where it is."""
     record = _published_record(published)
     for change in record["changes"]:
@@ -147,7 +147,7 @@ def _say_published(published: PublishedIndex, asked: str | None) -> None:
     if published.how == "kept":
         unchanged = ", unchanged because the files are unchanged"
     say(f"index  {published.path}{unchanged}")
-    if asked is None and published.location == "cache":
+    if location is None and published.location == "cache":
         say("the directory of the shards is not writable, so the index is in this user's cache")
 
 
