@@ -156,6 +156,30 @@ def test_trained_turns_are_those_of_training_templates(family):
 
 
 @needs_trl
+def test_the_name_of_a_result_is_no_part_of_a_call_whose_reasoning_a_later_answer_hides():
+    turns = turns_of((TEMPLATES / "gptoss.jinja").read_text("utf-8"))
+    function = {"name": "zjq_add", "arguments": {"value": "kkq"}}
+    messages = [
+        {"role": "user", "content": "qzj one"},
+        {"role": "assistant", "content": "", "reasoning_content": "zzx", "tool_calls": [{"type": "function", "function": function}]},
+        {"role": "tool", "name": "zjq_add", "content": "vvj five"},
+        {"role": "assistant", "content": "wvk two"},
+    ]  # fmt: skip
+    rendered = turns.render(Conversation(messages, [0, 1, 0, 1]))
+
+    assert rendered.text[slice(*rendered.spans[0])].endswith("<|call|>")
+
+
+def test_white_space_that_a_block_trains_after_the_stop_is_not_found_wrong(tmp_path):
+    spaced = GENERATION.replace("</s>{% endgeneration %}\n", "</s>\n{% endgeneration %}")
+    path = write_jsonl(tmp_path / "rows.jsonl", [chat("q", "one", "r", "two")] * 3)
+    packed(path, tmp_path / "out", tokenizer=small_tokenizer(tmp_path / "t", spaced, "</s>"), **FULL)  # fmt: skip
+
+    checks = verify_packed(FinishedRun(*find_run(tmp_path / "out")))
+    assert [] == [check.problem for check in checks if check.problem]
+
+
+@needs_trl
 @pytest.mark.parametrize("family", ["gptoss", "gemma4", "qwen3", "glm4moe", "llama3_1"])
 def test_results_are_found_through_json_and_inside_a_turn(family):
     turns = turns_of((TEMPLATES / f"{family}.jinja").read_text("utf-8"))
