@@ -126,13 +126,11 @@ class AnyOf:
         return any(map(text.__contains__, self._hints)) and self.pattern.search(text) is not None
 
 
-def tags_of(template: str) -> re.Pattern[str]:
+def tags_of(template: str, more: Iterable[str] = ()) -> re.Pattern[str]:
     """Build a pattern of the tags that a template mentions, and may therefore look for in a
-    message, and of those around reasoning.
+    message, and of more tags.
     """
-    tags = sorted(
-        {*_TAG.findall(template), "<think>", "</think>"}, key=lambda tag: (-len(tag), tag)
-    )
+    tags = sorted({*_TAG.findall(template), *more}, key=lambda tag: (-len(tag), tag))
     return re.compile(f"({'|'.join(map(re.escape, tags)) or '(?!)'})")
 
 

@@ -70,6 +70,7 @@ _SHORT = 8  # characters; shorter texts may occur anywhere by chance
 _MOST_KEYS = 1 << 16  # of a message
 _READ_KEYS = frozenset(("role", "content", "tool_calls", *REASONING_KEYS))
 _CLOSING = r"\s*(?:{}|</?[\w|.:-]+>)?\s*"  # what ends reasoning, of special tokens and tags
+_REASONING_TAGS = ("<think>", "</think>")  # they divide reasoning under any template
 _LEFT = re.compile(r"(\s|</?[\w|.:-]+>)*")  # allowed beside a changed text: white space and tags
 
 # Forms of messages with tool calls, because templates differ in what they expect: the content of a
@@ -163,8 +164,10 @@ class Turns:
     def __init__(
         self, template: Template, specials: Specials, reasoning: Reasoning = "template"
     ) -> None:
-        self.template, self.specials, self.tags = template, specials, tags_of(template.source)
+        self.template = template
+        self.specials = specials
         self.masks_reasoning = reasoning == "mask"
+        self.tags = tags_of(template.source, _REASONING_TAGS if self.masks_reasoning else ())
         self.closing = re.compile(_CLOSING.format(specials.pattern.pattern))
         asks = _ASKS_FOR_NONE.search(template.source) is not None
         self._forms = sorted(_FORMS, key=lambda form: asks and form[0] is not None)
