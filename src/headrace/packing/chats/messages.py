@@ -179,18 +179,17 @@ def _texts_of_parts(role: str, parts: Sequence[Any]) -> list[SourceText]:
         if isinstance(part, str):
             content += part
             continue
-        characters = characters_of(part)
         part_type = part.get("type")
         if part_type in _CALL_PARTS:
-            texts.append(SourceText("calls", characters, "tool_calls"))
+            texts.append(SourceText("calls", characters_of(part), "tool_calls"))
             continue
         text = _text_of_part(role, part, part_type)
         if part_type in _TEXT_PARTS:
             content += text
         else:
             texts.append(SourceText("reasoning", len(text), "reasoning_content"))
-        if characters > len(text):
-            texts.append(SourceText("keys", characters - len(text), PART_KEYS))
+        if len(part) > 2 and (unread := characters_of(part) - len(text)):  # besides type and text
+            texts.append(SourceText("keys", unread, PART_KEYS))
     return [*texts_of_content(role, content), *texts]
 
 
