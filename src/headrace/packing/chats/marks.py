@@ -227,7 +227,6 @@ class _Marker:
             at = text.index(marked_text.text, at)
             starts.append(at)
             at += len(marked_text.text)
-        begins = [0, *starts[1:]]
         ends = [*starts[1:], len(text)]
         reasoning = 0
         if field_texts and field_texts[0].part == "content":
@@ -235,7 +234,7 @@ class _Marker:
         for number, marked_text in enumerate(field_texts):
             self.marked_texts[first + number] = replace(
                 marked_text,
-                covered=ends[number] - begins[number],
+                covered=ends[number] - (starts[number] if number else 0),
                 reasoning=marked_text.part in REASONING_KEYS or starts[number] < reasoning,
             )
 
