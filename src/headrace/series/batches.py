@@ -166,7 +166,7 @@ def _read_entity(
     cleaned = None
     failure = None
     try:
-        observed = source.read_instants(index, settings)
+        observed = source.read_on_clock(index, settings)
         rows[ENTITY_FAILED.word] = observed.source_rows
         cleaned = clean(settings, observed, entity)
         _require_fits(settings, entity, lacking)

@@ -117,7 +117,8 @@ def execute(  # noqa: PLR0914 - each stage needs earlier results
         directories={split: split_directory(split) for split in splits},
         metadata={
             "source_rows": {split: rows[split] for split in splits},
-            "frequency": settings.frequency,
+            "frequency": settings.step.word,
+            "clock": settings.step.zone or "UTC",
             "columns": settings.columns,
             "masks": settings.mask_columns,
             "entities": {"original": original, "passed": passed, "failed": original - passed},
@@ -540,7 +541,7 @@ def _with_frequency(settings: Series, context: RunContext, source: EntitySource)
     if len(words) > 1:
         counts = ", ".join(f"{step} ({count})" for step, count in sorted(words.items()))
         context.warn([f"entities differ in frequency: {counts}; {word} is taken for all"])
-    return settings.model_copy(update={"frequency": word})
+    return settings.with_frequency(word)
 
 
 def _find_frequencies(settings: Series, source: EntitySource, _: TaskFiles) -> dict[str, list[str]]:
