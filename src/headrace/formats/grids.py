@@ -27,6 +27,8 @@ _OTHER_CALENDARS = {
     "360_day": "whose months all have 30 days",
     "julian": "whose leap years are not those of today",
 }
+_USUAL_CONVERSION = "'standard', use_cftime=False"
+_CONVERSIONS = {"360_day": f"{_USUAL_CONVERSION}, align_on='year'"}
 NETCDF_NAMES = (".nc", ".nc4", ".cdf", ".h5netcdf")
 _SLICE_ROWS = 1 << 18
 
@@ -101,10 +103,9 @@ def _open(path: Path) -> Any:
     except InputError:
         raise
     except Exception as error:  # each engine has its own errors
+        # The calendar may be why, if the library that decodes it is absent.
         undecoded = None
-        with suppress(
-            Exception
-        ):  # the calendar may be why, if the library that decodes it is absent
+        with suppress(Exception):
             undecoded = open_grid(path, decode_times=False)
         if undecoded is not None:
             _refuse_calendars(undecoded, path)
@@ -123,20 +124,13 @@ def _refuse_calendars(grid: Any, path: Path | None = None) -> None:
         if calendar is None and variable.dtype == object and variable.size:
             calendar = getattr(variable.values.flat[0], "calendar", None)
         if calendar in _OTHER_CALENDARS:
+            conversion = _CONVERSIONS.get(calendar, _USUAL_CONVERSION)
             raise InputError(
                 f"its times are of the calendar {calendar}, {_OTHER_CALENDARS[calendar]}",
                 path=path,
                 column=str(name),
-                remedy=(
-                    "convert it with xarray, such as by"
-                    f" dataset.convert_calendar('standard', align_on={_align(calendar)!r}), and"
-                    " write it again"
-                ),
+                remedy=f"convert it by dataset.convert_calendar({conversion}) of xarray",
             )
-
-
-def _align(calendar: str) -> str:
-    return "year" if calendar == "360_day" else "date"
 
 
 def tables_of_grid(grid: Any) -> Iterator[pa.Table]:

@@ -212,8 +212,8 @@ def _is_second_time(wall: I64) -> Bools:
     """
     steps_back = np.flatnonzero(np.diff(wall) < 0)
     if len(steps_back) == 1:
-        return np.arange(len(wall)) > steps_back[0]
-    return occurrences(wall, np.zeros(len(wall), np.int64)) > 0
+        return np.asarray(np.arange(len(wall)) > steps_back[0])
+    return np.asarray(occurrences(wall, np.zeros(len(wall), np.int64)) > 0)
 
 
 def _snap(settings: Series, tolerance: int, observed: Observed) -> Observed:

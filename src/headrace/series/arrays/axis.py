@@ -186,7 +186,7 @@ class Axis:
 
 def anchor_codes(words: Sequence[str]) -> I64:
     """Return the positions of these words in `ANCHORS`, int64. Raises `ValueError`."""
-    return np.array([ANCHORS.index(word) for word in words], np.int64)  # type: ignore[arg-type]
+    return np.array([ANCHORS.index(word) for word in words], np.int64)
 
 
 def times_at(frequency: Frequency, first: I64, anchor: I64, steps: I64) -> I64:
