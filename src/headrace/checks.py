@@ -71,13 +71,29 @@ def instant_us(name: str, text: str) -> int:
 
     Raises `SettingsError`.
     """
+    return time_on_clock(name, text, None)
+
+
+def time_on_clock(name: str, text: str, zone: str | None) -> int:
+    """Return what the clocks of a zone show at an ISO date or time, as microseconds since 1970.
+
+    Without an offset it is a time of these clocks. zone: None for UTC. Raises `SettingsError`.
+    """
     try:
         moment = datetime.fromisoformat(text.strip())
     except ValueError:
         raise _refused(name, text, "give an ISO date such as 2025-01-01") from None
-    if moment.tzinfo is None:
+    is_instant = moment.tzinfo is not None
+    if not is_instant:
         moment = moment.replace(tzinfo=UTC)
-    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+    micros = (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+    if not is_instant or zone is None:
+        return micros
+    import numpy as np  # imported late: checks load no data libraries
+
+    from headrace.formats.dates import utc_to_wall
+
+    return int(utc_to_wall(np.array([micros]), zone)[0])
 
 
 def duration_us(name: str, value: str) -> int:

@@ -234,7 +234,7 @@ def parse_chunk(  # noqa: PLR0914 - the columns of a measurement
 
 def _parse_times(column: pa.ChunkedArray, formats: Sequence[str], reasons: Reasons) -> I64:
     """Read times as microseconds since 1970."""
-    micros = parse_in_turn(column, formats)
+    micros = parse_in_turn(column, formats).micros
     missing = np.zeros(len(column), np.bool_)
     if column.null_count:
         missing = np.asarray(column.is_null(), np.bool_)
