@@ -199,3 +199,132 @@ def test_a_blend_keeps_decoded_blocks_where_it_is_asked_to(datasets, tmp_path):
 
     assert first == second
     assert any(path.is_file() for path in (tmp_path / "decoded").rglob("*"))
+
+
+def sources_of(batch):
+    return np.asarray(batch["blend_source"])
+
+
+@pytest.mark.parametrize("batch_format", ["torch", "numpy", "arrow"])
+def test_each_batch_says_the_source_of_its_rows(datasets, batch_format):
+    loaders = [
+        headrace.blend(datasets).stream(
+            batch_size=8,
+            shuffle=True,
+            columns=["row"],
+            remainder="pad",
+            batch_format=batch_format,
+            topology=topology,
+        )
+        for topology in ranks(3)
+    ]
+    seen = Counter()
+    rows = Counter()
+    for loader in loaders:
+        for batch in loader:
+            expected = np.where(batch["valid"], np.asarray(batch["row"]) // 1000, -1)
+            assert expected.tolist() == sources_of(batch).tolist()
+            seen.update(sources_of(batch).tolist())
+        rows.update(loader.stats().rows_by_source)
+
+    assert list(SIZES) == loaders[0].blend_sources
+    assert list(SIZES.values()) == [seen[number] for number in range(3)]
+    assert SIZES == rows
+
+
+@pytest.mark.slow
+@pytest.mark.smoke("0")
+@pytest.mark.parametrize("workers", [0, 2])
+def test_stats_count_what_the_loop_has_by_source(datasets, workers):
+    dataset = headrace.blend(datasets).torch_dataset(batch_size=8, num_workers=workers)
+    loader = dataset.data_loader(method="fork")
+    seen = Counter()
+    for _, batch in zip(range(5), loader, strict=False):
+        seen.update(sources_of(batch).tolist())
+
+    names = dataset.blend_sources
+    assert {names[number]: count for number, count in seen.items()} == {
+        name: count for name, count in dataset.stats().rows_by_source.items() if count
+    }
+
+
+def test_a_data_column_called_like_the_source_is_refused(tmp_path):
+    pq.write_table(pa.table({"row": [1], "blend_source": [2]}), tmp_path / "data.parquet")
+    data = headrace.open(tmp_path / "data.parquet", cache_dir=tmp_path / "cache")
+    with raised(headrace.InputError, column="blend_source", remedy="rename it when preparing"):
+        headrace.blend([data, data]).stream(batch_size=1)
+    batch = next(iter(headrace.blend([data, data]).stream(batch_size=2, columns=["row"])))
+
+    assert [0, 1] == sources_of(batch).tolist()
+
+
+@pytest.fixture(scope="module")
+def sentences(tmp_path_factory):
+    root = tmp_path_factory.mktemp("sentences")
+    opened = {}
+    for number, name in enumerate(("short", "long")):
+        lists = [[100 * number + 1] * (3 + 4 * number + row % 3) for row in range(40)]
+        pq.write_table(pa.table({"input_ids": lists}), root / f"{name}.parquet")
+        opened[name] = headrace.open(root / f"{name}.parquet", cache_dir=root / "cache")
+    return opened
+
+
+@pytest.mark.parametrize("form", ["varlen", "padded"])
+@pytest.mark.parametrize("last_token", ["keep", "drop"])
+def test_sequences_of_packed_bins_have_their_source(sentences, form, last_token):
+    packed = headrace.PackedBatches(
+        form=form, pad_id=7, pad_to_multiple_of=16, last_token=last_token, most_sequences=40
+    )
+    loader = headrace.blend(sentences).stream(
+        batch_size=3, shuffle=True, pack=32, packed=packed, remainder="pad"
+    )
+    tokens = Counter()
+    for batch in loader:
+        lengths = np.diff(batch["cu_seqlens"])
+        source = np.repeat(sources_of(batch), lengths)
+        ids = np.asarray(batch["input_ids"]).ravel()
+        assert [{7: -1}.get(token, token // 100) for token in ids.tolist()] == source.tolist()
+        tokens.update(source.tolist())
+    stats = loader.stats()
+
+    assert {"short": 40, "long": 40} == stats.rows_by_source
+    if last_token == "keep":
+        assert [tokens[0], tokens[1]] == list(stats.tokens_by_source.values())
+
+
+def test_losses_are_averaged_by_source(datasets, sentences):
+    torch = pytest.importorskip("torch")
+    loader = headrace.blend(datasets).stream(batch_size=64, shuffle=True)
+    batch = next(iter(loader))
+    means = loader.loss_by_source(batch["row"].double(), batch)
+    expected = {
+        name: float(np.mean(np.asarray(batch["row"])[sources_of(batch) == number]))
+        for number, name in enumerate(SIZES)
+    }
+    packed = headrace.blend(sentences).stream(batch_size=2, pack=32)
+    bins = next(iter(packed))
+    of_tokens = packed.loss_by_source(bins["input_ids"].double(), bins)
+    only = headrace.blend([datasets["code"], datasets["talks"]]).stream(batch_size=4)
+    first = next(iter(only))
+    first["blend_source"] = torch.zeros(4, dtype=torch.int64)
+
+    assert pytest.approx(expected) == means
+    assert {"short": 1.0, "long": 101.0} == of_tokens
+    assert np.isnan(only.loss_by_source(torch.ones(4, 3), first)["1"])
+    with raised(headrace.errors.StreamError, remedy="a loss of each row"):
+        loader.loss_by_source(torch.ones(3), batch)
+
+
+def test_batches_by_length_say_the_source_of_their_rows(sentences):
+    loader = headrace.blend(sentences).stream(
+        batch_size=16, batch_tokens=128, lists="padded", shuffle=True
+    )
+    seen = Counter()
+    for batch in loader:
+        rows = batch["input_ids"][:, 0].numpy() // 100
+        expected = np.where(np.asarray(batch["valid"]), rows, -1)
+        assert expected.tolist() == sources_of(batch).tolist()
+        seen.update(expected.tolist())
+
+    assert (40, 40) == (seen[0], seen[1])
+    assert {"short": 40, "long": 40} == loader.stats().rows_by_source

@@ -13,6 +13,7 @@ import torch
 from headrace.errors import SettingsError, StreamError, setting
 from headrace.stream.loader.options import VALID
 from headrace.stream.loader.stream_loader import StreamLoader
+from headrace.stream.read.by_source import without_source
 from headrace.stream.read.ragged import LENGTHS
 
 IGNORED = -100  # the label that losses of transformers leave out
@@ -123,7 +124,7 @@ class ModelInputs:
             rows = torch.nonzero(valid)[:, 0]
         else:
             rows = torch.zeros(1, dtype=torch.int64)
-        inputs = {name: value for name, value in batch.items() if name != VALID}
+        inputs = {name: batch[name] for name in without_source(list(batch))}
         lengths = {name: inputs[name + LENGTHS] for name in inputs if name + LENGTHS in inputs}
         for name in lengths:
             if name + LENGTHS not in lengths:
@@ -225,7 +226,7 @@ class RowFeed:
 def _without_mask(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     result = []
     for row in rows:
-        result.append({name: row[name] for name in row if name != VALID})
+        result.append({name: row[name] for name in without_source(list(row))})
     return result
 
 

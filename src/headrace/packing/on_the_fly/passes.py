@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
@@ -38,8 +38,9 @@ from headrace.packing.on_the_fly.settings import PackingReport, PackRows, check_
 from headrace.packing.read.batches import MADE, make_packed_batch
 from headrace.packing.read.packed_rows import holds_whole_numbers
 from headrace.stream.loader.binned import BinnedPass, BinnedPasses
-from headrace.stream.loader.options import VALID, StreamOptions
+from headrace.stream.loader.options import BLEND_SOURCE, VALID, StreamOptions
 from headrace.stream.loader.passes import Reading, RowPass
+from headrace.stream.order.layout import BlendIndex
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.read.batch import Batch, in_format, make_batch
 from headrace.stream.read.columns import Columns, cut, from_table, gather, join
@@ -69,7 +70,10 @@ class PackingPasses(BinnedPasses):
     ) -> None:
         self.pack, self.form = cast(PackRows, options.source), check_packing(options)
         pack_columns = [name for name in (self.pack.tokens, self.pack.mask) if name is not None]
-        self.others = [name for name in options.columns or () if name not in pack_columns]
+        self.others = [
+            name for name in options.columns or () if name not in (*pack_columns, BLEND_SOURCE)
+        ]
+        self.sources = [BLEND_SOURCE] if isinstance(index, BlendIndex) else []
         clashing = [name for name in self.others if name in (*MADE, VALID)]
         if clashing:
             raise SettingsError(
@@ -83,7 +87,7 @@ class PackingPasses(BinnedPasses):
             options,
             topology,
             lengths=lengths,
-            columns=(*pack_columns, *self.others),
+            columns=(*pack_columns, *self.others, *self.sources),
             bins_per_batch=options.batch_size,
         )
         if self.form.last_token == "drop":
@@ -197,6 +201,8 @@ class PackingPass(BinnedPass):
     def batches(self, reading: Reading, *, first: int = 0) -> Generator[Batch, None, None]:
         size = self.batch_size
         left = self.steps - first
+        if reading.counts is not None:
+            reading.counts.restart(first)
         parts: list[tuple[PackedRows, Columns]] = []
         ready = 0
         with closing(self._laid(reading, self.delivered + first)) as laid:
@@ -204,16 +210,16 @@ class PackingPass(BinnedPass):
                 parts.append(part)
                 ready += len(part[0])
                 if ready == size:
-                    yield self._batch(parts, ready)
+                    yield self._batch(parts, ready, reading)
                     parts = []
                     ready = 0
                     left = left - 1
         if self.passes.remainder == "exact":
             if ready:
-                yield self._batch(parts, ready)
+                yield self._batch(parts, ready, reading)
             return
         for _ in range(left):
-            yield self._batch([*parts, self._filling(size - ready)], ready)
+            yield self._batch([*parts, self._filling(size - ready)], ready, reading)
             parts = []
             ready = 0
 
@@ -269,9 +275,10 @@ class PackingPass(BinnedPass):
             mask = shift_left(mask, ends)
         else:
             mask[ends - 1] = 0
-        return PackedRows.of_sequences(ids, mask, lengths, bins.offsets), self._beside(
-            columns, rows
-        )
+        laid = PackedRows.of_sequences(ids, mask, lengths, bins.offsets)
+        if self.passes.sources:
+            laid = replace(laid, sources=np.asarray(columns[BLEND_SOURCE])[rows])
+        return laid, self._beside(columns, rows)
 
     def _beside(self, columns: Columns, rows: I64) -> Columns:
         """Return the columns of some rows that are not tokens or masks."""
@@ -286,16 +293,23 @@ class PackingPass(BinnedPass):
         laid = PackedRows.of_sequences(
             ids, np.zeros(len(ids), np.uint8), lengths, np.arange(bins + 1)
         )
+        if self.passes.sources:
+            laid = replace(laid, sources=np.full(bins, -1, np.int64))
         schema = pa.schema([self.passes.index.schema.field(name) for name in self.passes.others])
         return laid, self._beside(
             from_table(schema.empty_table(), arrow=False, where="no rows"), np.zeros(0, np.int64)
         )
 
-    def _batch(self, parts: Sequence[tuple[PackedRows, Columns]], real: int) -> Batch:
+    def _batch(
+        self, parts: Sequence[tuple[PackedRows, Columns]], real: int, reading: Reading
+    ) -> Batch:
         laid = parts[0][0]
         form = self.passes.options.batch_format
         if len(parts) > 1:
             laid = PackedRows.concatenate([part for part, _ in parts])
+        index = self.passes.index
+        if laid.sources is not None and reading.counts and isinstance(index, BlendIndex):
+            reading.counts.add(laid.sources, laid.sequence_lengths, len(index.names))
         batch = in_format(make_packed_batch(laid, self.passes.form), form)
         if self.passes.others:
             batch |= cast(dict[str, Any], make_batch(join([columns for _, columns in parts]), form))

@@ -47,7 +47,14 @@ from headrace.packing.read.packed_rows import (
     sequences_in,
     stored_alignment,
 )
-from headrace.stream.loader.options import IN_ARROW, VALID, BatchFormat, PackedWord, StreamOptions
+from headrace.stream.loader.options import (
+    BLEND_SOURCE,
+    IN_ARROW,
+    VALID,
+    BatchFormat,
+    PackedWord,
+    StreamOptions,
+)
 from headrace.stream.order.balance import CountedIndex
 from headrace.stream.read.batch import in_format, make_batches
 from headrace.stream.read.columns import Columns
@@ -232,8 +239,9 @@ class PackedBatches:
         ids, mask, starts = (cast(Ragged, columns[name]) for name in PACKED_COLUMNS)
         others = {name: column for name, column in columns.items() if name not in PACKED_COLUMNS}
         valid = cast(Any, others.get(VALID))
+        sources = cast(Any, others.pop(BLEND_SOURCE, None))
         packed = packed_batches(
-            ids, mask, starts, valid=valid, batch_size=batch_size, settings=self
+            ids, mask, starts, valid=valid, sources=sources, batch_size=batch_size, settings=self
         )
         if others:
             beside = make_batches(others, batch_size, batch_format)
@@ -303,12 +311,13 @@ def _says_packed(root: Path, index: SplitIndex) -> bool:
     return alignment not in (None, "unknown")
 
 
-def packed_batches(
+def packed_batches(  # noqa: PLR0913 - columns of the same rows
     ids: Ragged,
     mask: Ragged,
     starts: Ragged,
     *,
     valid: Bool | None,
+    sources: I64 | None = None,
     batch_size: int,
     settings: PackedBatches,
 ) -> Iterator[dict[str, Any]]:
@@ -316,8 +325,8 @@ def packed_batches(
     valid train nothing.
 
     ids, mask, starts: the packed columns of the same rows, as `normal_rows` makes them. valid: bool
-    [rows]; None: all. Raises `StreamError` if a row is wider than pad_to, or a batch has more than
-    most_sequences.
+    [rows]; None: all. sources: of a blend, int64 [rows]. Raises `StreamError` if a row is wider
+    than pad_to, or a batch has more than most_sequences.
     """
     for start in range(0, len(ids), batch_size):
         part = slice(start, start + batch_size)
@@ -326,8 +335,16 @@ def packed_batches(
             trained[np.repeat(~valid[part], ids.lengths[part])] = 0
         tokens = offsets_of(ids.lengths[part])
         sequences = offsets_of(starts.lengths[part])
+        of_sequences = None
+        if sources is not None:
+            of_sequences = np.repeat(sources[part], starts.lengths[part])
         bins = PackedRows(
-            _flat(ids[part], np.int64), trained, _flat(starts[part], np.int64), tokens, sequences
+            _flat(ids[part], np.int64),
+            trained,
+            _flat(starts[part], np.int64),
+            tokens,
+            sequences,
+            of_sequences,
         )
         yield make_packed_batch(bins, settings)
 
@@ -338,27 +355,21 @@ def make_packed_batch(bins: PackedRows, settings: PackedBatches) -> dict[str, An
 
     input_ids, labels, position_ids: int64 [rows, width]. loss_mask: uint8 [rows, width].
     cu_seqlens: int32 [sequences + 1, or most_sequences + 1] over the flattened tokens. max_seqlen:
-    int. attention_mask, if requested: [rows, 1, width, width].
+    int. attention_mask, if requested: [rows, 1, width, width]. blend_source, if the bins have
+    sources: int64, parallel to the lengths of cu_seqlens, -1 for filling.
     """
     filling = settings.pad_id
     if settings.ignore_index is not None:
         filling = settings.ignore_index
     ids = bins.ids
-    mask = bins.mask
     lengths = bins.sequence_lengths
     sequences = bins.counts
     tokens = bins.sizes
+    sources = bins.sources
+    if sources is None:
+        sources = np.full(len(lengths), -1, np.int64)
     last = np.cumsum(lengths) - 1
-    if settings.labels == "next":
-        labels = np.empty_like(ids)
-        labels[:-1] = ids[1:]
-        labels[last] = filling
-    else:
-        labels = ids.copy()
-        # the wrapped value is 0, like the end of each sequence
-        mask = np.concatenate([mask[-1:], mask[:-1]])
-    if settings.ignore_index is not None:
-        labels[mask == 0] = settings.ignore_index
+    labels, mask = _labels(bins, last, settings, filling)
     if settings.last_token == "drop":
         retained = np.ones(len(ids), np.bool_)
         retained[last] = False
@@ -368,12 +379,15 @@ def make_packed_batch(bins: PackedRows, settings: PackedBatches) -> dict[str, An
         tokens = tokens - sequences
         lengths = lengths - 1
         sequences = np.diff(offsets_of(lengths > 0)[bins.start_offsets])
+        sources = sources[lengths > 0]
         lengths = lengths[lengths > 0]
     if settings.form == "varlen":
         sequences = np.array([len(lengths)], np.int64)
         tokens = np.array([len(ids)], np.int64)
     width = _width(tokens, settings)
+    sources = np.insert(sources, np.cumsum(sequences), -1)
     lengths = np.insert(lengths, np.cumsum(sequences), width - tokens)
+    sources = sources[lengths > 0]
     lengths = lengths[lengths > 0]
     offsets = offsets_of(lengths)
     most = len(lengths)
@@ -397,6 +411,8 @@ def make_packed_batch(bins: PackedRows, settings: PackedBatches) -> dict[str, An
         "cu_seqlens": np.pad(offsets, (0, most - len(lengths)), mode="edge").astype(np.int32),
         "max_seqlen": int(lengths.max(initial=0)),
     }
+    if bins.sources is not None:
+        batch[BLEND_SOURCE] = np.pad(sources, (0, most - len(lengths)), constant_values=-1)
     if settings.attention_mask != "none":
         sequence = np.repeat(np.arange(len(lengths)), lengths).reshape(len(tokens), 1, width)
         allowed: Bool = np.tril(
@@ -406,6 +422,24 @@ def make_packed_batch(bins: PackedRows, settings: PackedBatches) -> dict[str, An
         if settings.attention_mask == "additive":
             batch["attention_mask"] = np.where(allowed, np.float32(0), np.float32(-np.inf))
     return batch
+
+
+def _labels(
+    bins: PackedRows, last: I64, settings: PackedBatches, filling: int
+) -> tuple[I64, npt.NDArray[np.uint8]]:
+    """Return the label of each token, int64 [tokens], and the mask aligned with it, uint8."""
+    mask = bins.mask
+    if settings.labels == "next":
+        labels = np.empty_like(bins.ids)
+        labels[:-1] = bins.ids[1:]
+        labels[last] = filling
+    else:
+        labels = bins.ids.copy()
+        # the wrapped value is 0, like the end of each sequence
+        mask = np.concatenate([mask[-1:], mask[:-1]])
+    if settings.ignore_index is not None:
+        labels[mask == 0] = settings.ignore_index
+    return labels, mask
 
 
 def _width(tokens: I64, settings: PackedBatches) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -16,6 +16,7 @@ from headrace.dataset.index import SplitIndex
 from headrace.errors import InputError, SettingsError, setting, setting_name
 from headrace.stream.loader.dataset import Dataset
 from headrace.stream.loader.options import (
+    BLEND_SOURCE,
     LoopArguments,
     StreamArguments,
     StreamOptions,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from headrace.stream.loader.torch_dataset import StreamingDataset
 
 Part = Dataset | tuple[Dataset, str]
+_SOURCE_FIELD = pa.field(BLEND_SOURCE, pa.int64(), nullable=False)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -117,7 +119,29 @@ class Blend:
         options = options.for_splits(
             [(dataset.root, dataset.split_index(chosen)) for dataset, chosen in self._splits(split)]
         )
+        options = replace(options, columns=self._columns(split, options.columns))
         return source_of_rows(partial(self.source, split), options)
+
+    def _columns(self, split: str | None, columns: Sequence[str] | None) -> Sequence[str] | None:
+        """Return the columns to read, that of the source among them; None for all.
+
+        Raises `InputError` if the data has a column of that name too.
+        """
+        for name, (dataset, chosen) in zip(self.names, self._splits(split), strict=True):
+            is_read = columns is None or BLEND_SOURCE in columns
+            if is_read and BLEND_SOURCE in dataset.split_index(chosen).schema.names:
+                raise InputError(
+                    f"{name} has it, and each batch of a blend has the source of its rows there",
+                    path="blend",
+                    column=BLEND_SOURCE,
+                    remedy=(
+                        "rename it when preparing, or name the columns to read with"
+                        f" {setting('columns')}"
+                    ),
+                )
+        if columns is None or BLEND_SOURCE in columns:
+            return columns
+        return (*columns, BLEND_SOURCE)
 
     def source(self, split: str | None, options: StreamOptions) -> tuple[BlendIndex, ReadBlock]:
         """Return the blocks of all splits as one index, and a function that reads them as these
@@ -246,22 +270,32 @@ def join_indexes(
 def _read_part(
     readers: Sequence[ReadBlock], firsts: I64, number: int, columns: Sequence[str] | None
 ) -> pa.Table:
-    """Read a block of the part that has it; firsts: the number of the first block of each part."""
+    """Read a block of the part that has it, with the number of the part in each row.
+
+    firsts: the number of the first block of each part.
+    """
     part = int(np.searchsorted(firsts, number, side="right")) - 1
-    return readers[part](number - int(firsts[part]), columns)
+    if columns is None:
+        stored = None
+    else:
+        stored = [name for name in columns if name != BLEND_SOURCE]
+    table = readers[part](number - int(firsts[part]), stored)
+    if columns is not None and BLEND_SOURCE not in columns:
+        return table
+    return table.append_column(_SOURCE_FIELD, pa.array(np.full(len(table), part, np.int64)))
 
 
 def _shared_schema(
     parts: Sequence[SplitIndex], names: Sequence[str], columns: Sequence[str] | None
 ) -> pa.Schema:
-    """Return the columns to read with the types of the first split; a column is nullable if it is
-    so in any split.
+    """Return the columns to read with the types of the first split, and that of their source; a
+    column is nullable if it is so in any split.
     """
     first = parts[0].schema
     if columns is None:
         columns_to_read = first.names
     else:
-        columns_to_read = list(columns)
+        columns_to_read = [name for name in columns if name != BLEND_SOURCE]
     for name, part in zip(names, parts, strict=True):
         available = set(part.schema.names)
         is_missing = not available.issuperset(columns_to_read)
@@ -288,4 +322,4 @@ def _shared_schema(
     for column in columns_to_read:
         nullable = any(part.schema.field(column).nullable for part in parts)
         fields.append(first.field(column).with_nullable(nullable))
-    return pa.schema(fields)
+    return pa.schema([*fields, _SOURCE_FIELD])

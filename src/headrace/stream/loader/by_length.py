@@ -38,10 +38,12 @@ from headrace.stream.loader.binned import BinnedPass, BinnedPasses, BinPart
 from headrace.stream.loader.options import VALID, StreamOptions
 from headrace.stream.loader.passes import MakePasses, Reading, RowPass
 from headrace.stream.order.balance import CostModel
+from headrace.stream.order.layout import BlendIndex
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.read.batch import Batch, make_batch
 from headrace.stream.read.columns import gather
 from headrace.stream.read.ragged import Ragged
+from headrace.stream.read.reader import mark_sources
 from headrace.stream.read.transform import TransformContext
 
 WINDOW_BATCHES = 64  # 98 % real values of uniform lengths
@@ -313,14 +315,16 @@ class LengthPass(BinnedPass):
 
     def batches(self, reading: Reading, *, first: int = 0) -> Generator[Batch, None, None]:
         checked = None
+        if reading.counts is not None:
+            reading.counts.restart(first)
         with closing(self.parts(reading, self.delivered + first)) as parts:
             for part in parts:
                 if part.columns is not checked:
                     self._check(part)
                     checked = part.columns
-                yield self._batch(part)
+                yield self._batch(part, reading)
 
-    def _batch(self, part: BinPart) -> Batch:
+    def _batch(self, part: BinPart, reading: Reading) -> Batch:
         options = self.passes.options
         rows = part.bins.sequences
         if not len(rows):  # a rank without rows for this step
@@ -328,6 +332,11 @@ class LengthPass(BinnedPass):
         columns = gather([part.columns], rows)
         if not len(part.bins.sequences):
             columns[VALID] = np.zeros(1, np.bool_)
+        index = self.passes.index
+        if isinstance(index, BlendIndex):
+            columns = mark_sources(columns)
+            if reading.counts is not None:
+                reading.counts.add_columns(columns, len(rows), len(index.names))
         return make_batch(columns, options.batch_format, options.padding)
 
     def _check(self, part: BinPart) -> None:

@@ -83,6 +83,7 @@ _NAMES_ELSEWHERE: Mapping[str, str] = {  # option of other loaders → its equiv
 }
 
 VALID = "valid"
+BLEND_SOURCE = "blend_source"  # of rows of a blend: the number of their source
 IN_ARROW: tuple[BatchFormat, ...] = ("arrow", "rows")  # made of Arrow columns, which keep nulls
 
 

@@ -45,6 +45,7 @@ from headrace.stream.order.shard_partition import (
 from headrace.stream.order.state import MOST_CHANGES, Change, StreamState, next_border
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.read.batch import Batch, import_torch
+from headrace.stream.read.by_source import SourceCounts
 from headrace.stream.read.columns import Columns
 from headrace.stream.read.quarantine import Quarantine
 from headrace.stream.read.reader import KeptSplit, ReadBlock, read_share
@@ -64,13 +65,14 @@ class Reading:
     read_block: decodes a block; called in threads. quarantine: records bad blocks.
     check: raises if another rank has failed; called while waiting for other ranks.
     make: makes batches of a given number of rows from columns; None: as the options say. Packed
-    rows are always made as the options say.
+    rows are always made as the options say. counts: takes rows and tokens by source, of a blend.
     """
 
     read_block: ReadBlock
     quarantine: Quarantine | None = None
     check: Callable[[], None] = lambda: None  # a single rank has no others to check
     make: Callable[[Columns, int], Iterator[Any]] | None = None
+    counts: SourceCounts | None = None
 
 
 class Pass(Protocol):
@@ -206,6 +208,8 @@ class RowPass:
         return replace(self, start=start)
 
     def batches(self, reading: Reading, *, first: int = 0) -> Generator[Batch, None, None]:
+        if reading.counts is not None:
+            reading.counts.restart(first)
         return read_share(
             self.after(first).plan(),
             reading.read_block,
@@ -214,6 +218,7 @@ class RowPass:
             quarantine=reading.quarantine,
             memory=self.passes.memory,
             make=reading.make,
+            counts=reading.counts,
         )
 
     def context(self, batch: int) -> TransformContext:

@@ -34,6 +34,7 @@ from headrace.stream.loader.check_collation import (
 )
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.passes import MakePasses, Pass, Passes, Reading, RowPasses
+from headrace.stream.order.layout import BlendIndex
 from headrace.stream.order.plan import Plan
 from headrace.stream.order.remaining import Remainder
 from headrace.stream.order.state import FORMAT_VERSION as ORDER_VERSION
@@ -42,6 +43,7 @@ from headrace.stream.ranks.stats import Progress, StreamStats
 from headrace.stream.ranks.topology import Topology, capture, confirm, confirm_rank
 from headrace.stream.ranks.watch import Watch
 from headrace.stream.read.batch import Batch, import_torch
+from headrace.stream.read.by_source import loss_by_source
 from headrace.stream.read.cache import CacheCounts, CachedBlocks
 from headrace.stream.read.columns import Columns
 from headrace.stream.read.memory import ahead_of_the_loop
@@ -311,6 +313,30 @@ class StreamLoader:
         """
         return self.progress.stats(self._present.rows_after(self.progress.steps))
 
+    @property
+    def blend_sources(self) -> list[str]:
+        """The names of the datasets of a blend, which `batch["blend_source"]` numbers; else empty.
+
+        -1 marks what is not valid. In packed batches it has an entry per sequence, filling
+        included, parallel to the lengths of `cu_seqlens`.
+        """
+        if isinstance(self.index, BlendIndex):
+            return list(self.index.names)
+        return []
+
+    def loss_by_source(
+        self, losses: Any, batch: Mapping[str, Any], *, mask: Any = None
+    ) -> dict[str, float]:
+        """Average losses by source over the batches of all ranks, NaN for a source without any.
+
+        losses: a tensor with a loss of each row or token. batch: of tensors; it may be on another
+        device. mask: which losses count, of the same shape; None: those of valid rows, in packed
+        batches those of loss_mask. All ranks of the default process group must call it: it reduces
+        one vector of sums and counts, of the same length on all. Raises `StreamError` for other
+        shapes, and for a batch without sources.
+        """
+        return loss_by_source(losses, batch, self.blend_sources, mask=mask)
+
     def __iter__(self) -> Iterator[Batch]:
         """Yield the batches of a pass from its beginning.
 
@@ -355,6 +381,7 @@ class StreamLoader:
             self.quarantined,
             watch.check,
             make=self.makes_batches(),
+            counts=progress.sources,
         )
         yield from watch.over(self.delivered(self.read_once(self._present, reading, progress)))
 

@@ -541,7 +541,12 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
             make = None
         else:
             make = unmade_batches(self.options)
-        reading = Reading(progress.noted(self.passes.read_block), self.quarantined, make=make)
+        reading = Reading(
+            progress.noted(self.passes.read_block),
+            self.quarantined,
+            make=make,
+            counts=progress.sources,
+        )
         batches = self.read_once(current, reading, progress, first=first)
         # If no process watches the loop itself, ranks agree and exchange errors here.
         if watched is None:

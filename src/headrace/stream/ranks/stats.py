@@ -27,6 +27,8 @@ import pyarrow as pa
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock
 from headrace.storage.bucket import Traffic, traffic
+from headrace.stream.order.layout import BlendIndex
+from headrace.stream.read.by_source import SourceCounts
 
 MOST_WAITS = 1 << 14  # kept for quantiles: half a megabyte
 _AGAIN_S = 30.0
@@ -47,6 +49,10 @@ class StreamStats:
     steps. max_wait_s: of all. blocks_read: decoded, or mapped from a cache of decoded blocks, by
     this process, what is read ahead included; 0 where another process reads for it.
 
+    rows_by_source, tokens_by_source: of a blend, by name, in the batches received; tokens are those
+    of the column input_ids. Rows packed while they are streamed count as rows here. Empty where
+    another process reads, and without a blend.
+
     store_bytes: read from object stores by this process since the pass began; store_s: seconds in
     which they came. store_retries: requests that were sent again; store_stalls: those of them that
     had run out of time.
@@ -65,6 +71,8 @@ class StreamStats:
     store_s: float
     store_retries: int
     store_stalls: int
+    rows_by_source: Mapping[str, int]
+    tokens_by_source: Mapping[str, int]
 
     @property
     def store_bytes_per_s(self) -> float:
@@ -142,6 +150,9 @@ class Progress:
     _stores_before: Traffic = field(default_factory=traffic)
     _stores_after: Traffic | None = None
 
+    def __post_init__(self) -> None:
+        self.sources = SourceCounts(self)
+
     def wait(self) -> None:
         """Note that the loop asks for a batch."""
         self._enter("wait")
@@ -194,6 +205,8 @@ class Progress:
         """Count what is read for this pass and others of the same batches."""
         self.reading = other.reading
         self.blocks_read = other.blocks_read
+        self.sources = other.sources
+        self.sources.progress = self
 
     def _enter(self, phase: str) -> None:
         """Leave the loop, or a wait that came to nothing."""
@@ -260,7 +273,15 @@ class Progress:
             store_s=stores.seconds,
             store_retries=stores.retries,
             store_stalls=stores.stalls,
+            rows_by_source=self._by_source(0),
+            tokens_by_source=self._by_source(1),
         )
+
+    def _by_source(self, row: int) -> dict[str, int]:
+        counts = self.sources.total()
+        if counts is None or not isinstance(self.index, BlendIndex):
+            return {}
+        return dict(zip(self.index.names, counts[row].tolist(), strict=True))
 
 
 # --- stalls

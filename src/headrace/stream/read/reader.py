@@ -39,8 +39,15 @@ from headrace.arrays import I64, Bools
 from headrace.dataset.index import SplitIndex
 from headrace.errors import CorruptShard, HeadraceError, StreamError
 from headrace.gate.mapped import while_mapped
-from headrace.stream.loader.options import IN_ARROW, STORE_THREADS, VALID, StreamOptions
+from headrace.stream.loader.options import (
+    BLEND_SOURCE,
+    IN_ARROW,
+    STORE_THREADS,
+    VALID,
+    StreamOptions,
+)
 from headrace.stream.order.epoch import Pool, natural_rows, span_rows
+from headrace.stream.order.layout import BlendIndex
 from headrace.stream.order.plan import MOST_POOLS_AHEAD, Plan, least_pool_rows, plan_pools
 from headrace.stream.order.remaining import RankRows
 from headrace.stream.ranks.topology import Topology
@@ -54,6 +61,7 @@ from headrace.stream.read.ahead import (
 )
 from headrace.stream.read.batch import make_batches
 from headrace.stream.read.buffers import Buffers
+from headrace.stream.read.by_source import SourceCounts
 from headrace.stream.read.columns import (
     Column,
     Columns,
@@ -90,7 +98,7 @@ _CHUNK_POOLS = 4  # smallest pools that a chunk of a large pool is long
 _MANY_TIMES = 8  # blocks per block that may be decoded twice for an earlier first batch
 
 
-def read_share(  # noqa: PLR0913 - all are settings
+def read_share(  # noqa: PLR0913, PLR0914 - all are settings
     plan: Plan,
     read_block: ReadBlock,
     options: StreamOptions,
@@ -99,13 +107,15 @@ def read_share(  # noqa: PLR0913 - all are settings
     quarantine: Quarantine | None = None,
     memory: KeptSplit | None = None,
     make: MakeBatches | None = None,
+    counts: SourceCounts | None = None,
 ) -> Generator[Any, None, None]:
     """Yield the batches of one rank in order, exactly `plan.steps_per_rank` of them.
 
     quarantine: takes blocks that cannot be read. memory: keeps a split decoded; None, and where
     blocks may be given up: for this pass alone. make: makes batches of a given number of rows from
-    columns; None: as the options say. Threads end when the iterator is exhausted, closed or
-    dropped, or raises. Raises what reading a block raised, with rank, shard and block.
+    columns; None: as the options say. counts: takes rows and tokens by source, of a blend. Threads
+    end when the iterator is exhausted, closed or dropped, or raises. Raises what reading a block
+    raised, with rank, shard and block.
     """
     index = plan.index
     rank_rows = plan.rank_rows(topology.rank)
@@ -153,7 +163,12 @@ def read_share(  # noqa: PLR0913 - all are settings
         for items, rows in while_mapped(whole_batches(ready, options.batch_size)):
             is_row = np.arange(delivered, delivered + items) < rank_rows.rows
             delivered += items
-            yield from while_mapped(make(mark_real(rows, is_row, quarantine), options.batch_size))
+            rows = mark_real(rows, is_row, quarantine)
+            if isinstance(index, BlendIndex):
+                rows = mark_sources(rows)
+                if counts is not None:
+                    counts.add_columns(rows, options.batch_size, len(index.names))
+            yield from while_mapped(make(rows, options.batch_size))
 
 
 def _has_long_lanes(plan: Plan) -> bool:
@@ -489,6 +504,14 @@ def mark_real(columns: Columns, is_row: Bools, quarantine: Quarantine | None) ->
     else:
         rows[VALID] = valid & np.asarray(retained, np.bool_)
     return rows
+
+
+def mark_sources(columns: Columns) -> Columns:
+    """Return the columns of a blend with no source in rows that are not valid."""
+    valid = np.asarray(columns[VALID])
+    if valid.all():
+        return columns
+    return {**columns, BLEND_SOURCE: np.where(valid, np.asarray(columns[BLEND_SOURCE]), -1)}
 
 
 def decode_block(

@@ -409,7 +409,7 @@ def _opener(passes: Passes) -> Any:
             make = unmade_batches(passes.options)
 
         def read(first: int, _in_place: bool) -> Generator[Any, None, None]:
-            reading = Reading(progress.noted(passes.read_block), make=make)
+            reading = Reading(progress.noted(passes.read_block), make=make, counts=progress.sources)
             return current.batches(reading, first=first)
 
         return Opened(Beginning(dict(joining.start), current.epoch, 0), read, progress)
