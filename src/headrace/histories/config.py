@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -13,7 +14,10 @@ from headrace.formats.dialect import DialectSetting, dialect_field
 from headrace.histories import IdKind
 from headrace.run.settings import RecipeSettings
 from headrace.settings import Duplicates, Names, TimeColumns
-from headrace.storage.settings import Places
+from headrace.storage.settings import LocalPath, Places
+
+if TYPE_CHECKING:
+    from headrace.histories.reuse import NamedDictionaries
 
 VALUE_TYPES = ("int8", "int16", "int32", "int64", "float32", "float64", "category")
 ValueRule = Literal["failed", "drop", "error"]
@@ -124,6 +128,20 @@ class Histories(RecipeSettings):
         gt=0,
         le=1,
         description="Share of rows to keep, chosen by a keyed hash of shard name and row.",
+    )
+    dictionaries_from: LocalPath | None = Field(
+        None,
+        description=(
+            "Finished run of histories, or its dataset directory, whose codes of texts and"
+            " categories are kept; new ones get the codes after them."
+        ),
+    )
+    spellings: Literal["error", "keep"] = Field(
+        "error",
+        description=(
+            "Texts and categories that write one number or time in two ways, such as 12 and 12.0;"
+            " keep: they are two."
+        ),
     )
     train_ratio: float = Field(
         0.9,
@@ -253,6 +271,27 @@ class Histories(RecipeSettings):
         if self.peer_kind == "text":
             columns["peer"] = self.peer or ""
         return columns | {role: column for column, role in self.categories().items()}
+
+    @cached_property
+    def reused(self) -> NamedDictionaries | None:
+        """The run named by dictionaries_from; None without.
+
+        Raises `SettingsError` if it does not exist, or has measurements of other columns.
+        """
+        if self.dictionaries_from is None:
+            return None
+        from headrace.histories.reuse import named_dictionaries  # settings alone open no run
+
+        return named_dictionaries(self, self.dictionaries_from)
+
+    def identity_settings(self) -> dict[str, Any]:
+        """Return the settings that can change a byte of output; of the named run its id and the
+        digests of its dictionaries, not the path.
+        """
+        settings = self.identity_without("source", "dictionaries_from")
+        if self.reused is not None:
+            settings["dictionaries_from"] = self.reused.record
+        return settings
 
     def categories(self) -> dict[str, str]:
         """Return the dictionary's role of each category column."""

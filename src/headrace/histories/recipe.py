@@ -30,6 +30,7 @@ from headrace.histories.duplicates import (
     duplicate_warnings,
 )
 from headrace.histories.parse import REASONS, Failed, add_failed, gather_shard
+from headrace.histories.reuse import REUSED
 from headrace.histories.shard_file import ROW_SCHEMA
 from headrace.histories.write import (
     SPLITS,
@@ -183,9 +184,7 @@ def _gather(
 
 def _merge_dictionaries(settings: Histories, context: RunContext, shards: int) -> Sequence[Receipt]:
     """Write the dictionary of each column of texts."""
-    merge = partial(
-        merge_texts, shards=shards, seed=settings.seed, memory_limit=settings.memory_limit
-    )
+    merge = partial(merge_texts, shards=shards, settings=settings)
     tasks = []
     for role, column in settings.dictionaries().items():
         tasks.append(Task(dictionary_file(role), 0, partial(merge, role=role, column=column)))
@@ -291,11 +290,12 @@ def _value_facts(settings: Histories, receipts: Sequence[Receipt]) -> dict[str, 
         metadata["dictionaries"] = {}
     for (role, column), receipt in zip(settings.dictionaries().items(), receipts, strict=True):
         texts[column] = receipt.rows_in
-        metadata["dictionaries"][role] = {
-            "column": column,
-            "texts": texts[column],
-            "digest": receipt.extra["digest"],
-        }
+        entry = {"column": column, "texts": texts[column], "digest": receipt.extra["digest"]}
+        if settings.reused is not None:
+            entry["earlier"] = receipt.extra["earlier"]
+        metadata["dictionaries"][role] = entry
+    if settings.reused is not None:
+        metadata[REUSED] = settings.reused.record
     if settings.values:
         metadata["values"] = {}
         for name, word in settings.values.items():

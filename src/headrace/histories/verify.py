@@ -44,6 +44,7 @@ from headrace.histories.codec.values import is_canonical, stored_type, to_words
 from headrace.histories.config import Histories
 from headrace.histories.dictionary import Dictionary, address_placeholders, dictionary_file
 from headrace.histories.duplicates import content_sums, digests
+from headrace.histories.reuse import DICTIONARY_RUNS, REUSED
 from headrace.histories.shard_file import READ_LIMIT, Blobs, ReadLimit, read_blobs
 from headrace.histories.spill import (
     EntityHashes,
@@ -55,6 +56,7 @@ from headrace.histories.spill import (
 )
 from headrace.histories.write import ROWS, ROWS_SCHEMA, SPLITS
 from headrace.recipe import SplitContents
+from headrace.report.words import pluralise
 from headrace.settings import Duplicates
 from headrace.storage.places import place_of
 
@@ -139,6 +141,8 @@ def verify_histories(run: FinishedRun, workers: int | None = None) -> list[Check
         Check("rows", detail, problem),
         _check_sum(run, results, compare=problem is None),
     ]
+    if settings.dictionaries_from is not None:
+        checks.append(_check_codes(run, settings, texts))
     if problem is None:
         splits = [split for split, _ in checked]
         checks.append(_check_contents(run, settings.duplicates, results, splits))
@@ -182,11 +186,43 @@ def _open_dictionary(path: Path, entry: Mapping[str, Any]) -> Dictionary:
         if not local.is_file() or sha256_file(local) != entry["digest"]:
             raise CorruptShard("is not the file the manifest names", path=path)
         dictionary = Dictionary(local)
-    if len(dictionary) != entry["texts"] or not dictionary.is_sorted():
+    if len(dictionary) != entry["texts"] or not dictionary.is_sorted(entry.get("earlier", 0)):
         raise CorruptShard(
             f"its texts are not {entry['texts']:,}, ascending and each once", path=path
         )
     return dictionary
+
+
+def _check_codes(run: FinishedRun, settings: Histories, texts: Mapping[str, RunTexts]) -> Check:
+    """Check that the dictionaries begin with those of the named run, if that run still exists."""
+    name = "codes are of the named run"
+    named = run.manifest.metadata[REUSED]
+    for role, each in texts.items():
+        if len(np.unique(each.hashes)) < len(each.hashes):
+            problem = f"{run.root / dictionary_file(role)}: has a text twice"
+            return Check(name, "", problem)
+    assert settings.dictionaries_from is not None
+    earlier = DICTIONARY_RUNS.find_again(settings.dictionaries_from, named["run"])
+    if isinstance(earlier, str):
+        return Check(name, earlier, category="unchecked")
+    problem: str | None = None
+    count = 0
+    for role, digest in named["dictionaries"].items():
+        entry = earlier.manifest.metadata["dictionaries"].get(role, {})
+        if entry.get("digest") != digest:
+            problem = f"{run.root}: names another dictionary than {earlier.root} has"
+            break
+        try:
+            kept = _open_dictionary(earlier.root / dictionary_file(role), entry)
+        except CorruptShard as error:
+            return Check(name, f"not compared: {error}", category="unchecked")
+        path = run.root / dictionary_file(role)
+        if not texts[role].dictionary.texts[: len(kept)].equals(kept.texts):
+            problem = f"{path}: does not begin with the one of {earlier.root}"
+            break
+        count += len(kept)
+    codes = pluralise(count, "text has its code", "texts have their codes")
+    return Check(name, f"{codes} of run {named['run']}", problem)
 
 
 def _check_contents(
