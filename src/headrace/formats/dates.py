@@ -121,17 +121,21 @@ def parse_dates(  # noqa: PLR0911 - one case each
     return Dates(np.full(len(column), MISSING), _valid(column), nothing, frozenset())
 
 
-def parse_in_turn(column: pa.ChunkedArray, forms: Sequence[str]) -> I64:
+def parse_in_turn(column: pa.ChunkedArray, forms: Sequence[str]) -> tuple[I64, Bools]:
     """Parse each value by the first of these forms that fits: microseconds, `MISSING` if none does,
-    int64 [N].
+    int64 [N]; and whether they are instants, not wall-clock times, bool [N].
     """
-    micros = parse_dates(column, forms[0]).micros
+    first = parse_dates(column, forms[0])
+    micros = first.micros
+    instant = first.instant
     for form in forms[1:]:
         unread = micros == MISSING
         if not unread.any():
             break
-        micros = np.where(unread, parse_dates(column, form).micros, micros)
-    return micros
+        dates = parse_dates(column, form)
+        micros = np.where(unread, dates.micros, micros)
+        instant = np.where(unread, dates.instant, instant)
+    return micros, instant
 
 
 def typed_times(
@@ -141,7 +145,7 @@ def typed_times(
 
     Raises `InputError` with row and value, also for a time of day that a date cannot hold.
     """
-    micros = parse_in_turn(column, forms)
+    micros, _ = parse_in_turn(column, forms)
     missing = micros == MISSING
     unread = missing & _valid(column)
     if pa.types.is_date(type_):

@@ -18,11 +18,13 @@ from headrace.formats.partitions import partition_types
 from headrace.formats.shard import Shard
 from headrace.formats.source import look, survey
 from headrace.formats.types import hint, shorten_list
+from headrace.histories import US_PER
 from headrace.histories.codec.values import stored_type
 from headrace.histories.config import Histories
 from headrace.histories.dictionary import dictionary_file, merge_texts
 from headrace.histories.duplicates import (
-    REASON,
+    DUPLICATE,
+    OUTSIDE,
     Decision,
     counted_file,
     decide,
@@ -87,9 +89,11 @@ def execute(settings: Histories, context: RunContext, files: Sequence[tuple[Path
         context.warn(duplicate_warnings(settings, repeats, entities))
     dropped = receipts.dropped()
     _report_dropped(context, dropped, metadata["first_dropped"])
-    context.warn(_empty_splits(settings.train_ratio, entities))
+    context.warn(_empty_splits(settings, entities))
     if settings.duplicates == "drop":
-        dropped[REASON] = sum(receipt.extra["dropped"] for receipt in written)
+        dropped[DUPLICATE] = receipts.dropped_last(DUPLICATE)
+    if settings.train_end is not None and settings.train_ratio < 1:
+        dropped[OUTSIDE] = receipts.dropped_last(OUTSIDE)
     index, totals = tally(_shard_records(settings, written), SPLITS)
     empty = [receipt.subject for receipt in gathered if not receipt.rows_in]
     return Outcome(
@@ -259,6 +263,10 @@ class _Receipts:
                 counts[word] += count
         return counts
 
+    def dropped_last(self, reason: str) -> int:
+        """Return how many measurements of complete histories were dropped for a reason."""
+        return sum(receipt.extra["dropped"][reason] for receipt in self.written)
+
     def first_dropped(self) -> dict[str, str]:
         """Return the first dropped row of each reason."""
         first: dict[str, str] = {}
@@ -317,8 +325,8 @@ def _shard_records(settings: Histories, written: Sequence[Receipt]) -> list[Shar
                     "rows": rows,
                     "offset": offset,
                     "length": length,
-                    "key_min": result["first_time"] * 1_000_000,
-                    "key_max": result["last_time"] * 1_000_000,
+                    "key_min": result["first_time"] * US_PER[settings.time_unit],
+                    "key_max": result["last_time"] * US_PER[settings.time_unit],
                 }
                 blocks.append(block)
                 first_row += rows
@@ -340,12 +348,18 @@ def _report_dropped(
         context.on_event(Note("warning", message))
 
 
-def _empty_splits(train_ratio: float, entities: Mapping[str, int]) -> Iterator[str]:
-    """Describe a split that should have rows and that no entity's hash chose.
+def _empty_splits(settings: Histories, entities: Mapping[str, int]) -> Iterator[str]:
+    """Describe a split that should have rows and that no entity's hash chose, or no time.
 
     entities: number in each split.
     """
+    train_ratio = settings.train_ratio
     count = sum(entities.values())
+    if settings.train_end is not None:
+        for split in SPLITS:
+            if count and not entities[split]:
+                yield f"{split} has no rows; give another train_end (now {settings.train_end})"
+        return
     for split, ratio, change in (
         ("train", train_ratio, "larger"),
         ("test", 1 - train_ratio, "smaller"),

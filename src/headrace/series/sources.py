@@ -707,7 +707,8 @@ def times_of(settings: Series, table: pa.Table, first_row: int) -> I64:
                         f"leave {setting_name('time_zone')} out, which is for times without one"
                     ),
                 )
-    return parse_in_turn(column, formats)
+    micros, _ = parse_in_turn(column, formats)
+    return micros
 
 
 def unread_time(settings: Series, table: pa.Table, row: int, first_row: int) -> InputError:

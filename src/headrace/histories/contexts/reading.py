@@ -235,13 +235,13 @@ def facts_of_blobs(blobs: RowBytes, names: Sequence[str]) -> I64:
     n = decoded.n
     starts = decoded.starts
     index = decoded.index
-    has_latency = np.repeat(decoded.headers["no_latency"] == 0, n)
+    has_latency = np.repeat(decoded.has_latency, n)
     lengths = 2 + result_sizes(decoded.codes, decoded.values, has_latency)
     lengths += np.repeat(np.where(decoded.headers["entity_family"] == 6, 16, 4), n)
     if index is not None:
         has_peers = np.repeat(decoded.peers4 + decoded.peers6 > 0, n)
         lengths += np.where(index < np.repeat(decoded.peers4, n), 5, 17) * has_peers
-    long_gaps = np.diff(decoded.seconds.astype(np.int64)) >= 256
+    long_gaps = np.diff(decoded.offsets.astype(np.int64)) >= 256
     long_gaps[starts[1:] - 1] = False
     # over the measurements of all rows
     gaps_before = offsets_from_lengths(long_gaps.astype(np.int64))
@@ -250,7 +250,7 @@ def facts_of_blobs(blobs: RowBytes, names: Sequence[str]) -> I64:
         np.add.reduceat(lengths, starts),
         np.maximum.reduceat(lengths, starts),
         gaps_before[starts + n - 1] - gaps_before[starts],
-        decoded.seconds[starts + n - 1],
+        decoded.offsets[starts + n - 1],
     ]
     return np.column_stack(columns)
 
