@@ -300,7 +300,7 @@ def _value_facts(settings: Histories, receipts: Sequence[Receipt]) -> dict[str, 
         texts[column] = receipt.rows_in
         entry = {"column": column, "texts": texts[column], "digest": receipt.extra["digest"]}
         if settings.reused is not None:
-            entry["earlier"] = receipt.extra["earlier"]
+            entry |= _kept_facts(role, receipt, settings.reused.entries[role])
         metadata["dictionaries"][role] = entry
     if settings.reused is not None:
         metadata[REUSED] = settings.reused.record
@@ -309,6 +309,17 @@ def _value_facts(settings: Histories, receipts: Sequence[Receipt]) -> dict[str, 
         for name, word in settings.values.items():
             metadata["values"][name] = stored_type(word, texts.get(name, 0)).name
     return metadata
+
+
+def _kept_facts(role: str, receipt: Receipt, named: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how many texts of a dictionary are of the named run, and the type of categories in
+    tokens, which stays that of the first run.
+    """
+    facts = {"earlier": receipt.extra["earlier"]}
+    if role not in ("entity", "peer"):
+        first = stored_type("category", named["texts"]).name
+        facts["token_type"] = named.get("token_type", first)
+    return facts
 
 
 def _shard_records(settings: Histories, written: Sequence[Receipt]) -> list[ShardRecord]:
