@@ -8,8 +8,10 @@ import pytest
 from pings import Ping, dealt, decoded, histories, random_pings, write_pings
 
 import headrace
+from headrace.dataset.open import FinishedRun
 from headrace.errors import InputError, SettingsError
 from headrace.histories.config import Histories
+from headrace.histories.verify import verify_histories
 from raised import raised
 from tables import write_rows
 
@@ -82,7 +84,8 @@ def test_verify_finds_a_measurement_on_the_other_side(tmp_path: Path) -> None:
     config = prepared.run / "config.json"
     config.chmod(0o644)
     config.write_text(config.read_text().replace(instant(cut), instant(cut + 300)))
-    problems = [check.problem for check in headrace.verify(tmp_path / "out").checks]
+    run = FinishedRun(prepared.run, prepared.manifest)
+    problems = [check.problem for check in verify_histories(run, 1)]
 
     assert any("rows.parquet says" in (problem or "") for problem in problems)
 
@@ -131,7 +134,9 @@ def test_times_without_an_offset_are_of_the_zone(tmp_path: Path) -> None:
     rows = [["10.0.0.1", time, "10.0.0.2", "1"] for time in times]
     write_rows(tmp_path / "in" / "a.csv", HEADER, rows)
     zone = {"time_zone": "Europe/Berlin"}
-    prepared = histories(tmp_path / "in", tmp_path / "out", **zone, train_end="2024-07-01")
+    prepared = histories(
+        tmp_path / "in", tmp_path / "out", **zone, train_end="2024-07-01", train_ratio=1
+    )
     found = {split: [each.event_time for each in held] for split, held in decoded(prepared).items()}
     noon = int(datetime(2024, 7, 1, 10, tzinfo=UTC).timestamp())
     winter = int(datetime(2024, 1, 1, 11, tzinfo=UTC).timestamp())

@@ -3,11 +3,13 @@
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from events import event_histories, random_events, write_events
 
 import headrace
+from headrace.contexts import Tokeniser, decode_context, open_contexts
 from headrace.errors import InputError, SettingsError
 from headrace.histories.dictionary import Dictionary
 from headrace.run.prepare import Prepared
@@ -140,3 +142,47 @@ def test_texts_that_are_no_values_may_look_alike(tmp_path: Path, texts: list[str
     prepared = shop(tmp_path, "in", texts, bad_rows="drop")
 
     assert sorted(filter(None, texts)) == texts_of(prepared, "entity")
+
+
+def test_a_trained_model_reads_the_same_tokens(tmp_path: Path) -> None:
+    """Tokens of old measurements are byte-equal, though a category outgrows its byte."""
+    events = [{**event, "page": "/"} for event in random_events(3, 300)]
+    old = event_histories(write_events(tmp_path / "old", events, 2), tmp_path / "old_out")
+    more = [
+        {**event, "user": f"{event['user']} again", "page": f"/{n}", "kind": f"kind {n}"}
+        for n, event in enumerate(events)
+    ]
+    source = write_events(tmp_path / "new", [*events, *more], 2)
+    new = event_histories(source, tmp_path / "new_out", dictionaries_from=old.out)
+    every = Tokeniser(times=(10, 0, 0))
+    before = said(old, tokeniser=every)
+    after = said(new, tokeniser=every)
+    unknown = b"\xff" * 4
+    added = {each for each in after if each not in before}
+
+    assert "uint16" == new.manifest.metadata["values"]["kind"]
+    assert before <= after
+    assert {(unknown, unknown, 255)} == {(each[1], each[2], each[4][2]) for each in added}
+    codes = said(new, tokeniser=Tokeniser(times=(10, 0, 0), new_texts="codes"))
+    assert before <= codes
+    assert 1 < len({each[1] for each in codes - before})
+    assert 254 in {each[4][2] for each in codes}
+    third = event_histories(
+        write_events(tmp_path / "third", events, 1), tmp_path / "3", dictionaries_from=new.out
+    )
+    assert before == said(third, tokeniser=every)
+
+
+def said(prepared: Prepared, **options: Any) -> set[tuple[Any, ...]]:
+    """The measurements of the contexts of both splits, as a model reads them."""
+    measurements = set()
+    for split in ("train", "test"):
+        contexts = open_contexts(prepared.out, split, context_tokens=1 << 15, **options)
+        for position in range(len(contexts)):
+            for segment in decode_context(
+                contexts[position], values=contexts.rows.values, tokeniser=options["tokeniser"]
+            ):
+                measurements.update(segment)
+    return {
+        tuple(str(value) if value != value else value for value in each) for each in measurements
+    }

@@ -11,8 +11,8 @@ context have the same mode, so modes are assigned before packing. The rows are d
 into ten groups of equal size. A group goes through a cycle of ten epochs: by default four with
 full, three with partial and three without timestamps. Groups start the cycle at different points,
 so every epoch has 40, 30 and 30 %. A group is packed once per mode and the ten epochs reuse the
-result; the draws inside contexts differ in each epoch. If an epoch needs fewer contexts than the fullest one,
-some of its contexts are cut in two.
+result; the draws inside contexts differ in each epoch. If an epoch needs fewer contexts than the
+fullest one, some of its contexts are cut in two.
 
 Three facts about a small row determine its length without its measurements: tokens without
 timestamps, the number of distances of 256 seconds and more, and its time span. The length is exact
