@@ -140,7 +140,7 @@ class HistoryRows:
                 _, (_, closed) = self._open.popitem(last=False)
                 self._open_bytes -= closed
 
-    def row_facts(self, numbers: Sequence[int], layout: Layout) -> I64:
+    def row_facts(self, numbers: Sequence[int], layout: Layout = PLAIN) -> I64:
         """Read the facts of these rows, see `facts_of_blobs`; int64 [len(numbers), 5].
 
         Leaves nothing open.
