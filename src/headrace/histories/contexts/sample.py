@@ -128,12 +128,14 @@ def find_candidates(  # noqa: PLR0914 - the arrays that the kernel fills
     # Tokens that any measurement of a row has at least, without a timestamp.
     shortest = np.ones(len(opened), np.int64)
     is_sampled = np.bincount(row_of_segment[segments.sampled])  # other rows take all measurements
+    entity_sizes = layout.entity_sizes
+    peer_sizes = layout.peer_sizes
     for number in np.flatnonzero(is_sampled).tolist():
         row = opened[number]
-        shortest[number] = 1 + layout.entity_sizes[row.entity_family]
+        shortest[number] = 1 + entity_sizes[row.entity_family]
         shortest[number] += row.has_latency and layout.value
         if row.peers is not None and len(row.peer_family):
-            shortest[number] += int(layout.peer_sizes[row.peer_family].min())
+            shortest[number] += int(peer_sizes[row.peer_family].min())
     tokens = shortest[row_of_segment] + 2 * (segments.mode == FULL)
     fills = np.minimum(segments.count, room // tokens + 1)
     offsets = offsets_from_lengths(np.where(segments.sampled, fills, segments.count))

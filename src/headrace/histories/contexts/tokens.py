@@ -376,7 +376,6 @@ def _build(  # noqa: C901, PLR0913, PLR0914, PLR0915, PLR0917 - one loop of a nu
         used += lengths[s]
         at = _0
         with_time = without = 0
-        is_first = True
         previous = np.int64(0)
         untimed = counts[s] - timed[s]
         for position in range(counts[s]):
@@ -395,10 +394,9 @@ def _build(  # noqa: C901, PLR0913, PLR0914, PLR0915, PLR0917 - one loop of a nu
             value = times[m]
             if has_time:
                 stamp = _9
-                if not is_first:
+                if with_time > 1:  # not the first
                     value = times[m] - previous
                     stamp = _2 if value < 256 else _5
-                is_first = False
                 previous = times[m]
             code = codes[m]
             result = np.uint64(result_sizes[m])
@@ -408,8 +406,8 @@ def _build(  # noqa: C901, PLR0913, PLR0914, PLR0915, PLR0917 - one loop of a nu
             fields = ((draw_word(key[s], FIELDS + position) >> _32) * _24) >> _32
             out[at] = v.START
             at += _1
-            _address(out, at + _sum(sizes & _BEFORE[fields, 0]), v.ENTITY, entity, source[s])
-            _address(out, at + _sum(sizes & _BEFORE[fields, 1]), v.PEER, peer, address[m])
+            _address(out, at + _sum(sizes & _BEFORE[fields, 0]), v.ENTITY, entity, source, s)
+            _address(out, at + _sum(sizes & _BEFORE[fields, 1]), v.PEER, peer, address, m)
             to = at + _sum(sizes & _BEFORE[fields, 2])
             if results.shape[1]:
                 for q in range(result):
@@ -434,20 +432,20 @@ def _sum(lengths: Any) -> Any:
 
 
 @compiled
-def _address(out: Any, at: Any, role: Any, size: Any, address: Any) -> None:
+def _address(out: Any, at: Any, role: Any, size: Any, addresses: Any, row: Any) -> None:
     """Write an address of 16 bytes, or the last bytes of one of 4; nothing if size is 0."""
     if size == _5:
         out[at] = role
         for q in range(_4):
-            out[at + _1 + q] = v.BYTE + np.int32(address[q])
+            out[at + _1 + q] = v.BYTE + np.int32(addresses[row, q])
     elif size == _17:
         out[at] = role + 1
         for q in range(_16):
-            out[at + _1 + q] = v.BYTE + np.int32(address[q])
+            out[at + _1 + q] = v.BYTE + np.int32(addresses[row, q])
     elif size:
         out[at] = role
         for q in range(_1, size):
-            out[at + q] = v.BYTE + np.int32(address[_4 + q - size])
+            out[at + q] = v.BYTE + np.int32(addresses[row, _4 + q - size])
 
 
 @compiled
