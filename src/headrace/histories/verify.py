@@ -198,8 +198,8 @@ def _check_codes(run: FinishedRun, settings: Histories, texts: Mapping[str, RunT
     name = "codes are of the named run"
     named = run.manifest.metadata[REUSED]
     problem: str | None = None
-    for role, each in texts.items():
-        if len(np.unique(each.hashes)) < len(each.hashes):
+    for role, run_texts in texts.items():
+        if len(np.unique(run_texts.hashes)) < len(run_texts.hashes):
             return Check(name, "", f"{run.root / dictionary_file(role)}: has a text twice")
     assert settings.dictionaries_from is not None
     earlier = DICTIONARY_RUNS.find_again(settings.dictionaries_from, named["run"])
@@ -212,14 +212,18 @@ def _check_codes(run: FinishedRun, settings: Histories, texts: Mapping[str, RunT
             problem = f"{run.root}: names another dictionary than {earlier.root} has"
             break
         try:
-            kept = _open_dictionary(earlier.root / dictionary_file(role), entry)
+            earlier_dictionary = _open_dictionary(earlier.root / dictionary_file(role), entry)
         except CorruptShard as error:
             return Check(name, f"not compared: {error}", category="unchecked")
         path = run.root / dictionary_file(role)
-        if not texts[role].dictionary.texts[: len(kept)].equals(kept.texts):
+        if (
+            not texts[role]
+            .dictionary.texts[: len(earlier_dictionary)]
+            .equals(earlier_dictionary.texts)
+        ):
             problem = f"{path}: does not begin with the one of {earlier.root}"
             break
-        count += len(kept)
+        count += len(earlier_dictionary)
     codes = pluralise(count, "text has its code", "texts have their codes")
     return Check(name, f"{codes} of run {named['run']}", problem)
 
