@@ -315,11 +315,11 @@ def _kept_facts(role: str, receipt: Receipt, named: Mapping[str, Any]) -> dict[s
     """Return how many texts of a dictionary are of the named run, and the type of categories in
     tokens, which stays that of the first run.
     """
-    facts = {"earlier": receipt.extra["earlier"]}
+    metadata = {"earlier": receipt.extra["earlier"]}
     if role not in ("entity", "peer"):
         first = stored_type("category", named["texts"]).name
-        facts["token_type"] = named.get("token_type", first)
-    return facts
+        metadata["token_type"] = named.get("token_type", first)
+    return metadata
 
 
 def _shard_records(settings: Histories, written: Sequence[Receipt]) -> list[ShardRecord]:

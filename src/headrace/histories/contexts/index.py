@@ -314,8 +314,8 @@ class ContextIndex:
                 # one from each part of 10..90 %, so that epochs have similar lengths
                 if mode == PARTIAL:
                     within = (x + part / parts) % 1
-                    share = 0.1 + 0.8 * (part + within) / parts
-                    fractions[group, part] = int(share * (1 << 32))
+                    fraction = 0.1 + 0.8 * (part + within) / parts
+                    fractions[group, part] = int(fraction * (1 << 32))
         return fractions
 
     def _pack(self, sizes: SmallRowSizes) -> list[dict[tuple[int, int], PackedContexts]]:

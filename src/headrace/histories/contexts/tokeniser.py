@@ -79,7 +79,7 @@ class TokenColumns:
 
 @dataclass(frozen=True, slots=True)
 class ValueField:
-    """A value column that is shown: its number among all, its type in tokens.
+    """A value column that is chosen: its number among all, its type in tokens.
 
     limit: categories from this code on are unknown; None for numbers.
     """
@@ -136,7 +136,7 @@ class Layout:
     def longest(self) -> int:
         """The largest number of tokens of any measurement: start, fields and an absolute time."""
         fixed = 1 + 9 + self.entity[1] + self.peer[1] + 3 * self.value
-        return fixed + sum(each.size for each in self.values)
+        return fixed + sum(column.size for column in self.values)
 
     @property
     def shortest(self) -> int:
@@ -159,29 +159,31 @@ def layout_of(tokeniser: Tokeniser, columns: TokenColumns) -> Layout:
     Raises `SettingsError` for fields that they do not have, and widths of addresses.
     """
     names = (*_FIELDS, *columns.values)
-    shown = names if tokeniser.fields is None else tokeniser.fields
-    for name in shown:
+    chosen = names if tokeniser.fields is None else tokeniser.fields
+    for name in chosen:
         if name not in names:
             raise SettingsError(
                 setting="fields", value=name, remedy=f"choose some of {', '.join(names)}"
             )
-    if not shown:
-        raise SettingsError(setting="fields", value=shown, remedy=f"give one of {', '.join(names)}")
+    if not chosen:
+        raise SettingsError(
+            setting="fields", value=chosen, remedy=f"give one of {', '.join(names)}"
+        )
     known = columns.known if tokeniser.new_texts == "unknown" else {}
     entity = _IdField.of(
-        "entity", columns.entity_kind, tokeniser.entity_bytes, known.get("entity"), shown
+        "entity", columns.entity_kind, tokeniser.entity_bytes, known.get("entity"), chosen
     )
-    peer = _IdField.of("peer", columns.peer_kind, tokeniser.peer_bytes, known.get("peer"), shown)
+    peer = _IdField.of("peer", columns.peer_kind, tokeniser.peer_bytes, known.get("peer"), chosen)
     values = []
     for number, (name, word) in enumerate(columns.values.items()):
-        if name not in shown:
+        if name not in chosen:
             continue
         dtype = np.dtype(word)
         limit = None
         if name in columns.roles:
             limit = min(256**dtype.itemsize - 1, known.get(columns.roles[name], _CODES))
         values.append(ValueField(number, dtype, limit))
-    has_value = columns.has_value and "value" in shown
+    has_value = columns.has_value and "value" in chosen
     return Layout(entity.sizes, peer.sizes, entity.limit, peer.limit, has_value, tuple(values))
 
 
@@ -194,9 +196,9 @@ class _IdField:
 
     @classmethod
     def of(
-        cls, name: str, kind: IdKind, width: int, known: int | None, shown: Collection[str]
+        cls, name: str, id_kind: IdKind, width: int, known: int | None, chosen: Collection[str]
     ) -> _IdField:
-        if kind == "address" and width != _WIDEST:
+        if id_kind == "address" and width != _WIDEST:
             raise SettingsError(
                 f"an address has 4 or 16 bytes, so {name}_bytes has no effect",
                 setting=f"{name}_bytes",
@@ -206,4 +208,4 @@ class _IdField:
         limit = known
         if width < _WIDEST:
             limit = min(256**width - 1, _CODES if known is None else known)
-        return cls((1 + width, 17) if name in shown else (0, 0), limit)
+        return cls((1 + width, 17) if name in chosen else (0, 0), limit)
