@@ -85,13 +85,36 @@ def instant_us(name: str, text: str, zone: str = "UTC") -> int:
 
     Raises `SettingsError`.
     """
-    try:
-        moment = datetime.fromisoformat(text.strip())
-    except ValueError:
-        raise _refused(name, text, "give an ISO date such as 2025-01-01") from None
+    moment = _moment(name, text)
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC if zone == "UTC" else ZoneInfo(zone))
     return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+
+
+def _moment(name: str, text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise _refused(name, text, "give an ISO date such as 2025-01-01") from None
+
+
+def time_on_clock(name: str, text: str, zone: str | None) -> int:
+    """Return what the clocks of a zone show at an ISO date or time, as microseconds since 1970.
+
+    Without an offset it is a time of these clocks. zone: None for UTC. Raises `SettingsError`.
+    """
+    moment = _moment(name, text)
+    is_instant = moment.tzinfo is not None
+    if not is_instant:
+        moment = moment.replace(tzinfo=UTC)
+    micros = (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+    if not is_instant or zone is None:
+        return micros
+    import numpy as np  # imported late: checks load no data libraries
+
+    from headrace.formats.dates import utc_to_wall
+
+    return int(utc_to_wall(np.array([micros]), zone)[0])
 
 
 def duration_us(name: str, value: str) -> int:

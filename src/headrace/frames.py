@@ -26,7 +26,7 @@ from headrace.errors import InputError, setting
 from headrace.formats.dates import MISSING
 from headrace.formats.text_columns import as_text, with_one_time
 from headrace.report.words import pluralise
-from headrace.series.arrays.axis import Axis, agreed, infer, place_rows
+from headrace.series.arrays.axis import Axis, agreed, anchor_codes, infer, place_rows
 from headrace.series.clean import Cleaned
 from headrace.series.clean import clean as clean_entity
 from headrace.series.division import THREE_SPLITS
@@ -34,7 +34,7 @@ from headrace.series.pipelines.frames import as_given, as_polars, check_column
 from headrace.series.settings import Series
 from headrace.series.sources import parse, unread_value
 from headrace.series.store import calendar_rows
-from headrace.series.times import Observed, put_on_instants
+from headrace.series.times import Observed, put_on_clock
 from headrace.series.windows.store import Columns, EntityTable, Matrices, SeriesStore
 from headrace.series.windows.windows import WindowOptions, Windows, check_some, windows_of
 
@@ -116,7 +116,7 @@ class _FrameStore(SeriesStore):
             first_row=np.cumsum(rows) - rows,
             rows=rows,
             first_time=np.array([axis.first for axis in axes.values()], np.int64),
-            from_end=np.array([axis.anchor == "end" for axis in axes.values()], np.bool_),
+            anchor=anchor_codes([axis.anchor for axis in axes.values()]),
             static_row=zeros - 1,
             boundaries=np.column_stack([zeros, rows, rows, rows]),
             ranges=THREE_SPLITS.ranges,
@@ -190,13 +190,13 @@ def _with_frequency(observed: Mapping[str, Observed], settings: Series) -> Serie
             setting="frequency",
             remedy="give one, e.g. 1d",
         )
-    return settings.model_copy(update={"frequency": agreed(words, settings.frequency)})
+    return settings.with_frequency(agreed(words, settings.frequency))
 
 
 def _clean(observed: Mapping[str, Observed], settings: Series) -> Iterator[tuple[str, Cleaned]]:
     for entity, rows in observed.items():
         try:
-            yield entity, clean_entity(settings, put_on_instants(settings, rows), entity)
+            yield entity, clean_entity(settings, put_on_clock(settings, rows), entity)
         except InputError as error:
             raise error.at(path=f"entity {entity!r}") from None
 

@@ -269,7 +269,7 @@ def test_rows_are_counted_from_starts_and_masks(packed, tmp_path):
 def test_counts_are_kept(packed, tmp_path, monkeypatch):
     directory, _ = packed
     first = headrace.open(directory, cache_dir=tmp_path).counted_index()
-    monkeypatch.setattr("headrace.packing.read.packed_rows.run_tasks", lambda tasks, workers: 1 / 0)
+    monkeypatch.setattr("headrace.dataset.counts.run_tasks", lambda tasks, workers: 1 / 0)
     again = headrace.open(directory, cache_dir=tmp_path).counted_index()
 
     assert first.squares.tolist() == again.squares.tolist()

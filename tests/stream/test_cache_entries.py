@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import headrace
+from headrace.dataset.counts import count_rows, lengths_of
 from headrace.dataset.entities import entity_index
 from headrace.gate.cache_entry import TRAILER_BYTES, content_bytes, identity_of, trailer_of
-from headrace.packing.read.packed_rows import count_rows, lengths_of
 from headrace.stream.read.cache import CachedBlocks
 
 ROWS = 40

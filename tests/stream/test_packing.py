@@ -347,6 +347,15 @@ def test_fewer_rows_than_ranks_are_bins_of_some_and_filling_of_others(tmp_path):
     )
 
 
+def test_a_rank_with_fewer_windows_than_another_reads_to_its_end(tmp_path):
+    lengths = some_lengths(257)
+    path = write_rows(tmp_path / "d", lengths)
+    batches = [list(packed(path, rank=rank, world_size=2)) for rank in range(2)]
+
+    assert of_rows(lengths) == delivered(batch for of_rank in batches for batch in of_rank)
+    assert len(batches[0]) == len(batches[1])
+
+
 @pytest.mark.parametrize(
     ("options", "fields"),
     [

@@ -195,7 +195,7 @@ def test_a_batch_of_few_classes_is_said_with_the_setting_that_mends_it(
         assert found.remedies == ()
     else:
         assert found.remedies[0].startswith(remedy)
-        assert found.remedies[-1] == "write the rows shuffled once"
+        assert found.remedies[-1].startswith("write the rows shuffled once")
 
 
 @pytest.mark.parametrize(("world_size", "row_bytes"), [(1, 100), (8, 100), (8, 6)])

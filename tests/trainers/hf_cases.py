@@ -160,6 +160,7 @@ def fit(
     stop: int | None = None,
     resume: str | None = None,
     model: dict[str, Any] | None = None,
+    stream: dict[str, Any] | None = None,
     **settings: Any,
 ) -> dict[str, Any]:
     """One training run of this rank: rows by batch, losses by step, and what the Trainer's state says."""
@@ -167,7 +168,9 @@ def fit(
     trainer = StreamTrainer(
         language_model(**(model or {})) if kind == "language" else score_model(),
         arguments,
-        train_dataset=stream_of(data, kind, workers=workers, shuffle=True, seed=5),
+        train_dataset=stream_of(
+            data, kind, workers=workers, shuffle=True, seed=5, **(stream or {})
+        ),
         callbacks=[] if stop is None else [StopAt(stop)],
     )
     trainer.train(resume_from_checkpoint=resume)

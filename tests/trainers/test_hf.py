@@ -169,6 +169,44 @@ def test_a_step_is_on_the_mean_of_its_real_rows(data, tmp_path, kind):
 
 
 @pytest.mark.slow
+def test_batches_by_length_train_each_row_once_by_its_weight_and_resume(data, tmp_path):
+    """The number of a row is its length here, so batches of a step have unequal numbers of rows."""
+    run = {
+        "data": data,
+        "optim": "sgd",
+        "lr_scheduler_type": "constant",
+        "max_grad_norm": 0,
+        "learning_rate": 0.1,
+    }
+    model = {"attention_dropout": 0.0}
+    grouped = {
+        "stream": {"group_by_length": "row", "batch_tokens": 100, "batch_size": 64},
+        "model": model,
+        "save_strategy": "steps",
+        "save_steps": 3,
+        **run,
+    }
+    resume = str(tmp_path / "out" / "checkpoint-3")
+    whole, resumed = on_ranks(
+        tmp_path / "two",
+        2,
+        {**grouped, "folder": str(tmp_path / "out")},
+        {**grouped, "folder": str(tmp_path / "again"), "resume": resume},
+    )
+    steps = list(map(list, zip(*(rank["rows"] for rank in whole), strict=True)))
+    windows = [[*first, *second] for first, second in steps]
+    replay = {"call": "replayed", "kind": "language", "windows": windows, **run}
+    ((replay,),) = on_ranks(tmp_path / "one", 1, {**replay, "folder": str(tmp_path)})
+
+    assert sorted([*range(ROWS)] * 2) == real_rows(whole)
+    assert any(len(first) != len(second) for first, second in steps)
+    assert whole[0]["weights"] == pytest.approx(replay["weights"], rel=1e-4, abs=1e-4)
+    for rank, later in zip(whole, resumed, strict=True):
+        assert rank["rows"][3:] == later["rows"]
+        assert rank["weights"] == later["weights"]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_evaluation_is_over_the_real_rows_alone(data, tmp_path, ranks):
     cases = [

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from headrace.run.events import Event
+    from headrace.run.forget import Forgotten
     from headrace.run.prepare import Prepared
 
 Settings = Annotated[
@@ -385,6 +386,11 @@ def forget(  # noqa: PLR0913 - the arguments are flags
         emit(asdict(result))
         return
     report_absent(result.entities - result.matched, result.entities, out)
+    _say_forgotten(result, delete_old=delete_old)
+
+
+def _say_forgotten(result: Forgotten, *, delete_old: bool) -> None:
+    """Say what was erased, and where the data may still be."""
     if result.how == "nothing":
         say("nothing was written: no row belongs to these entities")
     else:

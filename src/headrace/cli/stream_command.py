@@ -122,13 +122,22 @@ def stream(
         speeds = [_measure(work, 0)]
     else:
         speeds = _measure_ranks(work)
+    record = _record(speeds)
+    if as_json:
+        emit(record)
+    else:
+        _print_speeds(record)
+
+
+def _record(speeds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the speed of all ranks together."""
     rows = sum(speed["rows"] for speed in speeds)
     seconds = max(speed["seconds"] for speed in speeds)
     read_bytes = sum(speed["bytes_per_s"] * speed["seconds"] for speed in speeds)
     steady = [
         speed["steady_rows_per_s"] for speed in speeds if speed["steady_rows_per_s"] is not None
     ]
-    record: dict[str, Any] = {
+    return {
         "rows": rows,
         "rows_per_s": round(rows / seconds) if seconds else 0,
         "mb_per_s": round(read_bytes / seconds / 1e6, 1) if seconds else 0.0,
@@ -137,9 +146,11 @@ def stream(
         "seconds": round(seconds, 4),
         "ranks": speeds,
     }
-    if as_json:
-        emit(record)
-        return
+
+
+def _print_speeds(record: Mapping[str, Any]) -> None:
+    """Print the speeds of the ranks side by side, and of all together."""
+    speeds = record["ranks"]
     columns = []
     for speed in speeds:
         columns.append(

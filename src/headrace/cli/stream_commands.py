@@ -5,6 +5,7 @@ The last two read only the index.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
+    from headrace.dataset.plain import PublishedIndex
     from headrace.stream.order.plan import Plan
+    from headrace.stream.order.state import StreamState
 
 
 @with_groups
@@ -68,9 +71,7 @@ def index(
     Example:  headrace index raw --types price=float32 --place cache
     """
     from headrace.cli.progress import shard_progress
-    from headrace.dataset.open import is_prepared
-    from headrace.dataset.plain import changes_of, publish_index
-    from headrace.storage.places import path_of
+    from headrace.dataset.plain import publish_index
 
     if entity or entity_column is not None:
         if location == "beside":
@@ -82,6 +83,22 @@ def index(
             )
         index_entities(shards.open(path), entity_column, as_json=as_json)
         return
+    _refuse_prepared(path, shards)
+    with shard_progress("index the shards") as on_progress:
+        published = publish_index(
+            path, location=location, **shards.options(), on_progress=on_progress
+        )
+    if as_json:
+        emit(_published_record(published))
+    else:
+        _say_published(published, location)
+
+
+def _refuse_prepared(path: str, shards: PlainShards) -> None:
+    """Refuse what is no plain shards."""
+    from headrace.dataset.open import is_prepared
+    from headrace.storage.places import path_of
+
     if is_prepared(path_of(path)):
         raise InputError(
             "is a prepared dataset, whose runs already have an index",
@@ -92,41 +109,40 @@ def index(
         raise SettingsError(
             "plain shards have no folds", setting="fold", value=shards.fold, remedy="leave it out"
         )
-    with shard_progress("index the shards") as on_progress:
-        published = publish_index(
-            path, location=location, **shards.options(), on_progress=on_progress
-        )
-    splits = {name: published.dataset.split_index(name) for name in published.dataset.splits}
-    changes = changes_of(published.dataset.index)
-    if as_json:
-        counts = {
-            name: {
-                "shards": len(split_index.shards),
-                "blocks": len(split_index.rows),
-                "rows": split_index.total_rows,
-            }
-            for name, split_index in splits.items()
+
+
+def _published_record(published: PublishedIndex) -> dict[str, Any]:
+    """Return what a published index holds as JSON."""
+    from headrace.dataset.plain import changes_of
+
+    counts = {}
+    for name in published.dataset.splits:
+        split_index = published.dataset.split_index(name)
+        counts[name] = {
+            "shards": len(split_index.shards),
+            "blocks": len(split_index.rows),
+            "rows": split_index.total_rows,
         }
-        size = published.path.stat().st_size
-        emit(
-            {
-                "path": str(published.path),
-                "location": published.location,
-                "how": published.how,
-                "bytes": size,
-                "splits": counts,
-                "changes": changes,
-            }
+    return {
+        "path": str(published.path),
+        "location": published.location,
+        "how": published.how,
+        "bytes": published.path.stat().st_size,
+        "splits": counts,
+        "changes": changes_of(published.dataset.index),
+    }
+
+
+def _say_published(published: PublishedIndex, location: str | None) -> None:
+    """Say what a published index holds, and where it is."""
+    record = _published_record(published)
+    for change in record["changes"]:
+        say(change)
+    for name, counts in record["splits"].items():
+        say(
+            f"{name}: {counts['rows']:,} rows in {counts['blocks']:,} blocks of"
+            f" {counts['shards']:,} shards"
         )
-        return
-    lines = [*changes]
-    for name, split_index in splits.items():
-        lines.append(
-            f"{name}: {split_index.total_rows:,} rows in {len(split_index.rows):,} blocks of"
-            f" {len(split_index.shards):,} shards"
-        )
-    for line in lines:
-        say(line)
     unchanged = ""
     if published.how == "kept":
         unchanged = ", unchanged because the files are unchanged"
@@ -330,10 +346,14 @@ def plan(  # noqa: PLR0913 - the arguments are flags
             say(line)
         if detail:
             _print_record(f"plan of {index.split}", record)
+    _refuse_unsound(record, path)
+
+
+def _refuse_unsound(record: dict[str, Any], path: str) -> None:
     if not record["ok"]:
         raise HeadraceError(
-            f"of split {index.split}, {record['overlap_rows']} rows would be delivered twice and"
-            f" {record['missing_rows']} not at all; this is a bug in headrace",
+            f"of split {record['split']}, {record['overlap_rows']} rows would be delivered twice"
+            f" and {record['missing_rows']} not at all; this is a bug in headrace",
             path=path,
             remedy="report it with the output of --json",
         )
@@ -343,20 +363,14 @@ def _record(epoch: OneEpoch, index: Any, epoch_plan: Plan, saved: Any) -> dict[s
     """Return the plan as a record with stable names for machines."""
     from headrace.dataset.indexed import polars_columns
     from headrace.stream.order.advice import mixing_of_plan, sorted_mixing
-    from headrace.stream.order.plan import better_lanes, estimate_peak_bytes
+    from headrace.stream.order.plan import estimate_peak_bytes
 
-    def with_lanes(lanes: int) -> Plan:
-        return replace(epoch, lanes=lanes).plan(
-            index, ranks=epoch_plan.world_size, batch_size=epoch_plan.batch_size
-        )
-
-    lanes = None
+    better = None
     if saved is None:
-        lanes = better_lanes(epoch_plan, with_lanes)
-    if lanes is None:
-        better = None
-    else:
-        better = {"lanes": lanes[0], "read_amplification": round(lanes[1], 3)}
+        better = _better_lanes(epoch, index, epoch_plan)
+    slowest = {}
+    if epoch_plan.imbalance is not None:
+        slowest["slowest_rank_over_mean"] = round(epoch_plan.imbalance, 4)
     coverage = epoch_plan.coverage()
     in_classes = sorted_mixing(epoch_plan)
     steps = {epoch_plan.rank_rows(rank).steps for rank in range(epoch_plan.world_size)}
@@ -386,22 +400,37 @@ def _record(epoch: OneEpoch, index: Any, epoch_plan: Plan, saved: Any) -> dict[s
         "read_amplification": round(epoch_plan.read_amplification, 3),
         "decoded_again_bytes": epoch_plan.decoded_again_bytes,
         "better_lanes": better,
-        **(
-            {}
-            if epoch_plan.imbalance is None
-            else {"slowest_rank_over_mean": round(epoch_plan.imbalance, 4)}
-        ),
+        **slowest,
         "peak_memory_bytes_per_rank": estimate_peak_bytes(epoch_plan),
         "polars_columns": polars_columns(index),
         "sorted_rows": None if in_classes is None else asdict(in_classes),
-        "mixing": {
-            batch_kind: {name: round(value, 6) for name, value in asdict(mixing).items()}
-            for batch_kind, mixing in mixing_of_plan(index, epoch_plan).items()
-        },
+        "mixing": _mixing_record(mixing_of_plan(index, epoch_plan)),
         "ok": (
             not (coverage.overlap_rows or coverage.missing_rows) and delivered and len(steps) == 1
         ),
     }
+
+
+def _better_lanes(epoch: OneEpoch, index: Any, epoch_plan: Plan) -> dict[str, Any] | None:
+    """Return lanes that decode less, if there are any."""
+    from headrace.stream.order.plan import better_lanes
+
+    def with_lanes(lanes: int) -> Plan:
+        return replace(epoch, lanes=lanes).plan(
+            index, ranks=epoch_plan.world_size, batch_size=epoch_plan.batch_size
+        )
+
+    lanes = better_lanes(epoch_plan, with_lanes)
+    if lanes is None:
+        return None
+    return {"lanes": lanes[0], "read_amplification": round(lanes[1], 3)}
+
+
+def _mixing_record(mixing_of_batches: Mapping[str, Any]) -> dict[str, Any]:
+    record = {}
+    for batch_kind, mixing in mixing_of_batches.items():
+        record[batch_kind] = {name: round(value, 6) for name, value in asdict(mixing).items()}
+    return record
 
 
 def _extremes(values: Any) -> dict[str, int]:
@@ -501,29 +530,45 @@ def where(  # noqa: PLR0913 - the arguments are flags
     Example:  headrace where out --seen state.json
     """
     if seen is not None:
-        if row is not None:
-            raise SettingsError(
-                f"{setting('seen')} counts rows of shards or of entities",
-                remedy=f"leave {setting('row')} out",
-            )
+        _refuse_row(row)
         _print_seen(seen, shards.open(path), entities, ranks, batch_size, as_json=as_json)
         return
     if (row is None) == (not entities.requested):
-        choices = (
-            f"{setting('row')} SHARD:ROW, {setting('entity')} NAME or {setting('entities')} FILE"
-        )
-        raise SettingsError("no row was given", remedy=f"give one of {choices}")
-    if ranks is None or batch_size is None:
-        name = "batch_size"
-        if ranks is None:
-            name = "ranks"
-        raise SettingsError(
-            f"{setting_name(name)} is missing", remedy="give those of the training run"
-        )
+        raise _no_row()
+    if ranks is None:
+        raise _missing("ranks")
+    if batch_size is None:
+        raise _missing("batch_size")
     dataset = shards.open(path)
     if row is not None:
         _print_row(row, dataset, epoch, ranks, batch_size, as_json=as_json)
         return
+    _print_entities(entities, dataset, epoch, ranks, batch_size, as_json=as_json)
+
+
+def _refuse_row(row: str | None) -> None:
+    if row is not None:
+        raise SettingsError(
+            f"{setting('seen')} counts rows of shards or of entities",
+            remedy=f"leave {setting('row')} out",
+        )
+
+
+def _no_row() -> SettingsError:
+    choices = f"{setting('row')} SHARD:ROW, {setting('entity')} NAME or {setting('entities')} FILE"
+    return SettingsError("no row was given", remedy=f"give one of {choices}")
+
+
+def _print_entities(
+    entities: EntityQuestion,
+    dataset: Any,
+    epoch: OneEpoch,
+    ranks: int,
+    batch_size: int,
+    *,
+    as_json: bool,
+) -> None:
+    """Print which steps and ranks get the rows of entities."""
     from headrace.stream.order.whereabouts import find_rows
 
     index = epoch.index_of(dataset)
@@ -531,6 +576,12 @@ def where(  # noqa: PLR0913 - the arguments are flags
     sightings = find_rows(epoch.plan(index, ranks=ranks, batch_size=batch_size), rows.rows)
     answer = EntityAnswer.of(index, rows, sightings, "delivered", epoch=epoch.epoch)
     answer.show(as_json=as_json)
+
+
+def _missing(name: str) -> SettingsError:
+    return SettingsError(
+        f"{setting_name(name)} is missing", remedy="give those of the training run"
+    )
 
 
 def _print_row(
@@ -589,7 +640,7 @@ def _print_seen(
     ranks, batch_size: both to count steps, or neither.
     """
     from headrace.stream.order.state import StreamState
-    from headrace.stream.order.whereabouts import find_received, seen_per_shard
+    from headrace.stream.order.whereabouts import find_received
 
     saved = StreamState.from_dict(read_state(state))
     if saved.balance is None:
@@ -618,6 +669,13 @@ def _print_seen(
         )
         answer.show(as_json=as_json)
         return
+    _print_seen_shards(index, saved, as_json=as_json)
+
+
+def _print_seen_shards(index: Any, saved: StreamState, *, as_json: bool) -> None:
+    """Print how many rows of each shard a checkpoint has seen."""
+    from headrace.stream.order.whereabouts import seen_per_shard
+
     counts = seen_per_shard(index, saved).tolist()
     totals = [
         int(index.rows[index.shard_of_block == shard].sum()) for shard in range(len(index.shards))

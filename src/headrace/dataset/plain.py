@@ -296,17 +296,7 @@ class _Asked:
             self.on_progress(done, total)
 
         workers = self.workers or default_workers()
-        data = build(
-            listing,
-            kinds=self.types,
-            keeps_text=self.keeps_text,
-            partitions=self.partitions,
-            dialect=self.dialect,
-            schema_drift=self.schema_drift,
-            workers=workers,
-            files=self.files,
-            on_progress=report,
-        )
+        data = build(self, workers=workers, on_progress=report)
         if not self.keeps_text:
             self._log_types(parse_stored(memoryview(data), self.cached).schema)
         return data
@@ -492,81 +482,107 @@ def _with_types(shard: Shard, types: Mapping[str, pa.DataType]) -> Shard:
     return replace(shard, schema=pa.schema(fields))
 
 
-def build(  # noqa: PLR0913, PLR0914 - all that an index is made of
-    listing: Listing,
-    *,
-    kinds: Mapping[str, pa.DataType],
-    keeps_text: bool,
-    partitions: Mapping[str, pa.DataType],
-    dialect: TextDialect,
-    schema_drift: Drift,
-    workers: int,
-    files: str,
-    on_progress: OnProgress = lambda done, total: None,
+def build(
+    request: _Asked, *, workers: int, on_progress: OnProgress = lambda done, total: None
 ) -> bytes:
     """Build the index of the listed files as the bytes of a file; see `stored_index`.
 
-    kinds: declared types of CSV and TSV columns. keeps_text: whether the others are text, and not
-    of the types that all values show. partitions: types of columns in names. dialect: of CSV and
-    TSV files. files: a digest of the files, kept in the index. on_progress: called with (files
-    done, files) from any thread.
+    on_progress: called with (files done, files) from any thread.
     Raises `InputError` if a file cannot be read or files differ in their columns, `SettingsError`
     on types of columns that no text file has.
     """
+    listing = request.listing
     done = 0
 
-    def task(start: int) -> _Looked:
+    def look(start: int) -> _Looked:
         nonlocal done
-        evidence = Evidence(dialect)
-        evidence.leave_out(kinds)
-        distinct = _Distinct()
-        words = list[str]()
-        kinds_of_files = list[int]()
-        numbers = list[int]()
-        blocks: list[tuple[int, int, int, int]] = []
-        numbers_of_files = range(start, min(start + _FILES_A_TASK, len(listing.names)))
-        looked = look_at_all(
-            [(listing.path(number), listing.names[number]) for number in numbers_of_files],
-            [listing.stats[number][0] for number in numbers_of_files],
-            partitions,
-            dialect=dialect,
-            evidence=None if keeps_text else evidence,
-        )
-        for number, (shard, spans) in zip(numbers_of_files, looked, strict=True):
-            stat = listing.stats[number]
-            shard = replace(shard, size=stat[0], mtime_ns=stat[1])
-            words.append(shard.word)
-            numbers.append(len(spans))
-            blocks += [(span.block, span.rows, span.offset, span.length) for span in spans]
-            kinds_of_files.append(distinct.add(shard))
-        done += len(numbers_of_files)
+        numbers = range(start, min(start + _FILES_A_TASK, len(listing.names)))
+        looked = _look_at_files(request, numbers)
+        done += len(numbers)
         on_progress(done, len(listing.names))
-        return _Looked(
-            distinct.shards,
-            kinds_of_files,
-            words,
-            numbers,
-            np.array(blocks, np.int64).reshape(-1, 4),
-            evidence,
-        )
+        return looked
 
-    results = run_tasks(
-        [partial(task, start) for start in range(0, len(listing.names), _FILES_A_TASK)], workers
+    tasks = [partial(look, start) for start in range(0, len(listing.names), _FILES_A_TASK)]
+    looked = _joined(run_tasks(tasks, workers), request.dialect)
+    _refuse_unknown_types(request, looked.shards)
+    types = {**looked.evidence.types(), **request.types}
+    shards = [_with_types(shard, types) for shard in looked.shards]
+    schema = common_schema(shards, request.schema_drift)
+    layouts = _layouts_of(shards, schema)
+    counts = np.array(looked.counts, np.int64)
+    number, rows, offset, length = looked.blocks.T
+    like = SplitIndex(
+        split=ALL,
+        schema=schema,
+        shards=listing.names,
+        formats=looked.words,
+        shard_of_block=np.repeat(np.arange(len(counts)), counts),
+        block=number,
+        rows=rows,
+        offset=offset,
+        length=length,
+        partitioned=tuple(with_content(shards)[0].partition),
+        layouts=layouts.schemas,
+        layout_of_shard=layouts.of_shards[looked.kinds],
+        gaps=tuple(sorted(looked.evidence.gaps() | columns_with_gaps(shards, schema))),
     )
+    return stored_bytes(
+        _splits(listing, like, counts), schema, request.dialect.stored(), request.files
+    )
+
+
+def _joined(results: Sequence[_Looked], dialect: TextDialect) -> _Looked:
+    """Join what tasks found, in the order of the files."""
     distinct = _Distinct()
-    kinds_of_files: list[int] = []
+    kinds: list[int] = []
+    words: list[str] = []
+    counts: list[int] = []
     evidence = Evidence(dialect)
     for looked in results:
         numbers = [distinct.add(shard) for shard in looked.shards]
-        kinds_of_files += [numbers[number] for number in looked.kinds]
+        kinds += [numbers[number] for number in looked.kinds]
+        words += looked.words
+        counts += looked.counts
         evidence.join(looked.evidence.words)
-    text = set(partitions)
-    for shard in distinct.shards:
+    blocks = np.concatenate([looked.blocks for looked in results])
+    return _Looked(distinct.shards, kinds, words, counts, blocks, evidence)
+
+
+def _look_at_files(request: _Asked, numbers: range) -> _Looked:
+    """Survey the listed files with these numbers, and find their blocks."""
+    listing = request.listing
+    evidence = Evidence(request.dialect)
+    evidence.leave_out(request.types)
+    distinct = _Distinct()
+    words: list[str] = []
+    kinds: list[int] = []
+    counts: list[int] = []
+    blocks: list[tuple[int, int, int, int]] = []
+    looked = look_at_all(
+        [(listing.path(number), listing.names[number]) for number in numbers],
+        [listing.stats[number][0] for number in numbers],
+        request.partitions,
+        dialect=request.dialect,
+        evidence=None if request.keeps_text else evidence,
+    )
+    for number, (shard, spans) in zip(numbers, looked, strict=True):
+        stat = listing.stats[number]
+        shard = replace(shard, size=stat[0], mtime_ns=stat[1])
+        words.append(shard.word)
+        counts.append(len(spans))
+        blocks += [(span.block, span.rows, span.offset, span.length) for span in spans]
+        kinds.append(distinct.add(shard))
+    spans_array = np.array(blocks, np.int64).reshape(-1, 4)
+    return _Looked(distinct.shards, kinds, words, counts, spans_array, evidence)
+
+
+def _refuse_unknown_types(request: _Asked, shards: Sequence[Shard]) -> None:
+    """Raise `SettingsError` for types of columns that neither text files nor names have."""
+    text = set(request.partitions)
+    for shard in shards:
         if shard.dialect is not None:
             text.update(stored(shard).schema.names)
-    types = {**evidence.types(), **kinds}
-    shards = [_with_types(shard, types) for shard in distinct.shards]
-    unknown = sorted(set(kinds) - text)
+    unknown = sorted(set(request.types) - text)
     if unknown:
         raise SettingsError(
             "no CSV or TSV file or name of a directory has this column",
@@ -574,27 +590,6 @@ def build(  # noqa: PLR0913, PLR0914 - all that an index is made of
             column=unknown[0],
             remedy=f"choose one of {', '.join(sorted(text)) or 'none, as all columns have types'}",
         )
-    schema = common_schema(shards, schema_drift)
-    layouts = _layouts_of(shards, schema)
-    formats = [word for looked in results for word in looked.words]
-    counts = np.array([count for looked in results for count in looked.counts], np.int64)
-    spans = np.concatenate([looked.blocks for looked in results])
-    like = SplitIndex(
-        split=ALL,
-        schema=schema,
-        shards=listing.names,
-        formats=formats,
-        shard_of_block=np.repeat(np.arange(len(counts)), counts),
-        block=spans[:, 0],
-        rows=spans[:, 1],
-        offset=spans[:, 2],
-        length=spans[:, 3],
-        partitioned=tuple(with_content(shards)[0].partition),
-        layouts=layouts.schemas,
-        layout_of_shard=layouts.of_shards[kinds_of_files],
-        gaps=tuple(sorted(evidence.gaps() | columns_with_gaps(shards, schema))),
-    )
-    return stored_bytes(_splits(listing, like, counts), schema, dialect.stored(), files)
 
 
 class _Looked(NamedTuple):
@@ -606,9 +601,9 @@ class _Looked(NamedTuple):
     """
 
     shards: Sequence[Shard]
-    kinds: Sequence[int]
-    words: Sequence[str]
-    counts: Sequence[int]
+    kinds: list[int]
+    words: list[str]
+    counts: list[int]
     blocks: I64
     evidence: Evidence
 

@@ -185,13 +185,9 @@ def parse_stored(source: Any, path: Path, identity: Identity | None = None) -> S
         layouts = _layouts_in(metadata, columns.schema)
         splits = {}
         for row, name in enumerate(batch["split"].to_pylist()):
-            fields = {name: list_values(batch[name], row) for name in _STORED.names[2:]}
-            fields["stamps"] = fields["stamps"].reshape(-1, 2)
-            _check(fields)
-            _check_layouts(fields, len(layouts))
-            if identity is None:
-                mapped = None
-            else:
+            fields = _fields_in(batch, row, len(layouts))
+            mapped = None
+            if identity is not None:
                 inode = (identity.device, identity.inode)
                 mapped = MappedSplit(path, digest.hex(), inode, name, fields)
             splits[name] = SplitIndex(
@@ -203,11 +199,7 @@ def parse_stored(source: Any, path: Path, identity: Identity | None = None) -> S
                 mapped=mapped,
                 **fields,
             )
-            # Stored in the file, because computing it takes a second for a million blocks.
-            of_split = str(batch["identity"][row])
-            if len(bytes.fromhex(of_split)) != 32:
-                raise ValueError("an identity is not a digest")
-            vars(splits[name])["identity"] = of_split
+            vars(splits[name])["identity"] = _stored_identity(batch, row)
         if len(splits) != batch.num_rows:
             raise ValueError("a split is in it twice")
         files = identity_in(data).hex()
@@ -224,6 +216,23 @@ def parse_stored(source: Any, path: Path, identity: Identity | None = None) -> S
         raise CorruptShard(
             f"cannot be read as an index ({error})", path=path, remedy=_REMEDY
         ) from error
+
+
+def _fields_in(batch: pa.RecordBatch, row: int, layouts: int) -> dict[str, Any]:
+    """Return the columns of a split after checking that they fit each other."""
+    fields = {name: list_values(batch[name], row) for name in _STORED.names[2:]}
+    fields["stamps"] = fields["stamps"].reshape(-1, 2)
+    _check(fields)
+    _check_layouts(fields, layouts)
+    return fields
+
+
+def _stored_identity(batch: pa.RecordBatch, row: int) -> str:
+    """Return the identity of a split. Computing it takes a second for a million blocks."""
+    identity = str(batch["identity"][row])
+    if len(bytes.fromhex(identity)) != 32:
+        raise ValueError("an identity is not a digest")
+    return identity
 
 
 def list_values(column: pa.Array, row: int) -> Any:

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -22,9 +23,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.arrays import I64, Bools
+from headrace.digest import sha256_hex
 from headrace.errors import InputError, setting, setting_name
 from headrace.formats.dialect import MEANS_MISSING, null_setting
-from headrace.formats.type_words import DATE_WORDS
+from headrace.formats.type_words import DATE_WORDS, PERIOD
 from headrace.formats.types import is_text
 
 if TYPE_CHECKING:
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 
 MISSING = np.iinfo(np.int64).min
 DAY_US = 86_400_000_000
+_HOUR_US = DAY_US // 24
+_ZONE_HOURS = -70 * 8766, 131 * 8766  # since 1970
 # 0001-01-01 to 9999-12-31
 FIRST_US = -62_135_596_800_000_000
 LAST_US = 253_402_300_799_999_999
@@ -104,7 +108,8 @@ def parse_dates(  # noqa: PLR0911 - one case each
         return _of_one_form(*_scaled(column.cast(pa.int32()), DAY_US), "iso")
     if pa.types.is_date64(type_):
         return _of_one_form(*_scaled(column, _UNIT_US["ms"]), "iso")
-    if pa.types.is_integer(type_) and "%" in date_format:  # 202501051230 by "%Y%m%d%H%M"
+    # 202501051230 by "%Y%m%d%H%M", 1935 as a year
+    if pa.types.is_integer(type_) and ("%" in date_format or date_format == PERIOD):
         return _from_text(column.cast(pa.string()), date_format)
     if pa.types.is_integer(type_) and type_ != pa.uint64():
         valid = _valid(column)
@@ -121,21 +126,21 @@ def parse_dates(  # noqa: PLR0911 - one case each
     return Dates(np.full(len(column), MISSING), _valid(column), nothing, frozenset())
 
 
-def parse_in_turn(column: pa.ChunkedArray, forms: Sequence[str]) -> tuple[I64, Bools]:
-    """Parse each value by the first of these forms that fits: microseconds, `MISSING` if none does,
-    int64 [N]; and whether they are instants, not wall-clock times, bool [N].
-    """
-    first = parse_dates(column, forms[0])
-    micros = first.micros
-    instant = first.instant
+def parse_in_turn(column: pa.ChunkedArray, forms: Sequence[str]) -> Dates:
+    """Parse each value by the first of these forms that fits."""
+    dates = parse_dates(column, forms[0])
     for form in forms[1:]:
-        unread = micros == MISSING
+        unread = dates.micros == MISSING
         if not unread.any():
             break
-        dates = parse_dates(column, form)
-        micros = np.where(unread, dates.micros, micros)
-        instant = np.where(unread, dates.instant, instant)
-    return micros, instant
+        others = parse_dates(column, form)
+        dates = Dates(
+            np.where(unread, others.micros, dates.micros),
+            dates.unreadable & others.unreadable,
+            np.where(unread, others.instant, dates.instant),
+            dates.forms | others.forms,
+        )
+    return dates
 
 
 def typed_times(
@@ -145,7 +150,7 @@ def typed_times(
 
     Raises `InputError` with row and value, also for a time of day that a date cannot hold.
     """
-    micros, _ = parse_in_turn(column, forms)
+    micros = parse_in_turn(column, forms).micros
     missing = micros == MISSING
     unread = missing & _valid(column)
     if pa.types.is_date(type_):
@@ -173,6 +178,43 @@ def wall_to_utc(wall_us: I64, zone: str, twice: Literal["earliest", "latest"]) -
     times = times.set(times == MISSING, None).cast(pl.Datetime("us"))
     zoned = times.dt.replace_time_zone(zone, ambiguous=twice, non_existent="null")
     return _micros_of(zoned.dt.epoch("us")).copy()  # callers change it
+
+
+def utc_to_wall(instants: I64, zone: str) -> I64:
+    """Return the wall-clock times of a zone at these instants, in microseconds."""
+    import polars as pl
+
+    times = pl.Series(instants)
+    times = times.set(times == MISSING, None).cast(pl.Datetime("us", "UTC"))
+    return _micros_of(times.dt.convert_time_zone(zone).dt.replace_time_zone(None)).copy()
+
+
+def between_clocks(times: I64, source: str | None, target: str | None) -> I64:
+    """Convert what the clocks of one zone show to what those of another show then.
+
+    Zones: None for UTC. Of a time that comes twice the earlier instant is meant, and one that is
+    skipped has the offset from before.
+    """
+    if source == target:
+        return times
+    if source is not None:
+        instants = wall_to_utc(times, source, "earliest")
+        skipped = instants == MISSING
+        instants[skipped] = wall_to_utc(times[skipped] - DAY_US, source, "latest") + DAY_US
+        times = instants
+    return times if target is None else utc_to_wall(times, target)
+
+
+@lru_cache
+def zone_version(zone: str) -> str:
+    """Return a digest of what the clocks of a zone show at every hour of 1900 to 2100.
+
+    It changes if another release of the time zone database has other hours for this zone. Series
+    know zones from Polars alone, which carries a database of its own, whatever the machine has.
+    """
+    hours = np.arange(*_ZONE_HOURS) * _HOUR_US
+    offsets = (utc_to_wall(hours, zone) - hours) // 1_000_000
+    return sha256_hex(offsets.astype("<i4").tobytes())[:16]
 
 
 def _valid(column: pa.ChunkedArray) -> Bools:
@@ -249,6 +291,8 @@ def _from_text(column: pa.ChunkedArray, date_format: str) -> Dates:
         exact = integers.is_not_null().to_numpy()
         whole_values = np.where(exact, integers.fill_null(0).to_numpy(), whole_values)
         _take_numbers(parsed, values, whole_values, exact | is_whole, date_format)
+    elif date_format == PERIOD:
+        parsed.take(PERIOD, _begin_of_period(text))
     elif date_format != "iso":
         parsed.take(*_by_pattern(text, date_format))
     return parsed.dates(text.is_not_null().to_numpy())
@@ -277,6 +321,65 @@ def _iso(text: pl.Series) -> pl.Series:
         )
     )
     return micros.to_series()
+
+
+_MONTH_NAMES = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_MONTH_NAME = (
+    r"(?P<name>jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?"
+    r"|sept?(?:ember)?|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)\.?"
+)
+_YEAR = r"(?P<year>[0-9]{4})"
+_MONTH = r"(?P<month>0[1-9]|1[0-2])"
+_QUARTER = r"q(?P<quarter>[1-4])"
+_WEEK = r"w(?P<week>[0-9]{2})(?:-?(?P<weekday>[1-7]))?"
+# 2000Q1, Q1 2000, 2019-W01, 2019-01, 2019M01, Jan 2019, and years that no count is likely to be
+_PERIODS = (
+    rf"{_YEAR}[- ]?{_QUARTER}",
+    rf"{_QUARTER}[- /]?{_YEAR}",
+    rf"{_YEAR}[- ]?{_WEEK}",
+    rf"{_YEAR}(?:-|/|[- ]?m){_MONTH}",
+    rf"{_MONTH_NAME}[- ,]+{_YEAR}",
+    rf"{_YEAR}[- ]{_MONTH_NAME}",
+    r"(?P<year>1[5-9][0-9]{2}|2[01][0-9]{2})",
+)
+
+
+def _begin_of_period(text: pl.Series) -> I64:
+    """Return the first day of each year, quarter, month or ISO week, in microseconds."""
+    micros = np.full(len(text), MISSING)
+    for pattern in _PERIODS:
+        groups = text.str.extract_groups(f"(?i)^{pattern}$").struct.unnest()
+        matches = groups["year"].is_not_null().to_numpy() & (micros == MISSING)
+        if matches.any():
+            micros[matches] = _period_begins(groups.filter(matches))
+    return micros
+
+
+def _period_begins(groups: pl.DataFrame) -> I64:
+    """Return where periods begin that have a column `year` and perhaps one of their parts."""
+    import polars as pl
+
+    year = groups["year"].cast(pl.Int64).to_numpy() - 1970
+    month = np.zeros(len(groups), np.int64)
+    if "week" in groups.columns:
+        week = groups["week"].cast(pl.Int64).to_numpy()
+        day = groups["weekday"].fill_null("1").cast(pl.Int64).to_numpy()
+        years = year.astype("datetime64[Y]").astype("datetime64[D]").astype(np.int64)
+        first_monday = (years + 3 + 3) // 7 * 7 - 3  # of the week of 4 January
+        days = first_monday + (week - 1) * 7
+        begins = np.asarray((days + day - 1) * DAY_US, np.int64)
+        # A week belongs to the year of its Thursday.
+        thursday = (days + 3).astype("datetime64[D]").astype("datetime64[Y]").astype(np.int64)
+        return np.where((week > 0) & (thursday == year), begins, MISSING)
+    if "quarter" in groups.columns:
+        month = (groups["quarter"].cast(pl.Int64).to_numpy() - 1) * 3
+    elif "month" in groups.columns:
+        month = groups["month"].cast(pl.Int64).to_numpy() - 1
+    elif "name" in groups.columns:
+        names = groups["name"].str.to_lowercase().str.slice(0, 3)
+        month = names.replace_strict(_MONTH_NAMES, range(12), return_dtype=pl.Int64).to_numpy()
+    starts = (year * 12 + month).astype("datetime64[M]").astype("datetime64[us]")
+    return np.asarray(starts.astype(np.int64))
 
 
 def _iso_zoned(text: pl.Series) -> pl.Series:

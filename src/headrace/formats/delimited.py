@@ -97,10 +97,7 @@ def survey(
         text_start = len(BOM)
     marked = records.mark(head, dialect)
     ends = records.record_ends(marked.marks, marked.quotes)
-    if signature is None:
-        width = None
-    else:
-        width = len(signature)
+    width = None if signature is None else len(signature)
     separator = _find_separator(
         path,
         records.mark(head[text_start:], dialect),
@@ -108,24 +105,19 @@ def survey(
         width=width,
         reads=reads,
     )
-    if not len(ends) or text_start == len(head):
-        if signature is None:
-            raise InputError(
-                "is empty, not even a header",
-                path=path,
-                remedy="remove the file, or give the column names by a signature file",
-            )
-        names = list(signature)
-        header_bytes = text_start
-        newline = "\n"
-    else:
+    names = list(signature or ())
+    header_bytes = text_start
+    newline = "\n"
+    if len(ends) and text_start < len(head):
         first = head[text_start : int(ends[0])]
-        newline = "\r\n" if first.endswith(b"\r\n") else "\n"
-        names = _names_in(path, first, Dialect(separator, newline, text=dialect), signature)
-        header_bytes = int(ends[0])
-        if signature is not None and names != list(signature):
-            names = list(signature)
-            header_bytes = text_start
+        if first.endswith(b"\r\n"):
+            newline = "\r\n"
+        header = _names_in(path, first, Dialect(separator, newline, text=dialect), signature)
+        if signature is None or header == names:
+            names = header
+            header_bytes = int(ends[0])
+    elif signature is None:
+        raise _no_header(path)
     columns = [column_name(raw) for raw in names]
     refuse_repeated_names(path, columns, " in the header")
     return replace(
@@ -137,6 +129,14 @@ def survey(
         dialect=Dialect(
             separator, newline, bom and dialect.encoding == UTF8, header_bytes, dialect
         ),
+    )
+
+
+def _no_header(path: Path) -> InputError:
+    return InputError(
+        "is empty, not even a header",
+        path=path,
+        remedy="remove the file, or give the column names by a signature file",
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,17 @@ import pyarrow as pa
 
 from headrace.errors import InputError, MissingExtra, first_line
 
+# The calendars of the CF conventions that lack days, or have days that never were.
+_OTHER_CALENDARS = {
+    "noleap": "whose years have no 29 February",
+    "365_day": "whose years have no 29 February",
+    "all_leap": "whose years all have a 29 February",
+    "366_day": "whose years all have a 29 February",
+    "360_day": "whose months all have 30 days",
+    "julian": "whose leap years are not those of today",
+}
+_USUAL_CONVERSION = "'standard', use_cftime=False"
+_CONVERSIONS = {"360_day": f"{_USUAL_CONVERSION}, align_on='year'"}
 NETCDF_NAMES = (".nc", ".nc4", ".cdf", ".h5netcdf")
 _SLICE_ROWS = 1 << 18
 
@@ -84,16 +95,42 @@ def _open(path: Path) -> Any:
         import xarray
     except ImportError as error:
         raise MissingExtra("xarray", "xarray") from error
+    is_store = path.name.lower().endswith(".zarr")
+    open_grid = xarray.open_zarr if is_store else xarray.open_dataset
     try:
-        if path.name.lower().endswith(".zarr"):
-            return xarray.open_zarr(path)
-        return xarray.open_dataset(path)
+        grid = open_grid(path)
+        _refuse_calendars(grid, path)
+    except InputError:
+        raise
     except Exception as error:  # each engine has its own errors
+        # The calendar may be why, if the library that decodes it is absent.
+        undecoded = None
+        with suppress(Exception):
+            undecoded = open_grid(path, decode_times=False)
+        if undecoded is not None:
+            _refuse_calendars(undecoded, path)
         raise InputError(
             f"xarray cannot open it ({first_line(error)[:300]})",
             path=path,
             remedy="check the file, and that netCDF4 or zarr is installed",
         ) from error
+    return grid
+
+
+def _refuse_calendars(grid: Any, path: Path | None = None) -> None:
+    """Raise `InputError` if a variable counts the days of a calendar that no clock has."""
+    for name, variable in grid.variables.items():
+        calendar = variable.encoding.get("calendar") or variable.attrs.get("calendar")
+        if calendar is None and variable.dtype == object and variable.size:
+            calendar = getattr(variable.values.flat[0], "calendar", None)
+        if calendar in _OTHER_CALENDARS:
+            conversion = _CONVERSIONS.get(calendar, _USUAL_CONVERSION)
+            raise InputError(
+                f"its times are of the calendar {calendar}, {_OTHER_CALENDARS[calendar]}",
+                path=path,
+                column=str(name),
+                remedy=f"convert it by dataset.convert_calendar({conversion}) of xarray",
+            )
 
 
 def tables_of_grid(grid: Any) -> Iterator[pa.Table]:
@@ -105,6 +142,7 @@ def tables_of_grid(grid: Any) -> Iterator[pa.Table]:
         data = grid
     else:
         data = grid.to_dataset(name=grid.name or "value")
+    _refuse_calendars(data)
     dims = list(data.sizes)
     if not dims:
         raise InputError(
@@ -130,8 +168,5 @@ def tables_of_grid(grid: Any) -> Iterator[pa.Table]:
         except (pa.ArrowException, TypeError, ValueError) as error:
             raise InputError(
                 f"a data set of xarray does not go into Arrow: {error}",
-                remedy=(
-                    "convert times of unusual calendars, such as with"
-                    " Dataset.convert_calendar('standard')"
-                ),
+                remedy="convert its variables to numbers, texts or times",
             ) from error

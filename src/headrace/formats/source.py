@@ -393,10 +393,16 @@ def read_block(  # noqa: PLR0913 - all are settings
     where = block_read.words
     if code.block_word:
         where = f"{code.block_word} {block}"
-    if not of_run:
-        return _read_source_block(code, block_read, target, where)
+    if of_run:
+        return _read_run_block(code, block_read, target, where)
+    return _read_source_block(code, block_read, target, where)
+
+
+def _read_run_block(code: FormatCode, block: BlockRead, target: Target, where: str) -> pa.Table:
+    """Read a block that headrace wrote. Raises `CorruptShard` for all that is not as written."""
+    path = block.path
     try:
-        return code.read_block(block_read, target)
+        return code.read_block(block, target)
     except FileNotFoundError as error:
         raise CorruptShard("is missing", path=path, remedy=RESTORE) from error
     except CorruptShard as error:

@@ -22,6 +22,7 @@ DATE_WORDS = (
     "epoch_days",
     "excel_days",
 )
+PERIOD = "period"  # a year, quarter, month or week, which begins with its first day
 ALL_COLUMNS = "*"  # types={"*": "text", "price": "float32"}
 
 

@@ -235,13 +235,14 @@ def parse_chunk(  # noqa: PLR0914 - the columns of a measurement
 
 def _parse_times(column: pa.ChunkedArray, settings: Histories, reasons: Reasons) -> I64:
     """Read times as microseconds since 1970."""
-    micros, instant = parse_in_turn(column, settings.time_forms)
+    dates = parse_in_turn(column, settings.time_forms)
+    micros = dates.micros
     missing = np.zeros(len(column), np.bool_)
     if column.null_count:
         missing = np.asarray(column.is_null(), np.bool_)
     reasons.blame(missing, "null_time")
     reasons.blame(~missing & ((micros == MISSING) | (micros > _LATEST_US)), "unreadable_time")
-    wall = ~instant & (micros != MISSING)
+    wall = ~dates.instant & (micros != MISSING)
     if settings.time_zone == "UTC" or not wall.any():
         return micros
     instants = wall_to_utc(micros[wall], settings.time_zone, "earliest")

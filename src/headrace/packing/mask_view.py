@@ -66,7 +66,7 @@ class MaskOptions:
         ),
     ] = None
     reasoning: Annotated[
-        str, typer.Option(help="With --mask: template, keep, every_user_turn, or drop.")
+        str, typer.Option(help="With --mask: template, keep, every_user_turn, mask or drop.")
     ] = "template"
 
 

@@ -175,7 +175,7 @@ class Tokenised:
         certain = bool(certificates) and counts["chat_sequences"] == counts["read_sequences"]
         for certificate in certificates.values():
             stops |= set() if certificate is None else {*certificate["stops"].values()}
-            certain &= certificate is not None
+            certain &= certificate is not None and not certificate["spaced"]
         ids = [self.encoder.tokenizer.token_to_id(stop) for stop in sorted(stops - {""})]
         return {
             "certificates": certificates,
@@ -274,15 +274,31 @@ def tokenise(
     return Tokenised(settings, context, encoder, datasets, tasks, receipts, benchmarks, origins)
 
 
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """Rows by reason, of all tasks. first: where the first row of each reason is."""
+
+    read: int
+    rows: Counter[str]
+    first: dict[str, str]
+
+
+def _counted(encoded: Sequence[Receipt], counts: str, first: str) -> _Counted:
+    """Add up what the receipts count under these two names."""
+    result = _Counted(sum(receipt.rows_in for receipt in encoded), Counter(), {})
+    for receipt in encoded:
+        result.rows.update(receipt.extra[counts])
+        for reason, where in receipt.extra[first].items():
+            result.first.setdefault(reason, where)
+    return result
+
+
 def _refuse_bad(settings: ChatRecipe, context: RunContext, encoded: Sequence[Receipt]) -> None:
     """Raise `InputError` if more rows are bad than `max_bad_share` allows, or if none is left."""
-    read = sum(receipt.rows_in for receipt in encoded)
-    dropped = Counter[str]()
-    first = dict[str, str]()
-    for receipt in encoded:
-        dropped.update(receipt.extra["dropped"])
-        first = receipt.extra["first"] | first
-    counts = {reason: rows for reason, rows in dropped.items() if reason not in NOT_BAD}
+    dropped = _counted(encoded, "dropped", "first")
+    read = dropped.read
+    first = dropped.first
+    counts = {reason: rows for reason, rows in dropped.rows.items() if reason not in NOT_BAD}
     bad = sum(counts.values())
     if bad > settings.max_bad_share * read:
         listed = "; ".join(
@@ -299,7 +315,7 @@ def _refuse_bad(settings: ChatRecipe, context: RunContext, encoded: Sequence[Rec
     if read and not any(receipt.extra["sequences"] for receipt in encoded):
         listed = "; ".join(
             f"{reason} {rows:,}" + (f", first {first[reason]}" if reason in first else "")
-            for reason, rows in sorted(dropped.items())
+            for reason, rows in sorted(dropped.rows.items())
             if rows
         )
         raise InputError(
@@ -310,18 +326,13 @@ def _refuse_bad(settings: ChatRecipe, context: RunContext, encoded: Sequence[Rec
 
 def _refuse_lost(settings: ChatRecipe, encoded: Sequence[Receipt]) -> None:
     """Raise `InputError` if more rows lose words than `max_lost_share` allows."""
-    read = sum(receipt.rows_in for receipt in encoded)
-    faults = Counter[str]()
-    first = dict[str, str]()
-    for receipt in encoded:
-        faults.update(receipt.extra["faults"])
-        first = receipt.extra["first_fault"] | first
-    for fault, rows in sorted(faults.items()):
-        if rows > settings.max_lost_share * read:
+    faults = _counted(encoded, "faults", "first_fault")
+    for fault, rows in sorted(faults.rows.items()):
+        if rows > settings.max_lost_share * faults.read:
             raise InputError(
-                f"{rows:,} of {read:,} rows lose words, more than"
+                f"{rows:,} of {faults.read:,} rows lose words, more than"
                 f" {setting_name('max_lost_share')} {settings.max_lost_share:g}: {FAULTS[fault]};"
-                f" the first is {first[fault]}",
+                f" the first is {faults.first[fault]}",
                 setting="max_lost_share",
                 value=settings.max_lost_share,
                 remedy=_REMEDIES[fault](),

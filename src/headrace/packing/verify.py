@@ -30,7 +30,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headrace.arrays import I64, U64, distinct
+from headrace.arrays import I32, I64, U64, distinct
 from headrace.bins.rows import PackedRows, first_fault, shift_left
 from headrace.dataset.manifest import MANIFEST, in_usual_order
 from headrace.dataset.open import FinishedRun
@@ -52,7 +52,25 @@ from headrace.storage.places import place_of
 
 
 @dataclass
-class _SeenBins:
+class _SeenStops:
+    """Trained turns of one shard."""
+
+    turns: int = 0
+    other_ends: int = 0  # those that end with no stop of the template
+    first_other: str = ""
+
+    def add(self, ids: I32, stops: Sequence[int], where: Callable[[int], str]) -> None:
+        """Count turns that end with these ids. where: describes the position of the n-th."""
+        others = np.flatnonzero(~np.isin(ids, stops))
+        self.turns += len(ids)
+        self.other_ends += len(others)
+        if len(others) and not self.first_other:
+            first = int(others[0])
+            self.first_other = f"{where(first)}, token {ids[first]}"
+
+
+@dataclass
+class _SeenBins(_SeenStops):
     """Results of reading one shard. prints: the sum of the fingerprints of its sequences."""
 
     bins: int = 0
@@ -64,9 +82,6 @@ class _SeenBins:
         default_factory=lambda: np.empty(0, np.uint64)
     )  # fingerprints of sequences long enough to compare
     problem: str | None = None
-    turns: int = 0  # trained turns
-    other_ends: int = 0  # those that end with no stop of the template
-    first_other: str = ""
 
 
 def verify_packed(run: FinishedRun, workers: int | None = None) -> list[Check]:
@@ -159,21 +174,9 @@ class _Packed:
 
     def check_stops(self) -> list[Check]:
         """Compare the ends of trained turns with the certificate of the template."""
-        templates = self.run.manifest.metadata.get("templates")
-        if templates is None or self.settings.loss_mask_alignment != "shift_left":
+        if self.settings.loss_mask_alignment != "shift_left":
             return []
-        if not templates["certain"]:
-            message = "not compared: the template has turns without one, or not all rows are chats"
-            return [Check("stops", message, category="count")]
-        shards = list(self.seen.values())
-        turns = sum(shard.turns for shard in shards)
-        others = sum(shard.other_ends for shard in shards)
-        claim = f"{turns:,} trained turns end with a stop of the template"
-        problem = None
-        if others:
-            first = next(shard.first_other for shard in shards if shard.first_other)
-            problem = f"{others:,} of {turns:,} trained turns end with no stop; the first: {first}"
-        return [Check("stops", claim, problem)]
+        return _stops_check(self.run, list(self.seen.values()))
 
     def check_splits(self) -> Check:
         owner: dict[str, str] = {}
@@ -294,6 +297,23 @@ class _Packed:
         ):
             return check(f"{blend}: is not the blend of these shards")
         return check()
+
+
+def _stops_check(run: FinishedRun, shards: Sequence[_SeenStops]) -> list[Check]:
+    """Compare the ends of trained turns with the certificate of the template."""
+    templates = run.manifest.metadata.get("templates")
+    if templates is None:
+        return []
+    if not templates["certain"]:
+        message = "not compared: the template has turns without one, or not all rows are chats"
+        return [Check("stops", message, category="count")]
+    turns = sum(shard.turns for shard in shards)
+    others = sum(shard.other_ends for shard in shards)
+    problem = None
+    if others:
+        first = next(shard.first_other for shard in shards if shard.first_other)
+        problem = f"{others:,} of {turns:,} trained turns end with no stop; the first: {first}"
+    return [Check("stops", f"{turns:,} trained turns end with a stop of the template", problem)]
 
 
 def _content_check(
@@ -433,12 +453,12 @@ def _look_at_stops(
     # a sequence that was cut ends in the middle of a turn
     cut = last[rows.sequence_lengths >= settings.longest]
     ends = np.setdiff1d(ends, cut, assume_unique=True)
-    others = ends[~np.isin(rows.ids[ends], templates["stop_ids"])]
-    seen.turns += len(ends)
-    seen.other_ends += len(others)
-    if len(others) and not seen.first_other:
-        number = int(np.searchsorted(rows.token_offsets, others[0], "right")) - 1
-        seen.first_other = f"{path}: bin {seen.bins + number}, token {rows.ids[others[0]]}"
+
+    def where(number: int) -> str:
+        bin_number = int(np.searchsorted(rows.token_offsets, ends[number], "right")) - 1
+        return f"{path}: bin {seen.bins + bin_number}"
+
+    seen.add(rows.ids[ends], templates["stop_ids"], where)
 
 
 def _problems(
@@ -506,8 +526,20 @@ def _first(
         yield int(owner[at]), say(at)
 
 
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """What rows must keep to. ids: columns of tokens, the prompt's first. most: tokens of a prompt
+    and an answer. known: size of the vocabulary. stops: ids that end an answer.
+    """
+
+    ids: list[str]
+    most: int | None
+    known: int
+    stops: Sequence[int]
+
+
 @dataclass
-class _SeenRows:
+class _SeenRows(_SeenStops):
     """Results of a shard.
 
     prints: sum of its sequences' fingerprints, by answer. prompts: fingerprints of prompts.
@@ -535,17 +567,24 @@ def verify_preferences(run: FinishedRun, workers: int | None = None) -> list[Che
             raise TypeError(f"max_tokens is {most!r}")
     with interpreting(run.root / MANIFEST):
         known = int(run.manifest.metadata["encoder"]["vocabulary"])
+        templates = run.manifest.metadata.get("templates")
+        stops = [int(stop) for stop in templates["stop_ids"]] if templates else []
+    limits = _Limits(columns, most, known, stops)
     seen: dict[str, list[_SeenRows]] = {}
     for split in in_usual_order(run.splits):
         shards = run.split_index(split).shards
-        looks = [partial(_look_at_shard, run, columns, name, most, known) for name in shards]
+        looks = [partial(_look_at_shard, run, limits, name) for name in shards]
         seen[split] = run_tasks(looks, workers or default_workers())
+    stop_checks = list[Check]()
+    if config["kind"] != "prompts":
+        stop_checks = _stops_check(run, [shard for shards in seen.values() for shard in shards])
     prompts = {
         split: [prints for shard in shards for prints in shard.prompts]
         for split, shards in seen.items()
     }
     return [
         _rows_check(run, seen),
+        *stop_checks,
         _content_check(prompts, "prompts", "no prompt of a split is in another", duplicates),
         _files_check(run),
         *_tokenizer_checks(run),
@@ -579,9 +618,7 @@ def _rows_check(run: FinishedRun, seen: dict[str, list[_SeenRows]]) -> Check:
     return check()
 
 
-def _look_at_shard(
-    run: FinishedRun, ids: list[str], name: str, most: int | None, known: int
-) -> _SeenRows:
+def _look_at_shard(run: FinishedRun, limits: _Limits, name: str) -> _SeenRows:
     path = run.root / name
     seen = _SeenRows()
     try:
@@ -590,37 +627,42 @@ def _look_at_shard(
             pq.ParquetFile(file, page_checksum_verification=True) as shard,
         ):
             for group in range(shard.metadata.num_row_groups):
-                table = shard.read_row_group(group, columns=ids, use_threads=False)
-                problem = _look_at_rows(table, ids, most, known, seen)
+                table = shard.read_row_group(group, columns=limits.ids, use_threads=False)
+                where = f"{path}: row group {group}"
+                problem = _look_at_rows(table, limits, seen, where)
                 if problem is not None:
-                    return _SeenRows(problem=f"{path}: row group {group}: {problem}")
+                    return _SeenRows(problem=f"{where}: {problem}")
     except (OSError, KeyError, pa.ArrowException) as error:
         return _SeenRows(problem=f"{path}: cannot be read ({error})")
     return seen
 
 
-def _look_at_rows(
-    table: pa.Table, ids: list[str], most: int | None, known: int, seen: _SeenRows
-) -> str | None:
+def _look_at_rows(table: pa.Table, limits: _Limits, seen: _SeenRows, where: str) -> str | None:
     """Add the results of some rows; return what is wrong with them."""
-    lists = [table[name].combine_chunks() for name in ids]
+    lists = [table[name].combine_chunks() for name in limits.ids]
     (prompts, prompt_lengths), *answers = [
         (column.flatten().to_numpy(), np.diff(column.offsets).astype(np.int64)) for column in lists
     ]
     for values, lengths in ((prompts, prompt_lengths), *answers):
         if lengths.min(initial=1) < 1:
             return f"row {int(lengths.argmin())} has a list without tokens"
-        if len(values) and not 0 <= values.min() <= values.max() < known:
-            return f"ids are {values.min()} to {values.max()}, the vocabulary has {known:,}"
+        if len(values) and not 0 <= values.min() <= values.max() < limits.known:
+            return f"ids are {values.min()} to {values.max()}, the vocabulary has {limits.known:,}"
     seen.rows += len(table)
     seen.prompts.append(sequence_prints(prompts, None, prompt_lengths))
+    for name, (values, lengths) in zip(limits.ids[1:], answers, strict=True):
+        seen.add(
+            values[np.cumsum(lengths) - 1],
+            limits.stops,
+            partial("{}: {} of row {}".format, where, name),
+        )
     for answer, (values, lengths) in enumerate(
         answers or [(np.empty(0, np.int32), np.zeros(len(prompt_lengths), np.int64))]
     ):
         sizes = prompt_lengths + lengths
         longest = int(sizes.max(initial=0))
-        if most is not None and longest > most:
-            return f"a prompt and its answer have {longest:,} tokens, max_tokens is {most:,}"
+        if limits.most is not None and longest > limits.most:
+            return f"a prompt and its answer have {longest:,} tokens, max_tokens is {limits.most:,}"
         ends = np.cumsum(sizes)
         of_prompt = np.arange(sizes.sum()) < np.repeat(ends - sizes + prompt_lengths, sizes)
         joined = np.empty(len(of_prompt), np.int32)

@@ -30,6 +30,7 @@ class RewriteRecipe(Recipe):
     """
     stages: ClassVar = {
         "nulls": ("find nulls", "shards"),
+        "shuffle": ("shuffle rows", "shards"),
         "rewrite": ("rewrite shards", "shards"),
         "forget": ("write shards again", "shards"),
     }

@@ -6,18 +6,16 @@ metadata of their shards.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from headrace.arrays import Bools
 from headrace.bins.rows import ALIGNMENT_KEY
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import IndexedDataset
@@ -26,13 +24,14 @@ from headrace.dataset.plain import PlainDataset, changes_of, open_plain
 from headrace.errors import InputError, SettingsError, setting_name
 from headrace.formats.column_paths import has_column, with_paths
 from headrace.formats.dialect import PLAIN
-from headrace.formats.grouped import first_of_groups
 from headrace.formats.parquet import key_values
-from headrace.formats.registry import FileType, stem_of_name
+from headrace.formats.registry import FileType
 from headrace.formats.source import file_type_of_word
 from headrace.formats.types import shorten_list
 from headrace.formats.write import ShardWriter
+from headrace.rewriting.pieces import Piece, are_bins, plan_pieces, read_blocks
 from headrace.rewriting.settings import Rewrite
+from headrace.rewriting.shuffled import KeyedWriter, KeyRange, plan_ranges, read_range
 from headrace.run.context import RunContext, Task, TaskFiles
 from headrace.run.prepare import Outcome
 from headrace.run.receipts import Receipt
@@ -41,30 +40,12 @@ from headrace.storage import local
 from headrace.storage.places import expanded
 
 PLAIN_DIRECTORY = "data"
-_BINS = ("input_ids", "loss_mask", "seq_start_id")
 # Part of the identity of runs with bins. Raise it when their output changes, so that older runs are
 # not reused. Before version 1, the metadata on the alignment of the masks was lost.
 BINS_LAYOUT = 1
 _OURS = "headrace."
 # our key, and the key of other writers
 _ALIGNMENTS = (ALIGNMENT_KEY, ALIGNMENT_KEY.removeprefix(_OURS))
-
-
-@dataclass(frozen=True)
-class Piece:
-    """One output shard: the blocks start..stop-1 of a split, in order.
-
-    source_shard: the shard of these rows; "" if they come from several.
-    bytes: of the blocks, as the index records them.
-    """
-
-    split: str
-    target: str
-    start: int
-    stop: int
-    rows: int
-    bytes: int
-    source_shard: str
 
 
 def open_source(settings: Rewrite) -> IndexedDataset:
@@ -146,7 +127,8 @@ def execute(settings: Rewrite, context: RunContext, files: Sequence[tuple[Path, 
     _check_columns(settings, source)
     directories, metadata = _carried_over(source)
     metadata = {"compression": settings.compression, **metadata}
-    chunks = _all_chunks(source, directories, settings.shard_bytes)
+    shuffled = settings.shuffle_seed is not None
+    chunks = _all_chunks(source, directories, None if shuffled else settings.shard_bytes)
     writer = _PieceWriter(
         settings=settings,
         source=source,
@@ -154,7 +136,10 @@ def execute(settings: Rewrite, context: RunContext, files: Sequence[tuple[Path, 
     )
     for directory in directories.values():
         local.make_directory(context.run / directory)
-    receipts = context.stage("rewrite", _tasks(source, chunks, writer))
+    if shuffled:
+        chunks, receipts = _write_shuffled(context, writer, chunks, directories)
+    else:
+        receipts = context.stage("rewrite", _tasks(source, chunks, writer))
     block_index, totals = tally(_records(chunks, receipts), source.splits)
     return Outcome(
         schema=writer.schema,
@@ -171,6 +156,32 @@ def execute(settings: Rewrite, context: RunContext, files: Sequence[tuple[Path, 
         metadata=metadata,
         gaps=_gaps(source) & {*writer.schema.names},
     )
+
+
+def _write_shuffled(
+    context: RunContext,
+    writer: _PieceWriter,
+    chunks: Sequence[Piece],
+    directories: Mapping[str, str],
+) -> tuple[list[Piece], list[Receipt]]:
+    """Write the rows of each split in the order of their keys; return the shards and receipts."""
+    source, settings = writer.source, writer.settings
+    assert settings.shuffle_seed is not None
+    keyed_writer = KeyedWriter(source, writer.schema, settings.shuffle_seed)
+    context.stage("shuffle", _tasks(source, chunks, keyed_writer), durable=False)
+    ranges: list[KeyRange] = []
+    begin = 0
+    for split in source.splits:
+        of_split = [chunk for chunk in chunks if chunk.split == split]
+        if of_split:
+            index = source.split_index(split)
+            ranges += plan_ranges(of_split, index, directories[split], settings.shard_bytes, begin)
+        begin += len(of_split)
+    targets = [key_range.target for key_range in ranges]
+    writes = []
+    for key_range, task in zip(ranges, _tasks(source, targets, writer), strict=True):
+        writes.append(replace(task, work=partial(writer.write_range, key_range)))
+    return targets, context.stage("rewrite", writes)
 
 
 def _gaps(source: IndexedDataset) -> set[str]:
@@ -282,26 +293,32 @@ class _PieceWriter:
 
     def __call__(self, _number: int, chunk: Piece, files: TaskFiles) -> dict[str, Any]:
         """Write a piece, block by block."""
-        read = self.source.block_reader(chunk.split)
-        index = self.source.split_index(chunk.split)
+        return self._write(chunk, read_blocks(self.source, chunk, self.schema.names), files)
+
+    def write_range(self, key_range: KeyRange, files: TaskFiles) -> dict[str, Any]:
+        """Write the rows of a range of keys."""
+        where = self.source.root
+        tables = ((where, table) for table in read_range(files.run, key_range, self.schema))
+        return self._write(key_range.target, tables, files)
+
+    def _write(
+        self, chunk: Piece, tables: Iterable[tuple[Path, pa.Table]], files: TaskFiles
+    ) -> dict[str, Any]:
+        """Write a shard. tables: with the path that each was read from."""
         writer = self._writer(chunk, files)
+        rows = 0
+        where = self.source.root
         with writer:
-            for block in range(chunk.start, chunk.stop):
-                table = read(block, self.schema.names)
-                shard = self.source.root / index.shards[index.shard_of_block[block]]
-                if len(table) != index.rows[block]:
-                    raise InputError(
-                        f"has {len(table)} rows in a block for which the index says"
-                        f" {index.rows[block]}: it changed while it was read",
-                        path=shard,
-                        remedy="run again once it is complete",
-                    )
-                with _located(shard):
+            for where, table in tables:
+                rows += len(table)
+                with _located(where):
                     writer.append(table)
-            with _located(shard):
+            if not rows:
+                return {"rows_in": 0, "blocks": []}
+            with _located(where):
                 written = writer.finish()
             files.finished(writer.path, chunk.target, written)
-        return {"rows_in": chunk.rows, "blocks": [asdict(block) for block in written.blocks]}
+        return {"rows_in": rows, "blocks": [asdict(block) for block in written.blocks]}
 
     def _writer(self, chunk: Piece, files: TaskFiles) -> ShardWriter:
         index = self.source.split_index(chunk.split)
@@ -327,80 +344,6 @@ def _located(shard: Path) -> Iterator[None]:
         yield
     except InputError as error:
         raise error.at(path=shard) from None
-
-
-def plan_pieces(index: SplitIndex, directory: str, shard_bytes: int | None) -> list[Piece]:
-    """Plan the output shards of a split; every block is in one of them, in order.
-
-    shard_bytes=None keeps shards and their names; of many small ones, groups are written under the
-    name of their first. Otherwise shards are numbered, and one ends with
-    the block that brings it to shard_bytes or beyond, so small source shards are merged and large
-    ones are divided.
-    """
-    if not len(index.rows):
-        return []
-    if shard_bytes is None:
-        starts_shard = np.diff(index.shard_of_block, prepend=-1) != 0
-        if not are_bins(index.schema.names):
-            starts_shard &= _begins_group(index)[index.shard_of_block]
-        first_blocks = np.flatnonzero(starts_shard).tolist()
-        names = _kept_names(index, directory)
-        targets = [names[int(index.shard_of_block[begin])] for begin in first_blocks]
-    else:
-        first_blocks = [0]
-        shard_size = 0
-        for block, size in enumerate(index.length.tolist()):
-            if shard_size >= shard_bytes:
-                first_blocks.append(block)
-                shard_size = 0
-            shard_size += size
-        targets = [f"{directory}/part-{number:05d}.parquet" for number in range(len(first_blocks))]
-    chunks = []
-    for target, start, stop in zip(
-        targets, first_blocks, [*first_blocks[1:], len(index.rows)], strict=True
-    ):
-        shards = np.unique(index.shard_of_block[start:stop])
-        chunks.append(
-            Piece(
-                split=index.split,
-                target=target,
-                start=start,
-                stop=stop,
-                rows=int(index.rows[start:stop].sum()),
-                bytes=int(index.length[start:stop].sum()),
-                source_shard=index.shards[int(shards[0])] if len(shards) == 1 else "",
-            )
-        )
-    return chunks
-
-
-def _begins_group(index: SplitIndex) -> Bools:
-    """Mask the shards that begin an output shard."""
-    sizes = np.bincount(index.shard_of_block, index.length, len(index.shards))
-    firsts = first_of_groups(index.shards, sizes.astype(np.int64).tolist())
-    starts_shard = np.zeros(len(index.shards), np.bool_)
-    starts_shard[firsts] = True
-    return starts_shard
-
-
-def _kept_names(index: SplitIndex, directory: str) -> list[str]:
-    """Return the path of each shard below the split's directory: its name as a Parquet file.
-
-    If two shards would get the same name, both keep their extension in it.
-    """
-    paths = [PurePosixPath(name) for name in index.shards]
-    inside = [
-        path.relative_to(directory) if path.is_relative_to(directory) else path for path in paths
-    ]
-    stems = [path.with_name(stem_of_name(path.name)) for path in inside]
-    counts = Counter(stems)
-    names = [stem if counts[stem] == 1 else path for stem, path in zip(stems, inside, strict=True)]
-    return [f"{directory}/{name}.parquet" for name in names]
-
-
-def are_bins(names: Iterable[str]) -> bool:
-    """Check if columns of these names are packed bins."""
-    return set(_BINS) <= set(names)
 
 
 def metadata_of_bins(

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 class Rewrite(RecipeSettings):
-    """Shards, plain or prepared, as Parquet made to be trained on: the same rows in the same order,
-    faster to decode.
+    """Shards, plain or prepared, as Parquet made to be trained on: the same rows, in the same order
+    unless it is drawn, faster to decode.
 
     Raises `SettingsError` when built with values that cannot work.
     """
@@ -69,6 +69,13 @@ class Rewrite(RecipeSettings):
             "Plain shards with different schemas; widen: widen the schema where nothing is lost."
         ),
     )
+    shuffle_seed: int | None = Field(
+        None,
+        description=(
+            "Write the rows of each split in an order drawn by this seed, so that every block is a"
+            " fair sample of its split. Default: the order of the source."
+        ),
+    )
     cache_dir: LocalPath | None = Field(
         None, description="Where the index of plain shards is kept. Default: ~/.cache/headrace."
     )
@@ -88,7 +95,10 @@ class Rewrite(RecipeSettings):
         """
         from headrace.rewriting.recipe import identity_of_source  # the recipe imports its settings
 
-        return {**self.identity_without("source", "cache_dir"), **identity_of_source(self)}
+        settings = self.identity_without("source", "cache_dir")
+        if self.shuffle_seed is None:
+            del settings["shuffle_seed"]
+        return {**settings, **identity_of_source(self)}
 
     def source_files(self) -> list[tuple[Path, str]]:
         """Return the source's shards and their names relative to its root, sorted by name.

@@ -105,15 +105,7 @@ def forget(  # noqa: PLR0913 - the arguments are settings
     """
     check_word("old_run", old_run, ("keep", "delete"))
     out_path = path_of(out)
-    if not isinstance(entities, str):
-        entities = list(entities)
-    if isinstance(entities, str) or not all(isinstance(name, str) and name for name in entities):
-        raise SettingsError(
-            "this is not a list of texts",
-            setting="entities",
-            remedy="give texts, as they name entities in their column",
-        )
-    names = sorted(set(entities))
+    names = _checked_names(entities)
     while True:
         root, manifest = find_run(out_path)
         if root == out_path:
@@ -146,6 +138,19 @@ def forget(  # noqa: PLR0913 - the arguments are settings
                 bytes=record["bytes"],
                 how=prepared.how,
             )
+
+
+def _checked_names(entities: Sequence[str]) -> list[str]:
+    """Return the distinct names, sorted."""
+    if not isinstance(entities, str):
+        entities = list(entities)
+    if isinstance(entities, str) or not all(isinstance(name, str) and name for name in entities):
+        raise SettingsError(
+            "this is not a list of texts",
+            setting="entities",
+            remedy="give texts, as they name entities in their column",
+        )
+    return sorted(set(entities))
 
 
 @contextmanager

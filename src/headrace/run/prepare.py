@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from headrace.dataset.index import IndexRow
+    from headrace.run.execute import Job
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +127,57 @@ def prepare(  # noqa: PLR0913 - the arguments are settings
     Neither source nor `out` may be inside the other.
     Raises `SettingsError`, `InputError`, `StoreError`, `EngineError`, `RunBusy`.
     """
+    _check_arguments(recipe, engine, address, workers)
+    out_path = path_of(out)
+    check_output(out_path)
+    files = recipe.source_files()
+    check_apart(out_path, recipe.source_places(), files)
+    state = SourceState.of([path for path, _ in files])
+    versions = versions_of(files, fingerprint_by, state)
+    digest = fingerprint_of(files, versions)
+    identity = run_id(recipe.recipe_name, recipe.identity_settings(), digest)
+    observer = on_event or listener_here(recipe.recipe_name) or log_warnings
+    target = out_path / "runs" / identity
+    work = run = target
+    if place_of(out_path).writes != "in place":
+        work = in_store.work_directory(cache_directory(work_dir, "work_dir"), out_path, identity)
+        run = work / "runs" / identity
+    how: Literal["computed", "reused"] = "reused"
+    with local.storing(target):
+        manifest = read_manifest(target)
+    if manifest is None:
+        from headrace.run.execute import Job
+
+        how = "computed"
+        job = Job(
+            recipe, run, target, files, state, digest, fingerprint_by, workers, observer, versions
+        )
+        manifest = _make(job, work, out_path, engine, address)
+    if run == target:
+        _point_in_place(out_path, run, manifest, observer)
+    else:
+        _point_in_store(out_path, target, work, manifest, observer)
+    return Prepared(out_path, target, manifest, how)
+
+
+def _make(job: Job, work: Path, out: Path, engine: EngineName, address: str | None) -> Manifest:
+    """Make a run that is not finished, alone in its work directory."""
+    from headrace.run.execute import make  # loads more libraries
+
+    in_place = job.store is None
+    with _working_in(job.run, work):
+        check_pointer(out if in_place else work)
+        if not (job.run / CONFIG).exists():
+            local.write_new(job.run / CONFIG, canonical_json(job.recipe.config()))
+        manifest = make(job, engine, address)
+        if in_place:
+            _remove_stage(job.run, job.on_event)
+    return manifest
+
+
+def _check_arguments(
+    recipe: object, engine: EngineName, address: str | None, workers: int | None
+) -> None:
     if not hasattr(recipe, "source_files"):
         raise SettingsError(
             setting="recipe",
@@ -135,56 +187,6 @@ def prepare(  # noqa: PLR0913 - the arguments are settings
     check_engine(engine, address)
     if workers is not None:
         check_integer("workers", workers, least=1)
-    out_path = path_of(out)
-    check_output(out_path)
-    files = recipe.source_files()
-    check_apart(out_path, recipe.source_places(), files)
-    state = SourceState.of([path for path, _ in files])
-    versions = versions_of(files, fingerprint_by, state)
-    source_fingerprint = fingerprint_of(files, versions)
-    identity = run_id(recipe.recipe_name, recipe.identity_settings(), source_fingerprint)
-    if on_event is not None:
-        observer = on_event
-    else:
-        observer = listener_here(recipe.recipe_name) or log_warnings
-    target = out_path / "runs" / identity
-    in_place = place_of(out_path).writes == "in place"
-    work = target
-    run = target
-    if not in_place:
-        work = in_store.work_directory(cache_directory(work_dir, "work_dir"), out_path, identity)
-        run = work / "runs" / identity
-    how: Literal["computed", "reused"] = "reused"
-    with local.storing(target):
-        manifest = read_manifest(target)
-    if manifest is None:
-        from headrace.run.execute import Job, make
-
-        how = "computed"
-        job = Job(
-            recipe,
-            run,
-            target,
-            files,
-            state,
-            source_fingerprint,
-            fingerprint_by,
-            workers,
-            observer,
-            versions,
-        )
-        with _working_in(run, work):
-            check_pointer(out_path if in_place else work)
-            if not (run / CONFIG).exists():
-                local.write_new(run / CONFIG, canonical_json(recipe.config()))
-            manifest = make(job, engine, address)
-            if in_place:
-                _remove_stage(run, observer)
-    if in_place:
-        _point_in_place(out_path, run, manifest, observer)
-    else:
-        _point_in_store(out_path, target, work, manifest, observer)
-    return Prepared(out_path, target, manifest, how)
 
 
 def _point_in_place(out: Path, run: Path, manifest: Manifest, on_event: OnEvent) -> None:

@@ -74,6 +74,7 @@ UNIFIED = f"{STAGE_DIRECTORY}/fit/unified"
 
 _GROUP_CELLS = 1 << 18  # float64 cells that stay in the processor's cache
 _COMPARED_ROWS = 512
+_FEW_NUMBERS = 1 << 12  # float32 numbers between the extremes of a target
 _REPORT_ROWS = 1 << 12  # per row group
 
 
@@ -94,6 +95,7 @@ def clean_batch(
     """
     counts = Counter[str]()
     changes = Counter[str]()
+    long_axes: list[dict[str, Any]] = []
     unusable = Counter[str]()
     rows_read = 0
     passed = 0
@@ -122,6 +124,8 @@ def clean_batch(
                     record["series"] = series_digest(cleaned)
                 passed += 1
                 first_row += cleaned.axis.rows
+                if cleaned.added_rows > read.source_rows:
+                    long_axes.append(_long_axis(source.names[index], read.source_rows, cleaned))
                 unusable.update(_unusable_values(read.report))
                 values.write(np.ascontiguousarray(cleaned.values).data)
                 if filled is not None:
@@ -134,6 +138,17 @@ def clean_batch(
         "empty_shards": empty,
         "times": dict(sorted(changes.items())),
         "unusable": dict(+unusable),
+        "long_axes": long_axes,
+    }
+
+
+def _long_axis(entity: str, rows: int, cleaned: Cleaned) -> dict[str, Any]:
+    """Describe an entity with more empty steps than rows, as one with a mistyped date has."""
+    return {
+        "entity": entity,
+        "rows": rows,
+        "added_rows": cleaned.added_rows,
+        "hole": list(cleaned.widest_hole),
     }
 
 
@@ -166,7 +181,7 @@ def _read_entity(
     cleaned = None
     failure = None
     try:
-        observed = source.read_instants(index, settings)
+        observed = source.read_on_clock(index, settings)
         rows[ENTITY_FAILED.word] = observed.source_rows
         cleaned = clean(settings, observed, entity)
         _require_fits(settings, entity, lacking)
@@ -302,6 +317,7 @@ def write_batch(  # noqa: PLR0914 - the parts of a stored row, and what was lear
     unified = _unified(settings, files.run)
     fits = []
     tallies = []
+    rounded: list[dict[str, Any]] = []
     for group in _groups(entities, len(columns)):
         if settings.reused is not None:
             scalers = settings.reused.pipelines().time_series
@@ -314,6 +330,7 @@ def write_batch(  # noqa: PLR0914 - the parts of a stored row, and what was lear
         start = group[0].first_row
         stop = group[-1].first_row + group[-1].rows
         matrix[start:stop, : len(columns)] = _transform(scalers, columns, group, values)
+        rounded += _rounded_targets(settings, group, values, matrix)
     if settings.reused is None:
         save_part(files, _part_stem(spool.number), merge(fits))
     if entities:
@@ -323,7 +340,12 @@ def write_batch(  # noqa: PLR0914 - the parts of a stored row, and what was lear
         for report in spool.reports():
             target = f"{REPORTS}/{file_name(report['entity'])}.json"
             files.write(target, canonical_json(report) + b"\n")
-    return {"rows_in": len(values), "blocks": blocks, "near_target": add(tallies)}
+    return {
+        "rows_in": len(values),
+        "blocks": blocks,
+        "near_target": add(tallies),
+        "rounded_targets": rounded,
+    }
 
 
 def _groups(entities: Sequence[Entity], columns: int) -> Iterator[list[Entity]]:
@@ -385,6 +407,41 @@ def _transform(
         columns, values[start:stop], np.array(offsets, np.int64), names
     )
     return scaled
+
+
+def _rounded_targets(
+    settings: Series, group: Sequence[Entity], values: F64, matrix: F32
+) -> list[dict[str, Any]]:
+    """Find the targets of neighbouring entities whose different values are mostly one in float32.
+
+    values, matrix: of the batch, before and after scaling.
+    """
+    rounded = []
+    targets = len(settings.targets)
+    start = group[0].first_row
+    stop = group[-1].first_row + group[-1].rows
+    starts = np.array([entity.first_row for entity in group], np.int64) - start
+    stored = matrix[start:stop, :targets]
+    low = np.fmin.reduceat(stored, starts)
+    high = np.fmax.reduceat(stored, starts)
+    with np.errstate(invalid="ignore", over="ignore"):
+        # As many float32 numbers as this lie between the lowest and the highest.
+        held = (high - low) / np.spacing(np.maximum(np.abs(low), np.abs(high)))
+    for number, column in np.argwhere(held < _FEW_NUMBERS).tolist():
+        before = group[number].of_batch(values)[:, column]
+        after = group[number].of_batch(matrix)[:, column]
+        distinct = len(np.unique(before[~np.isnan(before)]))
+        kept = len(np.unique(after[~np.isnan(after)]))
+        if kept * 2 < distinct:
+            rounded.append(
+                {
+                    "entity": group[number].entity,
+                    "column": settings.targets[column],
+                    "values": distinct,
+                    "kept": kept,
+                }
+            )
+    return rounded
 
 
 def _write_splits(

@@ -34,7 +34,7 @@ from headrace.digest import canonical_json
 from headrace.errors import InputError, setting, setting_name
 from headrace.formats.dates import MISSING
 from headrace.report.words import pluralise, verb
-from headrace.series.arrays.axis import DAY_US, Axis, place_rows
+from headrace.series.arrays.axis import DAY_US, Axis, anchor_codes, place_rows, times_at
 from headrace.series.division import SPLITS, THREE_SPLITS, SplitLayout
 from headrace.series.pipelines.fitted import reasons, without_result
 from headrace.series.reasons import (
@@ -241,6 +241,8 @@ class Cleaned:
     rows: number of source rows by split, or by the reason why they are in none.
     imputation: counts about missing values by their names in the quality report, int64 [C] each.
     first_last: for each column, the rows of its first and last observed value: int64 [C, 2].
+    added_rows: number of steps without a row.
+    widest_hole: times of the rows before and after the longest run of such steps.
     """
 
     rows: Counter[str]
@@ -251,6 +253,7 @@ class Cleaned:
     imputation: dict[str, I64]
     first_last: I64
     added_rows: int
+    widest_hole: tuple[int, int]
     trimmed_steps: tuple[int, int]
 
 
@@ -308,8 +311,22 @@ def clean(  # noqa: PLR0914 - each step of cleaning needs earlier ones
         },
         first_last=np.stack([observed_cells.argmax(axis=0), last], axis=1),
         added_rows=stop - start - (end - first),
+        widest_hole=_widest_hole(placed, first, end),
         trimmed_steps=(start, placed.axis.rows - stop),
     )
+
+
+def _widest_hole(placed: _OnAxis, first: int, end: int) -> tuple[int, int]:
+    """Return the times around the longest run of steps without a row, between these rows."""
+    positions = placed.positions[first:end]
+    at = int(np.argmax(np.diff(positions))) if len(positions) > 1 else 0
+    around = positions[[at, min(at + 1, len(positions) - 1)]]
+    axis = placed.axis
+    first_time = np.array([axis.first], np.int64)
+    before, after = times_at(
+        axis.frequency, first_time, anchor_codes([axis.anchor]), around
+    ).tolist()
+    return before, after
 
 
 def _kept_steps(
@@ -523,13 +540,13 @@ def _off_grid(settings: Series, times: I64, off_grid: I64, rows: I64) -> LeftOut
     step = settings.step
     wrong = times[off_grid]
     advice = ""
-    if len(rows) and not step.months and step.micros % DAY_US == 0:
+    if len(rows) and step.zone is None and not step.months and step.micros % DAY_US == 0:
         shift = (wrong - times[rows[0]]) % DAY_US
         # In UTC, local days shift by an hour with daylight saving time.
         if int(np.minimum(shift, DAY_US - shift).max()) <= _HOUR_US:
             advice = (
-                "; days of a zone whose clocks change are not equal steps in UTC: write them"
-                " without an offset, as dates"
+                "; days of a zone whose clocks change are not equal steps in UTC: give"
+                f" {setting_name('time_zone')}, e.g. Europe/Berlin, whose days they are"
             )
     return LeftOut(
         f"{pluralise(len(wrong), 'time is', 'times are')} between steps of {step.word}, first"

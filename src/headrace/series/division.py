@@ -20,7 +20,7 @@ import polars as pl
 import pyarrow as pa
 
 from headrace.arrays import I64
-from headrace.checks import duration_us, instant_us
+from headrace.checks import duration_us, time_on_clock
 from headrace.errors import SettingsError, setting_name
 from headrace.folds.settings import Rolling
 from headrace.folds.times import FoldTimes
@@ -306,10 +306,10 @@ def read_cut_dates(settings: Series, path: Path) -> dict[str, Cuts]:
                 remedy="add it",
             )
     entities = as_text(table[key], (), key, path).to_pylist()
-    train_ends = _instants(table, "train_end", path)
+    train_ends = _cut_times(settings, table, "train_end", path)
     val_ends = train_ends
     if "val_end" in names:
-        val_ends = _instants(table, "val_end", path)
+        val_ends = _cut_times(settings, table, "val_end", path)
     cuts: dict[str, Cuts] = {}
     table_rows = zip(entities, train_ends, val_ends, strict=True)
     for row, (entity, train_end, val_end) in enumerate(table_rows, start=1):
@@ -341,10 +341,17 @@ def _wrong_dates(
     return None
 
 
-def _instants(table: pa.Table, name: str, path: Path) -> list[int | None]:
-    """Return a column of times as microseconds since 1970, None where there is none."""
+def _cut_times(settings: Series, table: pa.Table, name: str, path: Path) -> list[int | None]:
+    """Return a column of times, on the clock of the steps, as microseconds since 1970; None where
+    there is none.
+    """
     column = pl.Series(table[name])
+    zone = settings.step_zone
     if column.dtype.is_temporal():
+        if zone is not None and getattr(column.dtype, "time_zone", None) is not None:
+            column = column.dt.convert_time_zone(zone).dt.replace_time_zone(None)
         return column.cast(pl.Datetime("us")).dt.epoch("us").to_list()
-    texts = column.cast(pl.String).to_list()
-    return [instant_us(f"{path}: {name}", text) if text else None for text in texts]
+    times: list[int | None] = []
+    for text in column.cast(pl.String).to_list():
+        times.append(time_on_clock(f"{path}: {name}", text, zone) if text else None)
+    return times

@@ -50,10 +50,11 @@ def _snap_faults(settings: Series) -> Iterator[str]:
             " 'last'"
         )
     counts_instants = any(word.startswith("epoch") for word in settings.time_forms)
-    if settings.time_zone is not None and counts_instants:
+    if settings.time_zone is not None and counts_instants and settings.step_zone is None:
         yield (
             f"time_format of {setting_name('dialect')} is an epoch, which counts instants; leave"
-            f" {setting_name('time_zone')} out"
+            f" {setting_name('time_zone')} out, or give a {setting_name('frequency')} of days or"
+            " longer"
         )
 
 

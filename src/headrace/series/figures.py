@@ -54,7 +54,7 @@ def figures(run_facts: RunFacts) -> list[Figure]:
         *_holes_figures(run_facts, tables),
         *_quality_figures(run_facts),
         *_filled_figures(run_facts),
-        *_target_figures(tables),
+        *_target_figures(run_facts, tables),
         *_disguise_figures(run_facts),
         common.rows_figure(run_facts),
     ]
@@ -90,6 +90,7 @@ def _availability_figure(  # noqa: PLR0914 - two pictures, by the number of enti
     tables: Mapping[str, pl.DataFrame],
 ) -> Figure:
     question = "When does each entity have data?"
+    metadata = run_facts.manifest.metadata
     starts = {split: table["begin"].to_numpy() for split, table in tables.items()}
     ends = {split: table["end"].to_numpy() for split, table in tables.items()}
     low = float(starts["train"].min())
@@ -100,10 +101,10 @@ def _availability_figure(  # noqa: PLR0914 - two pictures, by the number of enti
         passed = ""
     answer = (
         f"{many_entities(count)}{passed} from {moment(low)} to {moment(high)}, a step of"
-        f" {run_facts.manifest.metadata['frequency']}. {_describe_cuts(run_facts, tables)}"
+        f" {metadata['frequency']}. {_describe_cuts(run_facts, tables)}"
     )
-    empty_splits = run_facts.manifest.metadata.get("no_rows", [])
-    answer = "\n".join([answer, *empty_splits])
+    warnings = [*metadata.get("no_rows", []), *metadata.get("long_axes", [])]
+    answer = "\n".join([answer, *warnings])
     chart = None
     if count <= _MOST_LINES:
         chart = _grid(run_facts, tables, range(count))
@@ -118,7 +119,7 @@ def _availability_figure(  # noqa: PLR0914 - two pictures, by the number of enti
             columns[split] = spread(starts[split], ends[split], weights, edges)
         texts = [moment(edge) for edge in edges]
         chart = charts.over_time(edges, columns, of="entities on average", texts=texts)
-    tone: Tone = "warning" if empty_splits else "plain"
+    tone: Tone = "warning" if warnings else "plain"
     return Figure("availability", question, answer, chart, tone, "full")
 
 
@@ -355,7 +356,7 @@ def _imputed_columns(root: Path) -> pl.DataFrame | None:
     )
 
 
-def _target_figures(tables: Mapping[str, pl.DataFrame]) -> list[Figure]:
+def _target_figures(run_facts: RunFacts, tables: Mapping[str, pl.DataFrame]) -> list[Figure]:
     percent = {}
     for split, table in tables.items():
         used = table.filter(pl.col("steps") > 0)
@@ -373,12 +374,14 @@ def _target_figures(tables: Mapping[str, pl.DataFrame]) -> list[Figure]:
     )
     if sparse:
         answer += f" {pluralise(sparse, 'part is', 'parts are')} less than half observed."
+    rounded = run_facts.manifest.metadata.get("rounded_targets", [])
+    answer = "\n".join([answer, *rounded])
     edges = even_edges(min(float(every.min()), 99.0), 100.0, integral=False)
     counts = {split: counted(values, edges) for split, values in percent.items()}
     chart = charts.histogram(
         edges, counts, of="parts of entities", title="% of steps with a target", grows=False
     )
-    tone: Tone = "warning" if sparse else "plain"
+    tone: Tone = "warning" if sparse or rounded else "plain"
     return [Figure("targets", "How complete is the target?", answer, chart, tone)]
 
 

@@ -117,7 +117,7 @@ def _read_again(
         source = open_source(settings, context, files).source
         for number, entity in enumerate(source.names):
             if entity in entities:
-                yield entity, partial(source.read_instants, number, settings)
+                yield entity, partial(source.read_on_clock, number, settings)
 
 
 class _Differs(Exception):

@@ -98,6 +98,7 @@ def execute(  # noqa: PLR0914 - each stage needs earlier results
         result["no_rows"] = empty_splits
     if retained.copies or settings.duplicates == "drop":
         result["duplicates"] = {"are": settings.duplicates, "entities": len(retained.copies)}
+    result |= _warn_of_doubts(settings, context, cleaned, written)
     changes = +_sum(receipt.extra["times"] for receipt in cleaned)  # without zeros
     if changes:
         result["times"] = dict(sorted(changes.items()))
@@ -117,7 +118,8 @@ def execute(  # noqa: PLR0914 - each stage needs earlier results
         directories={split: split_directory(split) for split in splits},
         metadata={
             "source_rows": {split: rows[split] for split in splits},
-            "frequency": settings.frequency,
+            "frequency": settings.step.word,
+            "clock": settings.step.zone or "UTC",
             "columns": settings.columns,
             "masks": settings.mask_columns,
             "entities": {"original": original, "passed": passed, "failed": original - passed},
@@ -401,6 +403,51 @@ def _warn_of_values(
         context.warn([message])
 
 
+def _warn_of_doubts(
+    settings: Series, context: RunContext, cleaned: Sequence[Receipt], written: Sequence[Receipt]
+) -> dict[str, list[str]]:
+    """Warn about axes with more empty steps than rows, and about targets whose values float32
+    cannot tell apart; return the warnings by their name in the manifest.
+    """
+    doubts = {}
+    axes = [axis for receipt in cleaned for axis in receipt.extra["long_axes"]]
+    if axes:
+        parts = []
+        for axis in axes[:_NAMES]:
+            before, after = map(_day, axis["hole"])
+            parts.append(
+                f"{axis['entity']!r} {axis['added_rows']:,} for {pluralise(axis['rows'], 'row')},"
+                f" most of them between {before} and {after}"
+            )
+        has = verb(len(axes), "has", "have")
+        doubts["long_axes"] = [
+            f"{many_entities(len(axes))} {has} more steps of {settings.step.word} without a row"
+            f" than rows: {_few(parts, len(axes))}; correct the date if it is mistyped, or give a"
+            " longer frequency"
+        ]
+    targets = [target for receipt in written for target in receipt.extra["rounded_targets"]]
+    if targets:
+        parts = []
+        for target in targets[:_NAMES]:
+            parts.append(
+                f"{target['kept']:,} of {target['values']:,} values of {target['column']} of"
+                f" {target['entity']!r}"
+            )
+        doubts["rounded_targets"] = [
+            f"float32 keeps {_few(parts, len(targets))} apart, as they are large beside their"
+            " differences; give target a pipeline that subtracts a centre, such as StandardScaler"
+        ]
+    for sentences in doubts.values():
+        context.warn(sentences)
+    return doubts
+
+
+def _few(parts: Sequence[str], count: int) -> str:
+    """Join the first of `count` parts."""
+    more = f" and {count - len(parts):,} more" if count > len(parts) else ""
+    return f"{'; '.join(parts)}{more}"
+
+
 def _describe_empty_splits(
     settings: Series, retained: _Retained, rows: Mapping[str, int]
 ) -> Iterator[str]:
@@ -540,7 +587,7 @@ def _with_frequency(settings: Series, context: RunContext, source: EntitySource)
     if len(words) > 1:
         counts = ", ".join(f"{step} ({count})" for step, count in sorted(words.items()))
         context.warn([f"entities differ in frequency: {counts}; {word} is taken for all"])
-    return settings.model_copy(update={"frequency": word})
+    return settings.with_frequency(word)
 
 
 def _find_frequencies(settings: Series, source: EntitySource, _: TaskFiles) -> dict[str, list[str]]:

@@ -21,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from headrace.checks import duration_us, instant_us
+from headrace.checks import duration_us, instant_us, time_on_clock
 from headrace.credentials import refuse_credentials
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import SettingsError, setting_name
@@ -199,15 +199,16 @@ class Series(RecipeSettings):
     time_zone: Annotated[str | None, AfterValidator(_known_zone)] = _column(
         None,
         description=(
-            "Time zone of times without an offset, e.g. Europe/Berlin; the output is in"
-            " UTC. Default: UTC."
+            "Time zone of times without an offset, e.g. Europe/Berlin, and of steps of days and"
+            " longer, which stay in it; shorter steps are in UTC. Default: UTC."
         ),
     )
     ambiguous_times: Literal["in_order", "earlier", "later", "error"] = _column(
         "in_order",
         description=(
             "How to read a time that occurs twice in time_zone; in_order: the first row is"
-            " the earlier, the next the later; error: leave out its entity."
+            " the earlier, the next the later, in rows that are sorted; error: leave out its"
+            " entity."
         ),
     )
     nonexistent_times: Literal["error", "drop", "forward"] = _column(
@@ -220,8 +221,9 @@ class Series(RecipeSettings):
     frequency: str = _column(
         "infer",
         description=(
-            "Step of all series, e.g. 1d, 1h, 15m or 1mo; 1b: business days; infer: the"
-            " step of most entities; coarsest: the longest step of any entity, for resample."
+            "Step of all series, e.g. 1d, 1h, 15m or 1mo; 1w-mon: weeks that begin on Monday; 1b:"
+            " business days; infer: the step of most entities; coarsest: the longest step of any"
+            " entity, for resample."
         ),
     )
     business_days: Annotated[Names, BeforeValidator(_as_days)] = _column(
@@ -506,9 +508,28 @@ class Series(RecipeSettings):
 
     @cached_property
     def step(self) -> Frequency:
-        """The frequency. Raises `ValueError` if it is still to be inferred."""
+        """The frequency, of days or longer in `time_zone`.
+
+        Weeks that `resample` makes begin on Monday unless they have a weekday. Raises `ValueError`
+        if it is still to be inferred.
+        """
         days = [date.fromisoformat(day).toordinal() - _EPOCH for day in self.business_days]
-        return Frequency.parse(self.frequency).on(days)
+        step = Frequency.parse(self.frequency).on(days).in_zone(self.time_zone)
+        return step.from_monday() if self.resample else step
+
+    def with_frequency(self, word: str) -> Series:
+        """Return the same settings with the frequency that was found in the source."""
+        settings = self.model_copy(update={"frequency": word})
+        for name in ("step", "cuts", "division"):  # they may follow from the frequency
+            settings.__dict__.pop(name, None)
+        return settings
+
+    @property
+    def step_zone(self) -> str | None:
+        """The zone whose clocks show the times of steps; None for UTC, and for a frequency that is
+        still to be inferred.
+        """
+        return None if self.needs_frequency else self.step.zone
 
     @property
     def snap_us(self) -> int | None:
@@ -518,6 +539,11 @@ class Series(RecipeSettings):
         if self.snap is None:
             return None
         return duration_us("snap", self.snap)
+
+    @property
+    def takes_order(self) -> bool:
+        """Whether the order of the rows within a step matters."""
+        return not {"first", "last"}.isdisjoint(self.resample.values())
 
     def rule(self, column: str) -> str:
         """Return the `resample` rule of a column."""
@@ -675,10 +701,13 @@ class Series(RecipeSettings):
         """
         if self.train_end is None:
             return None
-        first = instant_us("train_end", self.train_end)
+        first = self._cut("train_end", self.train_end)
         if self.val_end is None:
             return first, first
-        return first, instant_us("val_end", self.val_end)
+        return first, self._cut("val_end", self.val_end)
+
+    def _cut(self, name: str, text: str) -> int:
+        return time_on_clock(name, text, self.step_zone)
 
     @cached_property
     def division(self) -> Division:
@@ -705,11 +734,17 @@ class Series(RecipeSettings):
             "static_features": sorted(self.static_features),
             "regions": sorted(self.region_time_series_base_dirs),
             "train_end": self.cuts and self.cuts[0],
-            "val_end": self.val_end and instant_us("val_end", self.val_end),
+            "val_end": self.val_end and self.cuts and self.cuts[1],
             "cut_dates": sha256_hex(canonical_json(dict(self.division.dates))),
             "val_entities": sorted(name for name in held_out if held_out[name] == "val"),
             "test_entities": sorted(name for name in held_out if held_out[name] == "test"),
         }
+        if not self.needs_frequency:
+            settings["frequency"] = self.step.word
+        if self.time_zone is not None:
+            from headrace.formats.dates import zone_version  # settings load no data libraries
+
+            settings["time_zone_version"] = zone_version(self.time_zone)
         if self.reused is not None:
             settings["pipelines_from"] = self.reused.record()
         return settings

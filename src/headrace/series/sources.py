@@ -23,7 +23,14 @@ from headrace.arrays import F64, I64
 from headrace.errors import InputError, setting, setting_name
 from headrace.formats import grids, parquet
 from headrace.formats.column_paths import columns_of_paths, known_columns, select_paths
-from headrace.formats.dates import MISSING, advice, parse_dates, parse_in_turn, time_setting
+from headrace.formats.dates import (
+    MISSING,
+    advice,
+    parse_dates,
+    parse_in_turn,
+    time_setting,
+    utc_to_wall,
+)
 from headrace.formats.dialect import null_setting
 from headrace.formats.listing import list_files, refuse_foreign
 from headrace.formats.parquet import open_file
@@ -47,9 +54,10 @@ from headrace.formats.text_columns import (
     plain_numerals,
     with_one_time,
 )
+from headrace.formats.type_words import PERIOD
 from headrace.formats.types import hint, is_text
 from headrace.series.readers import camels, text
-from headrace.series.times import Observed, put_on_instants
+from headrace.series.times import Observed, put_on_clock
 from headrace.storage.places import path_of, place_of
 
 if TYPE_CHECKING:
@@ -98,12 +106,13 @@ class EntitySource:
             paths += [path for path, _ in self.files.get(self.names[number], ())]
         return paths
 
-    def read_instants(self, number: int, settings: Series) -> Observed:
-        """Read the rows of an entity at UTC instants, snapped or resampled as the settings say.
+    def read_on_clock(self, number: int, settings: Series) -> Observed:
+        """Read the rows of an entity on the clock of its steps, snapped or resampled as the
+        settings say.
 
         Raises as `read`.
         """
-        return put_on_instants(settings, self.read(number, settings.columns))
+        return put_on_clock(settings, self.read(number, settings.columns))
 
     def read(self, number: int, columns: Sequence[str]) -> Observed:
         """Read the rows of an entity.
@@ -684,7 +693,7 @@ def unread_value(
 
 
 def times_of(settings: Series, table: pa.Table, first_row: int) -> I64:
-    """Parse the times of some rows as in `Observed`.
+    """Parse the times of some rows as in `Observed`; with `time_zone` as its clocks show them.
 
     Raises `InputError` for instants if local times are expected.
     """
@@ -692,23 +701,28 @@ def times_of(settings: Series, table: pa.Table, first_row: int) -> I64:
     formats: Sequence[str] = settings.time_forms
     if pa.types.is_timestamp(column.type):  # its type defines the unit
         formats = ["auto"]
-    if settings.time_zone is not None:
-        for word in formats:
-            dates = parse_dates(column, word)
-            instants = np.flatnonzero(dates.instant & (dates.micros != MISSING))
-            if len(instants):
-                row = int(instants[0])
-                raise InputError(
-                    "it has a zone of its own",
-                    row=first_row + row + 1,
-                    column=settings.time_column,
-                    value=str(column[row]),
-                    remedy=(
-                        f"leave {setting_name('time_zone')} out, which is for times without one"
-                    ),
-                )
-    micros, _ = parse_in_turn(column, formats)
-    return micros
+    dates = parse_in_turn(column, formats)
+    if not settings.dialect.time_format and not dates.forms:
+        # Periods are read only where every value is one: among days, 2019-01 is a truncated day.
+        periods = parse_dates(column, PERIOD)
+        if not periods.unreadable.any():
+            dates = periods
+    instants = dates.instant & (dates.micros != MISSING)
+    if settings.time_zone is None or not instants.any():
+        return dates.micros
+    if settings.step_zone is None:
+        row = int(np.argmax(instants))
+        raise InputError(
+            "it has a zone of its own",
+            row=first_row + row + 1,
+            column=settings.time_column,
+            value=str(column[row]),
+            remedy=(
+                f"leave {setting_name('time_zone')} out, which is for times without one, or give a"
+                f" {setting_name('frequency')} of days or longer, e.g. 1d, for steps in it"
+            ),
+        )
+    return np.where(instants, utc_to_wall(dates.micros, settings.time_zone), dates.micros)
 
 
 def unread_time(settings: Series, table: pa.Table, row: int, first_row: int) -> InputError:

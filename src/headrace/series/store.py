@@ -28,16 +28,22 @@ from headrace.dataset.manifest import MANIFEST
 from headrace.dataset.open import FinishedRun
 from headrace.dataset.sound import damaged
 from headrace.digest import canonical_json, sha256_hex
-from headrace.formats.dates import moment
+from headrace.formats.dates import moment, utc_to_wall
 from headrace.formats.write import BLOCK_BYTES, BLOCK_ROWS, HashingFile
 from headrace.gate.json import interpreting, read_object
 from headrace.gate.parquet import read_run_table
 from headrace.report.words import many_entities
 from headrace.run.context import TaskFiles
-from headrace.series.arrays.axis import Anchor, Axis, Frequency, calendar_of, times_at
+from headrace.series.arrays.axis import (
+    Anchor,
+    Axis,
+    Frequency,
+    anchor_codes,
+    calendar_of,
+    times_at,
+)
 from headrace.series.division import SPLITS, Division, SplitLayout
 from headrace.series.settings import Series
-from headrace.series.times import wall_of
 from headrace.series.windows.store import ENTITIES, ENTITIES_SCHEMA, METADATA
 
 STORE = "store"
@@ -143,14 +149,14 @@ def train_rows(entities: Sequence[Entity], values: Any) -> tuple[Any, I64]:
 
 
 def calendar_rows(settings: Series, axis: Axis) -> F32:
-    """Return the calendar columns for every row of an entity, in the clock time of `time_zone` if
-    there is one.
+    """Return the calendar columns for every row of an entity, on the clock of `time_zone` if there
+    is one.
     """
     if not settings.calendar:
         return np.empty((axis.rows, 0), np.float32)
     times = axis.times()
-    if settings.time_zone is not None:
-        times = wall_of(times, settings.time_zone)
+    if settings.time_zone is not None and settings.step.zone is None:
+        times = utc_to_wall(times, settings.time_zone)
     return calendar_of(settings.calendar, times)
 
 
@@ -166,6 +172,8 @@ def with_metadata(schema: pa.Schema, settings: Series) -> pa.Schema:
         "entity": settings.entity_column,
         "time": settings.time_column,
     }
+    if settings.step.zone is not None:
+        metadata["zone"] = settings.step.zone
     return schema.with_metadata({METADATA: canonical_json(metadata)})
 
 
@@ -315,8 +323,8 @@ def split_rows(
 
 def row_times(settings: Series, table: pl.DataFrame, rows: I64) -> I64:
     """Return the time of one row of each entity, int64 [E]. table: from entities.parquet."""
-    from_end = (table["anchor"] == "end").to_numpy()
-    return times_at(settings.step, table["first_time"].to_numpy(), from_end, rows)
+    anchor = anchor_codes(table["anchor"].to_list())
+    return times_at(settings.step, table["first_time"].to_numpy(), anchor, rows)
 
 
 def shared_times(run: Path, settings: Series) -> list[str]:

@@ -1,17 +1,21 @@
-"""Convert the raw times of an entity to UTC instants and, if requested, put them on steps. Pure.
+"""Put the raw times of an entity on the clock of its steps and, if requested, on the steps. Pure.
 
 First, with `time_zone`, wall-clock times become instants. The clocks repeat an hour in autumn. With
 "in_order", if the repeated times step back exactly once in source order, the rows before that step
 are the earlier instants and the rows after it the later ones. Otherwise, as with hourly rows, the
-first of equal times is the earlier instant and the next one the later. If most rows descend in time
-they are read from the end. A time that comes once, without a step back, is the earlier instant.
-Times that the clocks skip in spring do not exist: they fail the entity, are dropped, or are read
-with the offset before the change ("forward"), so 02:30 becomes 03:30.
+first of equal times is the earlier instant and the next one the later. If most rows around a change
+descend in time they are read from the end. A time that comes once, without a step back, is the
+earlier instant. Rows around a change that are in no order are refused. Times that the clocks skip
+in spring do not exist: they fail the entity, are dropped, or are read with the offset before the
+change ("forward"), so 02:30 becomes 03:30.
+
+Steps of days and longer are those of `time_zone`: their times stay on its clock. Instants matter
+then only for the first and the last value of a step. A midnight that the clocks skip names its day.
 
 Then `snap` moves times within that distance of a step to the step; `off_grid` judges the others.
 Alternatively `resample` joins the rows of a step [t, t + step) into one at t, each column by its
 rule. Missing values do not count. A step without any value is missing, except for a "total", which
-is 0. Steps are counted from 1970-01-01 in UTC, months from their first day.
+is 0. Steps are counted from 1970-01-01, weeks from their weekday, months from their first day.
 """
 
 from __future__ import annotations
@@ -22,11 +26,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-import polars as pl
 
 from headrace.arrays import F64, I64, Bools
 from headrace.errors import InputError, setting, setting_name
-from headrace.formats.dates import DAY_US, MISSING, moment, wall_to_utc
+from headrace.formats.dates import DAY_US, MISSING, moment, utc_to_wall, wall_to_utc
 from headrace.report.words import pluralise
 from headrace.series.arrays.axis import occurrences, slots_of
 from headrace.series.reasons import DUPLICATE_TIME, NONEXISTENT_TIME
@@ -81,44 +84,36 @@ class Observed:
         return replace(moved, times=times[keep], values=self.values[keep])
 
 
-def put_on_instants(settings: Series, observed: Observed) -> Observed:
-    """Return the rows of one entity at UTC instants, snapped or resampled as the settings say.
+def put_on_clock(settings: Series, observed: Observed) -> Observed:
+    """Return the rows of one entity at UTC instants, or at local times if the steps are those of a
+    zone, snapped or resampled as the settings say.
 
     Raises `InputError`.
     """
+    instants = None
     if settings.time_zone is not None:
-        observed = _localize(settings, settings.time_zone, observed)
+        observed, instants = _localize(settings, settings.time_zone, observed)
     if settings.snap_us is not None:
         observed = _snap(settings, settings.snap_us, observed)
     if settings.resample:
-        observed = _resample(settings, observed)
+        observed = _resample(settings, observed, instants)
     return observed
 
 
-def _localize(settings: Series, zone: str, observed: Observed) -> Observed:
+def _localize(settings: Series, zone: str, observed: Observed) -> tuple[Observed, I64]:
+    """Return the rows at the times of their steps, and their instants."""
+    local_steps = settings.step.zone is not None
     known = np.flatnonzero(observed.times != MISSING)
     wall = observed.times[known]
-    instants = wall_to_utc(wall, zone, "earliest")
-    later = wall_to_utc(wall, zone, "latest")
-    twice = instants != later
+    instants, twice = _instants_of(settings, zone, wall)
     skipped = instants == MISSING
-    rule = settings.ambiguous_times
-    if rule == "error" and twice.any():
-        raise InputError(
-            f"{pluralise(twice.sum(), 'time comes', 'times come')} twice in {zone}, whose"
-            f" clocks repeat them, first {moment(int(wall[twice].min()))}",
-            remedy=f"give {setting('ambiguous_times', 'in_order', 'earlier', 'later')}",
-        )
-    if rule == "later":
-        instants = later
-    elif rule == "in_order" and twice.any():
-        # Majority of neighbours, since days may descend while their hours ascend.
-        order = 1 if np.sign(np.diff(wall)).sum() >= 0 else -1
-        again = _is_second_time(wall[twice][::order])[::order]
-        instants[twice] = np.where(again, later[twice], instants[twice])
+    day_before = wall[skipped] - DAY_US
+    instants[skipped] = wall_to_utc(day_before, zone, "latest") + DAY_US
+    if local_steps:
+        skipped &= wall % DAY_US != 0
     notes = {"ambiguous_times": int(twice.sum())}
-    dropped = 0
     keep = np.ones(len(observed.times), np.bool_)
+    dropped = 0
     if skipped.any():
         count = int(skipped.sum())
         if settings.nonexistent_times == "error":
@@ -131,44 +126,102 @@ def _localize(settings: Series, zone: str, observed: Observed) -> Observed:
                 ),
             )
         if settings.nonexistent_times == "forward":
-            instants[skipped] = wall_to_utc(wall[skipped] - DAY_US, zone, "latest") + DAY_US
+            wall = np.where(skipped, utc_to_wall(instants, zone), wall)
             notes["nonexistent_times"] = count
         else:
             keep[known[skipped]] = False
             dropped = count
     times = observed.times.copy()
-    times[known] = instants
-    return observed.moved(times, keep, {NONEXISTENT_TIME.word: dropped}, notes)
+    order = times.copy()
+    order[known] = instants
+    times[known] = wall if local_steps else instants
+    return observed.moved(times, keep, {NONEXISTENT_TIME.word: dropped}, notes), order[keep]
+
+
+def _instants_of(settings: Series, zone: str, wall: I64) -> tuple[I64, Bools]:
+    """Return the instants of wall-clock times, `MISSING` if there is none, and which of them had to
+    be chosen of two.
+    """
+    instants = wall_to_utc(wall, zone, "earliest")
+    if settings.step.zone is not None and not settings.takes_order:
+        return instants, np.zeros(len(wall), np.bool_)
+    later = wall_to_utc(wall, zone, "latest")
+    twice = instants != later
+    rule = settings.ambiguous_times
+    if rule == "error" and twice.any():
+        raise InputError(
+            f"{pluralise(twice.sum(), 'time comes', 'times come')} twice in {zone}, whose"
+            f" clocks repeat them, first {moment(int(wall[twice].min()))}",
+            remedy=f"give {setting('ambiguous_times', 'in_order', 'earlier', 'later')}",
+        )
+    if rule == "later":
+        instants = later
+    elif rule == "in_order" and twice.any():
+        instants = _in_order(zone, wall, instants, later)
+    return instants, twice
+
+
+def _in_order(zone: str, wall: I64, earlier: I64, later: I64) -> I64:
+    """Choose the earlier or later instant of each repeated time by the order of the rows.
+
+    Raises `InputError` if the rows around a change are in no order.
+    """
+    instants = earlier.copy()
+    repeated = np.flatnonzero(earlier != later)
+    by_time = np.argsort(wall, kind="stable")
+    sorted_wall = wall[by_time]
+    changes = np.sort(wall[repeated])
+    starts = changes[np.append(True, np.diff(changes) > _BETWEEN_CHANGES_US)]
+    unordered: list[I64] = []
+    for start in starts.tolist():
+        # The rows of the day before and after, in source order; days may descend while their hours
+        # ascend.
+        reach = [start - DAY_US, start + 2 * DAY_US]
+        first, stop = np.searchsorted(sorted_wall, reach).tolist()
+        rows = np.sort(by_time[first:stop])
+        if np.sign(np.diff(wall[rows])).sum() < 0:
+            rows = rows[::-1]
+        inside = (wall[rows] >= start) & (wall[rows] <= start + _BETWEEN_CHANGES_US)
+        twice = rows[inside & (earlier[rows] != later[rows])]
+        second = _is_second_time(wall[twice])
+        instants[twice] = np.where(second, later[twice], earlier[twice])
+        there = rows[instants[rows] != MISSING]
+        if not (_ascends(instants[there]) or _ascends(wall[there])):
+            unordered.append(twice)
+    if unordered:
+        rows = np.concatenate(unordered)
+        raise InputError(
+            f"{pluralise(len(rows), 'time comes', 'times come')} twice in {zone}, whose clocks"
+            " repeat them, and the rows around them are in no order that tells which is which,"
+            f" first {moment(int(wall[rows].min()))}",
+            remedy=(
+                f"sort the rows by time as it passed, write times with their offset, or give"
+                f" {setting('ambiguous_times', 'earlier', 'later')}"
+            ),
+        )
+    return instants
+
+
+def _ascends(times: I64) -> bool:
+    return not (np.diff(times) < 0).any()
 
 
 def _is_second_time(wall: I64) -> Bools:
-    """Return which rows of repeated hours, in time order, belong to the second time that the clocks
-    show them.
+    """Return which rows of one repeated hour, in time order, belong to the second time that the
+    clocks show it.
     """
-    order = np.argsort(wall, kind="stable")
-    changes = np.split(order, np.flatnonzero(np.diff(wall[order]) > _BETWEEN_CHANGES_US) + 1)
-    second = np.zeros(len(wall), np.bool_)
-    for rows in map(np.sort, changes):
-        steps_back = np.flatnonzero(np.diff(wall[rows]) < 0)
-        if len(steps_back) == 1:
-            second[rows] = np.arange(len(rows)) > steps_back[0]
-        else:
-            second[rows] = occurrences(wall[rows], np.zeros(len(rows), np.int64)) > 0
-    return second
-
-
-def wall_of(instants: I64, zone: str) -> I64:
-    """Return the wall-clock times of a zone at these instants, in microseconds."""
-    zoned = pl.Series(instants).cast(pl.Datetime("us", "UTC")).dt.convert_time_zone(zone)
-    return np.array(zoned.dt.replace_time_zone(None).dt.epoch("us").to_numpy(), np.int64)
+    steps_back = np.flatnonzero(np.diff(wall) < 0)
+    if len(steps_back) == 1:
+        return np.asarray(np.arange(len(wall)) > steps_back[0])
+    return np.asarray(occurrences(wall, np.zeros(len(wall), np.int64)) > 0)
 
 
 def _snap(settings: Series, tolerance: int, observed: Observed) -> Observed:
-    step = settings.step.micros
+    step = settings.step
     times = observed.times
     known = times != MISSING
     distance = np.zeros(len(times), np.int64)
-    slots = (times[known] + step // 2) // step * step
+    slots = slots_of(times[known] + step.micros // 2, step)
     distance[known] = np.abs(times[known] - slots)
     moved = (distance > 0) & (distance <= tolerance)
     times = times.copy()
@@ -184,11 +237,13 @@ def _snap(settings: Series, tolerance: int, observed: Observed) -> Observed:
     return observed.moved(times, keep, dropped, {"snapped_times": int(moved.sum())})
 
 
-def _resample(settings: Series, observed: Observed) -> Observed:
+def _resample(settings: Series, observed: Observed, instants: I64 | None) -> Observed:
+    """Join the rows of each step. instants: of all rows, if they are not the times."""
     known = np.flatnonzero(observed.times != MISSING)
     if not len(known):
         return observed
-    known = known[np.argsort(observed.times[known], kind="stable")]
+    passed = observed.times if instants is None else instants
+    known = known[np.argsort(passed[known], kind="stable")]
     slots = slots_of(observed.times[known], settings.step)
     starts = np.flatnonzero(np.append(True, slots[1:] != slots[:-1]))
     counts = np.diff(np.append(starts, len(slots)))

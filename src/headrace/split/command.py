@@ -51,9 +51,9 @@ def split(
 ) -> None:
     """Split shards by time without leaking an entity, or at random where there is no time.
 
-    Rows before the split date train or validate, by entity; rows from it on test entities that did
-    not train. Without --entity time alone decides. Without --time, rows are drawn, equal ones
-    together, or by --by the groups of a column.
+    Rows before the split date are in train or val, by entity; rows on or after it are in test,
+    except entities already in train. Without --entity time alone decides. Without --time, rows are
+    drawn, equal ones together, or by --by the groups of a column.
 
     Example:  headrace split raw --out out --time time --entity customer --split-date 2025-01-01
     """
@@ -67,13 +67,7 @@ def split(
             settings.setdefault("compression", "none")
         source = source or [_SOURCE]
         out = out or Path(_OUT)
-        # The job's signature file is the first file of the `signature` directory beside its data.
-        directory = Path(source[0]).parent / "signature"
-        files = []
-        if directory.is_dir():
-            files = sorted(path for path in directory.iterdir() if path.is_file())
-        if files and files[0].stat().st_size:
-            settings.setdefault("signature", files[0])
+        settings = _signature_beside(Path(source[0])) | settings
     flags = []
     if not source:
         flags.append("SOURCE")
@@ -82,20 +76,36 @@ def split(
     _refuse_missing(flags, settings, from_env)
     assert out is not None
 
+    if from_env:
+        _refuse_address(out)
+    run = execute(_model(settings)(source=source, **settings), out, about)
+    if from_env:
+        from headrace.run.prepare import export_tree
+
+        export_tree(run, out, ("training_data", "oot_data"))
+
+
+def _signature_beside(source: Path) -> dict[str, Any]:
+    """Return the job's signature as a setting: the first file of `signature` beside its data."""
+    directory = source.parent / "signature"
+    if not directory.is_dir():
+        return {}
+    first = min((path for path in directory.iterdir() if path.is_file()), default=None)
+    if first is None or not first.stat().st_size:
+        return {}
+    return {"signature": first}
+
+
+def _refuse_address(out: Path) -> None:
     from headrace.storage.places import is_address
 
-    if from_env and is_address(str(out)):
+    if is_address(str(out)):
         raise SettingsError(
             f"{setting_name('from_env')} lays links and copies beside the run, which an address"
             " cannot hold",
             path=out,
             remedy="leave it out",
         )
-    run = execute(_model(settings)(source=source, **settings), out, about)
-    if from_env:
-        from headrace.run.prepare import export_tree
-
-        export_tree(run, out, ("training_data", "oot_data"))
 
 
 @dataclass(frozen=True)
@@ -198,19 +208,10 @@ def settings_from_environment(environment: Mapping[str, str]) -> tuple[dict[str,
         )
     targets = _targets(text("TARGETS"))
     index = number("MAIN_TASK_INDEX", int)
-    if (targets is None) != (index is None):
-        if index is None:
-            present_name = "TARGETS"
-            missing = "MAIN_TASK_INDEX"
-        else:
-            present_name = "MAIN_TASK_INDEX"
-            missing = "TARGETS"
-        raise SettingsError(
-            f"{missing} is not set, so no main target would be made",
-            setting=present_name,
-            value=text(present_name),
-            remedy=f"set {missing}, or unset {present_name}",
-        )
+    if targets is not None and index is None:
+        raise _no_main_target("TARGETS", text("TARGETS"), "MAIN_TASK_INDEX")
+    if targets is None and index is not None:
+        raise _no_main_target("MAIN_TASK_INDEX", text("MAIN_TASK_INDEX"), "TARGETS")
     settings = {
         **{name: text(variable) for name, variable in _REQUIRED.items()},
         "train_ratio": number("TRAIN_RATIO", float),
@@ -225,6 +226,15 @@ def settings_from_environment(environment: Mapping[str, str]) -> tuple[dict[str,
     }
     provided = {name: value for name, value in settings.items() if value is not None}
     return provided, number("MAX_WORKERS", int)
+
+
+def _no_main_target(name: str, value: str | None, missing: str) -> SettingsError:
+    return SettingsError(
+        f"{missing} is not set, so no main target would be made",
+        setting=name,
+        value=value,
+        remedy=f"set {missing}, or unset {name}",
+    )
 
 
 def _targets(text: str | None) -> tuple[str, ...] | None:

@@ -27,7 +27,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from headrace.errors import MissingExtra, SettingsError, StreamError
+from headrace.errors import MissingExtra, SettingsError, StreamError, setting_name
 from headrace.stream.loader.stream_loader import StreamLoader
 
 try:
@@ -225,6 +225,13 @@ class HeadraceTrainerMixin(_Trainer):  # type: ignore[misc]
 
     def _check(self, stream: StreamLoader) -> None:
         """Check what the arguments say about a stream that is not trained on."""
+        if stream.options.grouped_column is not None:
+            raise SettingsError(
+                "batches by length have other numbers of rows on each rank, and the Trainer gathers"
+                " as many predictions from all",
+                path=str(stream),
+                remedy=f"evaluate on a stream with {setting_name('batch_size')} alone",
+            )
         check_arguments(self.args, stream, self.args.eval_batch_size, "per_device_eval_batch_size")
 
     def _check_training(self, stream: StreamLoader) -> None:

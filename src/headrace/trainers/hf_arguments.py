@@ -70,7 +70,8 @@ def check_arguments(arguments: Any, stream: StreamLoader, batch_size: int, name:
     arguments: a `TrainingArguments`. batch_size: what the Trainer counts with, from the argument
     `name`. Raises `SettingsError` for the first argument that the stream does not do.
     """
-    if stream.options.batch_size != batch_size:
+    # where tokens bound a batch, no number of rows does
+    if stream.options.batch_tokens is None and stream.options.batch_size != batch_size:
         raise SettingsError(
             f"the Trainer counts batches of {batch_size}, and the stream has batches of"
             f" {stream.options.batch_size}",
@@ -126,10 +127,10 @@ def _check_strategy(arguments: Any, stream: StreamLoader) -> None:
         )
     if strategy not in ("random", "sequential"):
         raise SettingsError(
-            "the order is the stream's, and it does not sort rows",
+            "the order is the stream's",
             setting="train_sampling_strategy",
             value=strategy,
-            remedy=f"leave it out; {setting('pack', 4096)} in a stream leaves no padding",
+            remedy=f"leave it out, and make the stream with {setting('batch_tokens', 16384)}",
         )
 
 

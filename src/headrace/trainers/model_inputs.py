@@ -242,7 +242,7 @@ def first_rows(stream: StreamLoader) -> list[dict[str, Any]]:
             raise SettingsError("it has no rows", path=str(stream), remedy="give another split")
         return _without_mask(rows[:1])
     names = stream.options.columns or stream.index.schema.names
-    if "input_ids" not in names and stream.options.source is None:
+    if "input_ids" not in names and stream.options.pack is None:
         raise SettingsError(
             f"the stream lacks it, and has {list(names)}",
             path=str(stream),

@@ -2,6 +2,7 @@
 
 import functools
 import gzip
+import importlib.util
 import json
 import re
 from pathlib import Path
@@ -22,6 +23,11 @@ needs_data = pytest.mark.skipif(
     not (QWEN.is_dir() and GSM8K.is_dir() and DEMOS.is_dir()),
     reason="the chat data sets are not in the repository",
 )
+
+_TRL = importlib.util.find_spec("trl")
+TEMPLATES = Path(_TRL.origin).parent / "chat_templates" if _TRL and _TRL.origin else Path("none")
+needs_trl = pytest.mark.skipif(not TEMPLATES.is_dir(), reason="TRL ships the templates")
+ENDS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|return|>", "<|eot|>", "<｜end▁of▁sentence｜>", "<|end|>", "<|END_OF_TURN_TOKEN|>", "<end_of_utterance>", "</s>")  # fmt: skip
 
 CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}"

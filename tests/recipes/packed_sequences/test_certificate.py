@@ -1,14 +1,12 @@
 """What a template does, found before the first row; TRL's training templates are the oracle."""
 
 import datetime
-import importlib.util
 import re
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from chats import CHATML, chat, encoder, small_tokenizer, trained_texts
+from chats import CHATML, ENDS, TEMPLATES, chat, encoder, needs_trl, small_tokenizer, trained_texts
 from recipe_cases import packed, write_jsonl
 from test_templates_and_masks import ANOTHER_END, BRACKETS, GENERATION, NO_TOKENS, THINKING
 
@@ -24,10 +22,6 @@ from headrace.packing.verify import verify_packed
 ALWAYS = CHATML.replace("{% if add_generation_prompt %}", "").removesuffix("{% endif %}")
 NO_END = "{% for message in messages %}{{ '<|' + message.role + '|>\n' + message.content }}{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}"  # fmt: skip
 FULL = {"train_ratio": 1, "val_ratio": 0, "test_ratio": 0}
-_TRL = importlib.util.find_spec("trl")
-TEMPLATES = Path(_TRL.origin).parent / "chat_templates" if _TRL and _TRL.origin else Path("none")
-needs_trl = pytest.mark.skipif(not TEMPLATES.is_dir(), reason="TRL ships the templates")
-ENDS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|return|>", "<|eot|>", "<｜end▁of▁sentence｜>", "<|end|>", "<|END_OF_TURN_TOKEN|>", "<end_of_utterance>", "</s>")  # fmt: skip
 FAMILIES = ("cohere", "cohere2", "deepseek_r1_distill", "deepseekv3", "gemma", "gemma3", "glm4moe", "gptoss", "lfm2", "lfm2_v2", "llama3", "muse_glimmer", "nemotron_3_nano", "phi3", "qwen2_5", "qwen3", "qwen3_5_think", "qwen3_instruct_2507")  # fmt: skip
 
 
@@ -153,6 +147,30 @@ def test_trained_turns_are_those_of_training_templates(family):
         assert texts(theirs) == texts(ours)
     for text in texts(theirs)[:1]:
         assert text.endswith(certificate_of(plain).stops["user"])
+
+
+@needs_trl
+def test_the_name_of_a_result_is_no_part_of_a_call_whose_reasoning_a_later_answer_hides():
+    turns = turns_of((TEMPLATES / "gptoss.jinja").read_text("utf-8"))
+    function = {"name": "zjq_add", "arguments": {"value": "kkq"}}
+    messages = [
+        {"role": "user", "content": "qzj one"},
+        {"role": "assistant", "content": "", "reasoning_content": "zzx", "tool_calls": [{"type": "function", "function": function}]},
+        {"role": "tool", "name": "zjq_add", "content": "vvj five"},
+        {"role": "assistant", "content": "wvk two"},
+    ]  # fmt: skip
+    rendered = turns.render(Conversation(messages, [0, 1, 0, 1]))
+
+    assert rendered.text[slice(*rendered.spans[0])].endswith("<|call|>")
+
+
+def test_white_space_that_a_block_trains_after_the_stop_is_not_found_wrong(tmp_path):
+    spaced = GENERATION.replace("</s>{% endgeneration %}\n", "</s>\n{% endgeneration %}")
+    path = write_jsonl(tmp_path / "rows.jsonl", [chat("q", "one", "r", "two")] * 3)
+    packed(path, tmp_path / "out", tokenizer=small_tokenizer(tmp_path / "t", spaced, "</s>"), **FULL)  # fmt: skip
+
+    checks = verify_packed(FinishedRun(*find_run(tmp_path / "out")))
+    assert [] == [check.problem for check in checks if check.problem]
 
 
 @needs_trl

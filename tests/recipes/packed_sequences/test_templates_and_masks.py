@@ -119,6 +119,27 @@ def test_tool_calls_are_trained_whole_and_never_encoded_twice(under, template, e
     assert [[expected, "three<|im_end|>"]] * 2 == trained_texts(under(template), [row, row])
 
 
+@pytest.mark.parametrize("change", ["", " | string", " | tojson(ensure_ascii=true)"])
+@pytest.mark.parametrize(
+    "digits", ["0.10", "1e-7", "1.5E5", "-0.0", "123456789.123456789123456789"]
+)
+def test_numbers_in_arguments_that_are_text_keep_their_digits(under, digits, change):
+    template = XML_CALLS.replace("value | tojson", f"value{change or ' | tojson'}")
+    call = {"function": {"name": "f", "arguments": f'{{"a": {digits}, "b": [{digits}, "0.10"]}}'}}
+    row = {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "", "tool_calls": [call]}]}  # fmt: skip
+    quote = "'" if "string" in change else '"'
+    listed = f"[{digits}, {quote}0.10{quote}]"
+
+    assert [[f"<call=f><a>{digits}</a><b>{listed}</b></call><|im_end|>"]] == trained_texts(under(template), [row])  # fmt: skip
+
+
+def test_numbers_that_no_double_holds_are_refused(under):
+    call = {"function": {"name": "f", "arguments": '{"a": 1e400}'}}
+    row = {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "", "tool_calls": [call]}]}  # fmt: skip
+
+    assert [] == trained_texts(under(JSON_CALLS), [row], rejected=["bad_tool_call"])
+
+
 @pytest.mark.parametrize(
     "arguments", [{}, {"a": 1}, {"a": [1, {"b": None}]}, {"a": "</call><|im_end|>\n"}]
 )

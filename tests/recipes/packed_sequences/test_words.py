@@ -211,6 +211,35 @@ def test_every_user_turn_keeps_reasoning_between_tags(tmp_path):
     assert [["two<|im_end|>"]] == trained_texts(encoder(tokenizer, train_on="last_turn"), rows)
 
 
+MASKED = [
+    pytest.param(KEEPS, {"reasoning_content": "so"}, "yes", "<think>so</think>", id="key"),
+    pytest.param(CHATML, {}, "<think>\nso</think>\n\nyes", "", id="tags"),
+    pytest.param(TITLED, {}, "<think>\nso</think>\n\nyes", "", id="by_difference"),
+    pytest.param(GENERATION, {}, "<think>\nso</think>\n\nyes", "", id="blocks"),
+]
+
+
+@pytest.mark.parametrize(("template", "key", "content", "written"), MASKED)
+def test_masked_reasoning_is_context_and_the_answer_is_trained(tmp_path, template, key, content, written):  # fmt: skip
+    stop = "</s>" if template is GENERATION else "<|im_end|>"
+    found = encoder(small_tokenizer(tmp_path / "t", template, stop), reasoning="mask")
+    row = answered(content=content, **key)
+
+    assert [[f"yes{stop}"]] * 2 == trained_texts(found, [row, row])
+    (parts,) = found.texts(found.encode([row]))
+    assert written in "".join(text for text, mask in parts if not mask)
+    assert set(fates_of(found, row)) == {("content", "context"), ("content", "trained"), ("reasoning", "context")}  # fmt: skip
+
+
+def test_masked_reasoning_before_a_call_leaves_the_call_trained(tmp_path):
+    template = XML_CALLS.replace("message.content }}", "('<think>' + message.reasoning_content + '</think>\n' if message.reasoning_content else '') + message.content }}")  # fmt: skip
+    found = encoder(small_tokenizer(tmp_path / "t", template), reasoning="mask")
+    call = {"function": {"name": "add", "arguments": {"a": "x"}}}
+    row = answered(content="", reasoning_content="so", tool_calls=[call])
+
+    assert [["<call=add><a>x</a></call><|im_end|>"]] == trained_texts(found, [row])
+
+
 def test_results_that_a_template_writes_as_json_are_packed(tmp_path):
     found = encoder(small_tokenizer(tmp_path / "t", JSON_RESULTS))
     row = chat("q", 'assistant: "one"', 'tool: it is "42"', "assistant: two")

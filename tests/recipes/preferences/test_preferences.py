@@ -417,6 +417,22 @@ def test_a_swapped_answer_and_a_moved_prompt_are_found(tmp_path: Path, tokenizer
     )
 
 
+def test_an_answer_that_ends_with_another_token_is_found(tmp_path: Path, tokenizer: Path) -> None:
+    source = write_jsonl(tmp_path / "rows.jsonl", pairs(3))
+    prepared(source, tmp_path / "out", tokenizer)
+    (shard,) = {path.resolve() for path in (tmp_path / "out/splits/train").iterdir()}
+
+    assert [] == headrace_checks(tmp_path / "out")
+    table = pq.read_table(shard)
+    ids = [[*row[:-1], 7] for row in table["rejected_ids"].to_pylist()]
+    index = table.schema.get_field_index("rejected_ids")
+    column = pa.array(ids, table.schema.field(index).type)
+    shard.chmod(0o644)
+    pq.write_table(table.set_column(index, table.schema.field(index), column), shard)
+    problems = headrace_checks(tmp_path / "out")
+    assert any("3 of 6 trained turns end with no stop" in problem for problem in problems)
+
+
 def headrace_checks(out: Path) -> list[str]:
     """What the recipe's own checks find; the digests would tell as well."""
     return [

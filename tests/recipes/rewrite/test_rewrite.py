@@ -1,4 +1,4 @@
-"""A rewrite changes how rows are kept, never which, in what order, of what types, or of which split."""
+"""A rewrite changes how rows are kept, never which, of what types, or of which split; and their order only if asked."""
 
 import json
 import os
@@ -8,6 +8,7 @@ import sys
 from hashlib import sha256
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -359,3 +360,69 @@ def test_a_configuration_file_rewrites_and_inspect_shows_it(tmp_path: Path) -> N
 
     assert "rewrite" in made.stdout
     assert all(word in seen.stdout for word in ("all", "compression", "lz4", "40"))
+
+
+@pytest.mark.slow
+@settings(max_examples=examples(25))
+@given(table=tables(), shard_bytes=st.none() | st.integers(20, 2000), seed=st.integers(0, 3))
+def test_rows_of_every_type_are_permuted(tmp_path_factory, table, shard_bytes, seed) -> None:
+    where = fresh(tmp_path_factory.getbasetemp())
+    table = table.append_column("row", pa.array(range(len(table))))
+    pq.write_table(table.slice(0, 25), where / "a.parquet", row_group_size=7)
+    pq.write_table(table.slice(25), where / "b.parquet")
+    source = [where / "a.parquet", where / "b.parquet"]
+    for workers in (1, 3):
+        headrace.rewrite(
+            source,
+            where / f"out{workers}",
+            shuffle_seed=seed,
+            shard_bytes=shard_bytes,
+            workers=workers,
+            cache_dir=where / "cache",
+        )
+    shuffled = rows_of(where / "out1")
+
+    assert table.select(shuffled.column_names).cast(shuffled.schema).equals(shuffled.sort_by("row"))
+    assert shuffled.equals(rows_of(where / "out3"))
+    assert not headrace.verify(where / "out1").problems
+
+
+def test_every_block_is_a_fair_sample(tmp_path) -> None:
+    for number in range(4):
+        labels = pa.array(np.full(5_000, number))
+        rows = pa.array(np.arange(5_000) + 5_000 * number)
+        pq.write_table(pa.table({"label": labels, "row": rows}), tmp_path / f"{number}.parquet")
+    shards = sorted(tmp_path.glob("*.parquet"))
+    made = [
+        headrace.rewrite(
+            shards, tmp_path / f"out{seed}", shuffle_seed=seed, cache_dir=tmp_path / "cache"
+        )
+        for seed in (0, 1)
+    ]
+    orders = [rows_of(tmp_path / f"out{seed}")["row"].to_numpy() for seed in (0, 1)]
+    files = sorted(made[0].run.rglob("part-*.parquet"))
+
+    assert 4 == len(files)
+    for file in files:
+        counts = np.bincount(pq.read_table(file)["label"].to_numpy(), minlength=4)
+        expected = counts.sum() / 4
+        assert ((counts - expected) ** 2 / expected).sum() < 16.3  # of 3 degrees, one in a thousand
+    assert abs(np.corrcoef(orders[0], np.arange(20_000))[0, 1]) < 0.03
+    assert abs(np.corrcoef(orders[0], orders[1])[0, 1]) < 0.03
+    assert made[0].manifest.run_id != made[1].manifest.run_id
+    assert not list(made[0].run.rglob("keyed-*"))
+
+
+def test_splits_stay_and_reruns_reuse(tmp_path) -> None:
+    small_source(tmp_path / "raw", count=3, rows=40)
+    split(tmp_path / "raw", tmp_path / "out")
+    fast = headrace.rewrite(tmp_path / "out", tmp_path / "fast", shuffle_seed=0)
+    before = files_of(fast.run)
+    again = headrace.rewrite(tmp_path / "out", tmp_path / "fast", shuffle_seed=0)
+
+    assert again.manifest.run_id == fast.manifest.run_id
+    assert before == files_of(again.run)
+    for name in headrace.open(tmp_path / "out").splits:
+        source = rows_of(tmp_path / "out", name).to_pylist()
+        shuffled = rows_of(tmp_path / "fast", name).to_pylist()
+        assert sorted(map(repr, source)) == sorted(map(repr, shuffled))

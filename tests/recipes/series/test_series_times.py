@@ -14,7 +14,7 @@ from headrace.run.events import Event, Note
 from headrace.run.prepare import Prepared
 from headrace.series.arrays.axis import Frequency, place_rows
 from headrace.series.settings import Series
-from headrace.series.times import Observed, put_on_instants
+from headrace.series.times import Observed, put_on_clock
 from headrace.windows import open_windows
 from raised import raised
 
@@ -89,7 +89,7 @@ def test_local_stamps_are_the_instants_that_were(zone: str, step: str, order: in
         pytest.skip("an hour that half comes twice has one stamp, which may be either")
     truth = pandas.date_range("2014-01-01", "2019-12-31", freq=step, tz="UTC")
     wall = truth.tz_convert(zone).tz_localize(None)
-    found = instants(put_on_instants(settings(time_zone=zone), observed(wall[::order])))
+    found = instants(put_on_clock(settings(time_zone=zone), observed(wall[::order])))
 
     assert found.equals(truth.tz_localize(None).as_unit("us")[::order])
     if (
@@ -108,14 +108,14 @@ def test_times_that_come_once_are_placed_by_rule(rule: str, dst: bool) -> None:
     wall = pandas.date_range("2020-01-01", "2022-12-31", freq="1h")
     wall = wall[RNG.random(len(wall)) < 0.9]
     asked = {"time_zone": "Europe/Berlin", "nonexistent_times": "forward"}
-    found = put_on_instants(settings(**asked, ambiguous_times=rule), observed(wall))
+    found = put_on_clock(settings(**asked, ambiguous_times=rule), observed(wall))
     theirs = wall.tz_localize(
         "Europe/Berlin", ambiguous=np.full(len(wall), dst), nonexistent=pandas.Timedelta(hours=1)
     )
 
     assert instants(found).equals(theirs.tz_convert("UTC").tz_localize(None).as_unit("us"))
     if dst:
-        assert np.array_equal(found.times, put_on_instants(settings(**asked), observed(wall)).times)
+        assert np.array_equal(found.times, put_on_clock(settings(**asked), observed(wall)).times)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_times_that_come_once_are_placed_by_rule(rule: str, dst: bool) -> None:
 )
 def test_repeated_hours_are_told_by_their_order(stamps: str, minutes: str) -> None:
     wall = [pandas.Timestamp(f"2021-10-31 {each}") for each in stamps.split()]
-    found = put_on_instants(settings(time_zone="Europe/Berlin"), observed(wall))
+    found = put_on_clock(settings(time_zone="Europe/Berlin"), observed(wall))
     first = pandas.Timestamp("2021-10-30 23:00")
 
     assert [first + pandas.Timedelta(int(each), "min") for each in minutes.split()] == list(
@@ -208,7 +208,7 @@ def test_jittered_stamps_snap_as_pandas_finds_the_nearest(tmp_path: Path) -> Non
         "off_grid": "drop",
         "max_imputation_gap_size": 0,
     }
-    made = put_on_instants(settings(**asked), observed(frame["date"], frame[["load", "rain"]]))
+    made = put_on_clock(settings(**asked), observed(frame["date"], frame[["load", "rain"]]))
     on = made.times % 3_600_000_000 == 0
     ours = pandas.DataFrame(made.values[on], instants(made)[on], ["load", "rain"]).sort_index()
     theirs = pandas.merge_asof(
@@ -242,7 +242,7 @@ def test_resampled_steps_are_those_of_pandas(frequency: str, theirs: str, rule: 
     )
     values = RNG.gamma(1, 5, (4000, 2))
     values[RNG.random(values.shape) < 0.3] = np.nan
-    made = put_on_instants(settings(frequency=frequency, resample=rule), observed(times, values))
+    made = put_on_clock(settings(frequency=frequency, resample=rule), observed(times, values))
     frame = pandas.DataFrame(values, times).sort_index(kind="stable")
     resampler = frame.resample(
         theirs, **({} if theirs in ("1D", "MS", "QS") else {"origin": "epoch"})
@@ -348,7 +348,7 @@ def test_rows_of_weekends_join_the_day_before(tmp_path: Path) -> None:
         days=9_000
     )
     values = RNG.random((3000, 2))
-    made = put_on_instants(settings(frequency="1b", resample="sum"), observed(times, values))
+    made = put_on_clock(settings(frequency="1b", resample="sum"), observed(times, values))
     theirs = pandas.DataFrame(values, times).resample("B").sum(min_count=1).dropna()
 
     np.testing.assert_allclose(

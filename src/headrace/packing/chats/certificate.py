@@ -16,6 +16,20 @@ from headrace.errors import SettingsError
 from headrace.packing.chats.layouts import Conversation
 from headrace.packing.chats.marks import shared_start
 from headrace.packing.chats.messages import REASONING_KEYS, Message
+from headrace.packing.chats.probes import (
+    ANSWERED,
+    ASKED,
+    ASKED_AGAIN,
+    RESULT,
+    RESULT_MESSAGE,
+    THOUGHT,
+    TOOL,
+    TOOL_DEFINITION,
+    VALUE,
+    answer,
+    call,
+    user,
+)
 from headrace.packing.chats.rejections import RowRejected
 
 if TYPE_CHECKING:
@@ -29,54 +43,14 @@ PLACES = {
 }
 Written = Literal["written", "left out", "refused"]
 
-_ASKED = "qzj one"
-_ANSWERED = "wvk two"
-_ASKED_AGAIN = "qzj three"
-_THOUGHT = "zzx four"
-_RESULT = "vvj five"
-_VALUE = "kkq six"
-_TOOL = "zjq_seven"
-
-
-def _user(text: str = _ASKED) -> Message:
-    return {"role": "user", "content": text}
-
-
-def _answer(text: str = _ANSWERED, **more: Any) -> Message:
-    return {"role": "assistant", "content": text, **more}
-
-
-def _call() -> Message:
-    function = {"name": _TOOL, "arguments": {"value": _VALUE}}
-    return _answer("", tool_calls=[{"type": "function", "id": "a1b2c3d4e", "function": function}])
-
-
-_RESULT_MESSAGE = {
-    "role": "tool",
-    "name": _TOOL,
-    "tool_call_id": "a1b2c3d4e",
-    "content": _RESULT,
-}
-_TOOL_DEFINITION = {
-    "type": "function",
-    "function": {
-        "name": _TOOL,
-        "description": "none",
-        "parameters": {
-            "type": "object",
-            "properties": {"value": {"type": "string", "description": "none"}},
-            "required": ["value"],
-        },
-    },
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
     """What a template does.
 
     stops: the special token that a trained turn ends with, by what follows it (see `PLACES`); "" if
-    there is none. What the template refuses is absent. prompt: the generation prompt.
+    there is none. What the template refuses is absent. spaced: whether white space after it is
+    trained, as some `{% generation %}` blocks do. prompt: the generation prompt.
     prompt_written: whether only on request. begin: the special token that conversations begin with.
     reasoning: by the key that the template reads, or "<think>" for reasoning inside the content,
     and by position of the turn. repeats: whether the same conversation gives the same text twice.
@@ -84,6 +58,7 @@ class Certificate:
     """
 
     stops: dict[str, str] = field(default_factory=dict)
+    spaced: bool = False
     prompt: str = ""
     prompt_written: Literal["on request", "always", "never"] = "never"
     begin: str = ""
@@ -104,7 +79,7 @@ def certificate_of(turns: Turns) -> Certificate | None:
 
 
 def _probed(turns: Turns) -> Certificate:
-    question = [_user()]
+    question = [user()]
     plain = _text(turns, question)
     again = _text(turns, question)
     prompted = _text(turns, question, prompt=True)
@@ -116,36 +91,39 @@ def _probed(turns: Turns) -> Certificate:
     begin = ""
     if turns.specials.bos and plain.startswith(turns.specials.bos):
         begin = turns.specials.bos
+    stops, spaced = _stops(turns)
     return Certificate(
-        stops=_stops(turns),
+        stops=stops,
+        spaced=spaced,
         prompt=prompt,
         prompt_written=prompt_written,
         begin=begin,
         reasoning=_reasoning(turns),
-        tools=_written(turns, [_user(), _answer()], [_TOOL], tools=True),
-        calls=_written(turns, [_user(), _call()], [_TOOL, _VALUE], tools=True),
-        results=_written(
-            turns, [_user(), _call(), _RESULT_MESSAGE, _answer()], [_RESULT], tools=True
-        ),
+        tools=_written(turns, [user(), answer()], [TOOL], tools=True),
+        calls=_written(turns, [user(), call()], [TOOL, VALUE], tools=True),
+        results=_written(turns, [user(), call(), RESULT_MESSAGE, answer()], [RESULT], tools=True),
         repeats=plain == again,
         dated=turns.template.asks_for_date,
     )
 
 
-def _stops(turns: Turns) -> dict[str, str]:
-    """Return the special token that ends the first trained turn of a conversation, by position."""
-    with_result = [_user(), _call(), _RESULT_MESSAGE, _answer()]
+def _stops(turns: Turns) -> tuple[dict[str, str], bool]:
+    """Return the special token that ends the first trained turn of a conversation, by position, and
+    whether white space follows one inside the turn.
+    """
+    with_result = [user(), call(), RESULT_MESSAGE, answer()]
     probes: dict[str, tuple[list[Message], int, bool]] = {
-        "last": ([_user(), _answer()], 1, False),
-        "user": ([_user(), _answer(), _user(_ASKED_AGAIN), _answer("wvk eight")], 1, False),
+        "last": ([user(), answer()], 1, False),
+        "user": ([user(), answer(), user(ASKED_AGAIN), answer("wvk eight")], 1, False),
         "tool": (with_result, 1, True),
-        "call": ([_user(), _call()], 1, True),
+        "call": ([user(), call()], 1, True),
     }
     stops = {}
+    spaced = False
     for position, (messages, trained, with_tools) in probes.items():
         weights = [0] * len(messages)
         weights[trained] = 1
-        tools = [_TOOL_DEFINITION] if with_tools else None
+        tools = [TOOL_DEFINITION] if with_tools else None
         try:
             rendered = turns.render(Conversation(messages, weights, tools))
         except RowRejected:
@@ -158,19 +136,20 @@ def _stops(turns: Turns) -> dict[str, str]:
         stops[position] = ""
         if marks and not text[marks[-1][1] :].strip():
             stops[position] = text[slice(*marks[-1])]
-    return stops
+            spaced |= marks[-1][1] < len(text)
+    return stops, spaced
 
 
 def _reasoning(turns: Turns) -> dict[str, dict[str, Written]]:
     result = {}
     for key in (turns.reasoning_key, "<think>"):
-        answer = _answer(**{REASONING_KEYS[0]: _THOUGHT})
+        thinking = answer(**{REASONING_KEYS[0]: THOUGHT})
         if key == "<think>":
-            answer = _answer(f"<think>\n{_THOUGHT}\n</think>\n\n{_ANSWERED}")
+            thinking = answer(f"<think>\n{THOUGHT}\n</think>\n\n{ANSWERED}")
         result[key] = {
-            "last": _written(turns, [_user(), answer], [_THOUGHT]),
+            "last": _written(turns, [user(), thinking], [THOUGHT]),
             "earlier": _written(
-                turns, [_user(), answer, _user(_ASKED_AGAIN), _answer("y")], [_THOUGHT]
+                turns, [user(), thinking, user(ASKED_AGAIN), answer("wvk eight")], [THOUGHT]
             ),
         }
     return result
@@ -180,7 +159,7 @@ def _written(
     turns: Turns, messages: Sequence[Message], texts: Sequence[str], *, tools: bool = False
 ) -> Written:
     """Return whether a template writes all of these texts of a conversation."""
-    chat = Conversation(list(messages), [0] * len(messages), [_TOOL_DEFINITION] if tools else None)
+    chat = Conversation(list(messages), [0] * len(messages), [TOOL_DEFINITION] if tools else None)
     try:
         text = turns.render(chat).text
     except RowRejected as rejected:
@@ -200,17 +179,17 @@ def constant_prompt(turns: Turns) -> str:
     answer before it.
     """
     try:
-        alone = _text(turns, [_user()])
-        if alone != _text(turns, [_user()], prompt=True):
+        alone = _text(turns, [user()])
+        if alone != _text(turns, [user()], prompt=True):
             return ""
-        answered = _text(turns, [_user(), _answer()])
-        followed = _text(turns, [_user(), _answer(), _user(_ASKED_AGAIN)])
+        answered = _text(turns, [user(), answer()])
+        followed = _text(turns, [user(), answer(), user(ASKED_AGAIN)])
     except RowRejected:
         return ""
-    after_user = alone.partition(_ASKED)[2]
-    after_answer = answered.partition(_ANSWERED)[2]
-    before_answer = answered.partition(_ASKED)[2].partition(_ANSWERED)[0]
-    between = followed.partition(_ANSWERED)[2]
+    after_user = alone.partition(ASKED)[2]
+    after_answer = answered.partition(ANSWERED)[2]
+    before_answer = answered.partition(ASKED)[2].partition(ANSWERED)[0]
+    between = followed.partition(ANSWERED)[2]
     if between.startswith(after_answer) or not before_answer.startswith(after_user):
         return ""
     shared = _common_suffix(after_user, after_answer)
@@ -231,7 +210,7 @@ def _before_first_answer(turns: Turns) -> str:
     it.
     """
     try:
-        return _text(turns, [_answer()]).partition(_ANSWERED)[0]
+        return _text(turns, [answer()]).partition(ANSWERED)[0]
     except RowRejected:
         return ""
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 from unicodedata import normalize
 
 import numpy as np
@@ -186,6 +186,13 @@ def content_of(sample: Sample) -> bytes:
     return digest_of_texts(questions or [message["content"] for message in sample.messages])
 
 
+class ReadRow(NamedTuple):
+    """The content of a row, and the layout in which it lies."""
+
+    sample: Sample
+    layout: str
+
+
 def sample_of(
     row: object,
     layout: str = AUTO,
@@ -193,6 +200,17 @@ def sample_of(
     filters: Mapping[str, Collection[str]] = _NO_COLUMNS,
     roles: Mapping[str, str] = _NO_COLUMNS,
 ) -> Sample:
+    """Read the content of a row; see `read_row`."""
+    return read_row(row, layout, columns, filters, roles).sample
+
+
+def read_row(
+    row: object,
+    layout: str = AUTO,
+    columns: Mapping[str, str] = _NO_COLUMNS,
+    filters: Mapping[str, Collection[str]] = _NO_COLUMNS,
+    roles: Mapping[str, str] = _NO_COLUMNS,
+) -> ReadRow:
     """Read the content of a row. Raises `RowRejected` if it cannot be read without a guess.
 
     filters: columns that selected the rows, so they do not mark a row as preference data. roles:
@@ -211,7 +229,7 @@ def sample_of(
     sample = entry.read(cells)
     if isinstance(sample, Conversation) and not sample.messages:
         raise RowRejected("no_messages", f"layout {entry.name}: the conversation is empty")
-    return sample
+    return ReadRow(sample, entry.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,16 +246,12 @@ class Beside:
 def texts_beside(
     row: Mapping[str, Any],
     sample: Sample,
-    layout: str = AUTO,
+    layout: str,
     columns: Mapping[str, str] = _NO_COLUMNS,
 ) -> Beside:
-    """Account for the columns of a row that are not its messages."""
+    """Account for the columns of a row that are not its messages. layout: that of the row."""
     cells = Cells(row, columns)
-    if layout == AUTO:
-        entry = _find_layout(cells)
-    else:
-        entry = LAYOUTS[layout]
-    read = _columns_read(cells, entry, sample)
+    read = _columns_read(cells, LAYOUTS[layout], sample)
     fates: list[Fate] = []
     unread_prompt = None
     if isinstance(sample, Text):
@@ -290,6 +304,8 @@ def _columns_read(cells: Cells, entry: ChatLayout, sample: Sample) -> set[str]:
         first = sample.texts[0]
         if first and first[0].text_type == "prompt":
             names.append("system")
+    if not cells.columns:
+        return set(names)
     read = set()
     for name in names:
         column = cells.name(name)

@@ -126,11 +126,11 @@ class AnyOf:
         return any(map(text.__contains__, self._hints)) and self.pattern.search(text) is not None
 
 
-def tags_of(template: str) -> re.Pattern[str]:
+def tags_of(template: str, more: Iterable[str] = ()) -> re.Pattern[str]:
     """Build a pattern of the tags that a template mentions, and may therefore look for in a
-    message.
+    message, and of more tags.
     """
-    tags = sorted({*_TAG.findall(template)}, key=lambda tag: (-len(tag), tag))
+    tags = sorted({*_TAG.findall(template), *more}, key=lambda tag: (-len(tag), tag))
     return re.compile(f"({'|'.join(map(re.escape, tags)) or '(?!)'})")
 
 
@@ -227,19 +227,15 @@ class _Marker:
             at = text.index(marked_text.text, at)
             starts.append(at)
             at += len(marked_text.text)
-        starts[:1] = [0] * len(starts[:1])
         ends = [*starts[1:], len(text)]
         reasoning = 0
         if field_texts and field_texts[0].part == "content":
             reasoning = reasoning_length(text)
-        for number, (marked_text, begin, end) in enumerate(
-            zip(field_texts, starts, ends, strict=False)
-        ):
+        for number, marked_text in enumerate(field_texts):
             self.marked_texts[first + number] = replace(
                 marked_text,
-                covered=end - begin,
-                reasoning=marked_text.part in REASONING_KEYS
-                or begin + len(marked_text.text) <= reasoning,
+                covered=ends[number] - (starts[number] if number else 0),
+                reasoning=marked_text.part in REASONING_KEYS or starts[number] < reasoning,
             )
 
     def mark_texts(self, owner: int, message: Message) -> None:

@@ -9,11 +9,12 @@ content that are images, audio or video are refused.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.digest import loads
+from headrace.packing.chats import digits
 from headrace.packing.chats.rejections import RowRejected, preview
 from headrace.packing.chats.words import (
     PART_KEYS,
@@ -178,18 +179,17 @@ def _texts_of_parts(role: str, parts: Sequence[Any]) -> list[SourceText]:
         if isinstance(part, str):
             content += part
             continue
-        characters = characters_of(part)
         part_type = part.get("type")
         if part_type in _CALL_PARTS:
-            texts.append(SourceText("calls", characters, "tool_calls"))
+            texts.append(SourceText("calls", characters_of(part), "tool_calls"))
             continue
         text = _text_of_part(role, part, part_type)
         if part_type in _TEXT_PARTS:
             content += text
         else:
             texts.append(SourceText("reasoning", len(text), "reasoning_content"))
-        if characters > len(text):
-            texts.append(SourceText("keys", characters - len(text), PART_KEYS))
+        if len(part) > 2 and (unread := characters_of(part) - len(text)):  # besides type and text
+            texts.append(SourceText("keys", unread, PART_KEYS))
     return [*texts_of_content(role, content), *texts]
 
 
@@ -296,7 +296,7 @@ def _calls_of(value: object) -> list[dict[str, Any]]:
     Raises `RowRejected`.
     """
     if isinstance(value, str):
-        value = parse_json(value, "bad_tool_call", "a tool call")
+        value = parse_json(value, "bad_tool_call", "a tool call", digits.loads)
     calls = [value] if isinstance(value, Mapping) else value
     if not isinstance(calls, Sequence) or isinstance(calls, str) or not calls:
         raise RowRejected(
@@ -307,7 +307,7 @@ def _calls_of(value: object) -> list[dict[str, Any]]:
 
 def _call_of(call: object) -> dict[str, Any]:
     if isinstance(call, str):
-        call = parse_json(call, "bad_tool_call", "a tool call")
+        call = parse_json(call, "bad_tool_call", "a tool call", digits.loads)
     if not isinstance(call, Mapping):
         raise RowRejected("bad_tool_call", f"a tool call is {preview(call)}; it must be an object")
     function = call.get("function", call)
@@ -319,7 +319,7 @@ def _call_of(call: object) -> dict[str, Any]:
     arguments = _first_value(function, ("arguments", "parameters", "input"))
     if isinstance(arguments, str):
         if arguments.strip():
-            arguments = parse_json(arguments, "bad_tool_call", "arguments")
+            arguments = parse_json(arguments, "bad_tool_call", "arguments", digits.loads)
         else:
             arguments = None
     if arguments is None:
@@ -363,7 +363,7 @@ def tools_of(value: object) -> list[dict[str, Any]] | None:
     return normalised or None
 
 
-def parse_json(text: str, reason: str, what: str) -> Any:
+def parse_json(text: str, reason: str, what: str, read: Callable[[str], Any] = loads) -> Any:
     """Parse JSON inside a text, even if it was encoded twice.
 
     Raises `RowRejected` with `reason`.
@@ -371,7 +371,7 @@ def parse_json(text: str, reason: str, what: str) -> Any:
     value: Any = text
     try:
         for _ in range(2):
-            value = loads(value)
+            value = read(value)
             if not isinstance(value, str):
                 return value
     except (ValueError, RecursionError) as error:

@@ -27,12 +27,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 from headrace.packing.chats.certificate import Certificate, certificate_of, constant_prompt
+from headrace.packing.chats.digits import dumps
 from headrace.packing.chats.layouts import Conversation
 from headrace.packing.chats.marks import (
     BEGIN,
+    END,
     JSON_BEGIN,
     JSON_END,
     RESERVED,
@@ -51,6 +53,7 @@ from headrace.packing.chats.marks import (
     without_marks,
 )
 from headrace.packing.chats.messages import REASONING_KEYS, Message
+from headrace.packing.chats.probes import THOUGHT, answer, user
 from headrace.packing.chats.rejections import RowRejected, preview
 from headrace.packing.chats.template import Template, Trace
 from headrace.packing.chats.turns import Border, Reasoning, TrainOn, sequences_of, turn_borders
@@ -64,10 +67,10 @@ _MOST_SKELETONS = 8  # kept for one shape
 _TOOLS = -1  # the owner of the text that is written for tools
 _CHANGED = "\ufdef"
 _SHORT = 8  # characters; shorter texts may occur anywhere by chance
-_PROBE = "xyzzyx"
-_USER: Message = {"role": "user", "content": "qzj"}
 _MOST_KEYS = 1 << 16  # of a message
 _READ_KEYS = frozenset(("role", "content", "tool_calls", *REASONING_KEYS))
+_CLOSING = r"\s*(?:{}|</?[\w|.:-]+>)?\s*"  # what ends reasoning, of special tokens and tags
+_REASONING_TAGS = ("<think>", "</think>")  # they divide reasoning under any template
 _LEFT = re.compile(r"(\s|</?[\w|.:-]+>)*")  # allowed beside a changed text: white space and tags
 
 # Forms of messages with tool calls, because templates differ in what they expect: the content of a
@@ -106,7 +109,9 @@ class ChatRenderer:
     ) -> None:
         self._reasoning = reasoning
         self._train_on = train_on
-        self._turns = {name: Turns(template, specials) for name, template in templates.items()}
+        self._turns = {
+            name: Turns(template, specials, reasoning) for name, template in templates.items()
+        }
 
     def render(self, chat: Conversation, *, with_borders: bool = False) -> list[Rendered]:
         """Render a conversation as one sequence, or one per answered user turn with
@@ -146,7 +151,7 @@ def _in_form(chat: Conversation, empty: str | None, arguments: str) -> Conversat
             if arguments == "text":
                 functions = [{**call["function"]} for call in message["tool_calls"]]
                 for function in functions:
-                    function["arguments"] = json.dumps(function["arguments"], ensure_ascii=False)
+                    function["arguments"] = dumps(function["arguments"], ensure_ascii=False)
                 calls = zip(message["tool_calls"], functions, strict=True)
                 message["tool_calls"] = [{**call, "function": function} for call, function in calls]
         messages.append(message)
@@ -156,8 +161,14 @@ def _in_form(chat: Conversation, empty: str | None, arguments: str) -> Conversat
 class Turns:
     """One template, and what was learnt from its renderings. Not thread-safe."""
 
-    def __init__(self, template: Template, specials: Specials) -> None:
-        self.template, self.specials, self.tags = template, specials, tags_of(template.source)
+    def __init__(
+        self, template: Template, specials: Specials, reasoning: Reasoning = "template"
+    ) -> None:
+        self.template = template
+        self.specials = specials
+        self.masks_reasoning = reasoning == "mask"
+        self.tags = tags_of(template.source, _REASONING_TAGS if self.masks_reasoning else ())
+        self.closing = re.compile(_CLOSING.format(specials.pattern.pattern))
         asks = _ASKS_FOR_NONE.search(template.source) is not None
         self._forms = sorted(_FORMS, key=lambda form: asks and form[0] is not None)
         self._skeletons: dict[Any, list[Skeleton]] = {}
@@ -168,12 +179,13 @@ class Turns:
     def reasoning_key(self) -> str:
         """The key under which the template reads reasoning; the usual one if it reads none."""
         for key in REASONING_KEYS:
-            answer = {"role": "assistant", "content": "y", key: _PROBE}
             try:
-                text = self.template.render([_USER, answer], None, {}, trace=Trace())
+                text = self.template.render(
+                    [user(), answer(**{key: THOUGHT})], None, {}, trace=Trace()
+                )
             except RowRejected:
                 continue
-            if _PROBE in text:
+            if THOUGHT in text:
                 return key
         return REASONING_KEYS[0]
 
@@ -294,7 +306,9 @@ class Turns:
         if known is not None:
             return Rendered(text, spans, moves=known.moves)
         rendering = Rendering(self, chat, text)
-        if not rendering.takes_marks():
+        takes_marks = rendering.takes_marks()
+        spans = rendering.without_reasoning(spans)
+        if not takes_marks:
             return Rendered(text, spans, moves=rendering.moves_by_search())
         moves = rendering.moves_by_marks(spans)
         self._learn(key, rendering, trace, spans, moves)
@@ -346,6 +360,7 @@ class Turns:
             turns = [rendering.turn_by_difference(index) for index in trained]
             if trained:
                 rendering.check_by_difference()
+            turns = rendering.without_reasoning(turns)
             return Rendered(text, turns, moves=rendering.moves_by_search())
         if trained:
             rendering.check_marks()
@@ -357,6 +372,7 @@ class Turns:
                 if index in owners
                 else rendering.turn_by_difference(index)
             )
+        turns = rendering.without_reasoning(turns)
         moves = rendering.moves_by_marks(turns)
         if self.template.fixed_prompt and owners.issuperset(trained):
             self._learn(key, rendering, trace, turns, moves)
@@ -400,6 +416,14 @@ def _check_reserved(text: str) -> None:
             "reserved_character",
             f"U+{ord(match[0]):04X}: {preview(text[max(0, match.start() - 20) :], 50)}",
         )
+
+
+class _WrittenReasoning(NamedTuple):
+    """Reasoning in a rendering: its message, its end, and the beginning of the text after it."""
+
+    owner: int
+    end: int
+    most: int
 
 
 class Rendering:
@@ -482,9 +506,64 @@ class Rendering:
         """
         moves = []
         for number, marked_text in enumerate(self.marked_texts):
-            if marked_text.reasoning and marked_text.text not in self.text:
+            if not marked_text.reasoning:
+                continue
+            if marked_text.text not in self.text:
                 moves += self._moved(number, marked_text, "removed")
+            elif self.turns.masks_reasoning:
+                moves += self._moved(number, marked_text, "context")
         return moves + self._unread_keys()
+
+    def without_reasoning(self, spans: list[Span]) -> list[Span]:
+        """Return spans that begin after their reasoning and the tag that closes it, if reasoning is
+        not trained.
+
+        Raises `RowRejected` if that place is not certain.
+        """
+        if not self.turns.masks_reasoning:
+            return spans
+        reasoning = self._reasoning_by_marks() if self.marks else self._reasoning_by_search()
+        result = []
+        for begin, end in spans:
+            inside = [part for part in reasoning if begin <= part.end <= end]
+            if len({part.owner for part in inside}) > 1:
+                raise _uncertain(inside[-1].owner, "where its reasoning ends")
+            for part in inside:
+                closing = self.turns.closing.match(self.text, part.end, min(part.most, end))
+                begin = closing.end() if closing else part.end
+            result.append((begin, end))
+        return result
+
+    def _reasoning_by_marks(self) -> list[_WrittenReasoning]:
+        result = []
+        ends = [mark.at for mark in self.marks[1:]] + [len(self.text)]
+        for mark, most in zip(self.marks, ends, strict=True):
+            if mark.sign == JSON_BEGIN:
+                for number in self._inside[mark.number]:
+                    if self._is_reasoning(number):
+                        raise _uncertain(
+                            self.marked_texts[number].owner, "where its reasoning in JSON ends"
+                        )
+            elif mark.sign == END and self._is_reasoning(mark.number):
+                owner = self.marked_texts[mark.number].owner
+                result.append(_WrittenReasoning(owner, mark.at, most))
+        return result
+
+    def _reasoning_by_search(self) -> list[_WrittenReasoning]:
+        result = []
+        for number, marked_text in enumerate(self.marked_texts):
+            if not self._is_reasoning(number) or marked_text.text not in self.text:
+                continue
+            if self.text.count(marked_text.text) > 1:
+                raise _uncertain(marked_text.owner, "where its reasoning is")
+            end = self.text.index(marked_text.text) + len(marked_text.text)
+            result.append(_WrittenReasoning(marked_text.owner, end, len(self.text)))
+        return result
+
+    def _is_reasoning(self, number: int) -> bool:
+        marked_text = self.marked_texts[number]
+        is_answer = self.chat.messages[marked_text.owner]["role"] == "assistant"
+        return marked_text.reasoning and is_answer
 
     def _moved(self, number: int, marked_text: MarkedText, fate: str) -> list[Moved]:
         expected = "trained" if self.chat.weights[marked_text.owner] else "context"
@@ -596,7 +675,7 @@ class Rendering:
     def _without_echo(self, index: int, marks_of_turn: list[int]) -> list[int]:
         """Leave out marks of a called function's name that the header of its result repeats.
 
-        A turn has as many marks as where the conversation ends with it.
+        A turn has the marks that it has where the conversation ends with it.
         """
         if self._following_role(index) != "tool":
             return marks_of_turn
@@ -604,10 +683,13 @@ class Rendering:
             _, marks = without_marks(self._render(self.messages[: index + 1], Trace(marked=True)))
         except RowRejected:
             return marks_of_turn
-        before = marks_of_turn[0]
-        own_count = len(marks) - before
-        if 0 < own_count < len(marks_of_turn):
-            return marks_of_turn[:own_count]
+        echoed = [_kind_of(self.marks[number]) for number in marks_of_turn]
+        expected = []
+        for mark in marks[marks_of_turn[0] :]:
+            if _kind_of(mark) in echoed:  # a last turn may have reasoning that an earlier one lacks
+                expected.append(_kind_of(mark))
+        if expected and echoed[: len(expected)] == expected:
+            return marks_of_turn[: len(expected)]
         return marks_of_turn
 
     def turn_by_difference(self, index: int) -> Span:
@@ -663,10 +745,9 @@ class Rendering:
             plain, _ = without_marks(self._render(messages, Trace(marked=marked)))
         except RowRejected:
             lead = None
-            probe = [{"role": "user", "content": "x"}]
             try:
-                plain = self._render(probe)
-                prompted = self._render(probe, prompt=True)
+                plain = self._render([user()])
+                prompted = self._render([user()], prompt=True)
             except RowRejected:
                 return None
         prompt = ""
@@ -719,6 +800,11 @@ class Rendering:
         return RowRejected(
             "not_rendered", f"message {index + 1}: the template leaves out {what} of role {role}"
         )
+
+
+def _kind_of(mark: Mark) -> tuple[str, int]:
+    """Return what a mark stands for in any rendering; texts in JSON are numbered anew in each."""
+    return mark.sign, -1 if mark.sign in (JSON_BEGIN, JSON_END) else mark.number
 
 
 def _changed(message: Message) -> Message:

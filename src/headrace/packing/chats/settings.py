@@ -85,7 +85,7 @@ class ChatSettings(Settings):
             "template: the template decides which reasoning to keep, and what it leaves out is"
             " counted; keep: reject rows whose reasoning it leaves out; every_user_turn: one"
             " sequence per user turn, trained on that turn's answer, so that all reasoning is kept;"
-            " drop: none."
+            " mask: as template, and none of it is trained; drop: none."
         ),
     )
     train_on: TrainOn = _rows(

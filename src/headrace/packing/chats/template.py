@@ -17,7 +17,6 @@ marks, which are Unicode noncharacters that no text may hold. And `tojson` recor
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date
@@ -26,6 +25,7 @@ from types import BuiltinMethodType
 from typing import Any
 
 from headrace.errors import MissingExtra, SettingsError, setting_name
+from headrace.packing.chats.digits import dumps, loads
 from headrace.packing.chats.marks import (
     GENERATED_BEGIN,
     GENERATED_END,
@@ -239,7 +239,7 @@ def _tojson(
     sort_keys: bool = False,
 ) -> str:
     """Write JSON as model tokenizers do: characters are kept, and nothing is escaped for HTML."""
-    write = partial(json.dumps, indent=indent, separators=separators, sort_keys=sort_keys)
+    write = partial(dumps, indent=indent, separators=separators, sort_keys=sort_keys)
     trace = context.resolve_or_missing(_TRACE)
     if not isinstance(trace, Trace) or not trace.marked:
         text = write(value, ensure_ascii=ensure_ascii)
@@ -250,7 +250,7 @@ def _tojson(
     trace.inside.append(marked_numbers(text))
     text = unmarked(text)
     if ensure_ascii:
-        text = write(json.loads(text), ensure_ascii=True)
+        text = write(loads(text), ensure_ascii=True)
     trace.texts.append(text)
     trace.owned.append(trace.owners.get(id(value)))
     return json_mark(len(trace.texts) - 1, text)

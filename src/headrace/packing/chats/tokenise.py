@@ -36,11 +36,12 @@ from headrace.packing.chats.account import (
 from headrace.packing.chats.backends import Fastokens, backend_of
 from headrace.packing.chats.layouts import (
     Conversation,
+    ReadRow,
     Sample,
     Text,
     TokenSample,
     content_of,
-    sample_of,
+    read_row,
     texts_beside,
 )
 from headrace.packing.chats.marks import Span, Specials
@@ -290,9 +291,9 @@ class ChatEncoder:
         filters = [(name, frozenset(words)) for name, words in form.filters.items()]
         for number, row in enumerate(rows, first):
             try:
-                sample = self._read(row, form, filters)
+                sample, layout = self._read(row, form, filters)
                 contents[number] = content_of(sample)
-                words[number] = self._words_beside(row, sample, form)
+                words[number] = self._words_beside(row, sample, layout, form)
                 if isinstance(sample, Conversation):
                     chats.append((number, *self._ready(sample)))
                 else:
@@ -317,9 +318,9 @@ class ChatEncoder:
             draft.content = contents[draft.row]
         return drafts
 
-    def _words_beside(self, row: Any, sample: Sample, form: ChatForm) -> RowWords:
+    def _words_beside(self, row: Any, sample: Sample, layout: str, form: ChatForm) -> RowWords:
         """Account for the columns of a row that are not its messages."""
-        beside = texts_beside(row, sample, form.layout, form.mapping)
+        beside = texts_beside(row, sample, layout, form.mapping)
         words = RowWords(beside.fates)
         if beside.unread_prompt is not None and beside.unread_prompt not in self.settings.unread:
             words.faults["unread_prompt"] = f"column {beside.unread_prompt}"
@@ -354,19 +355,19 @@ class ChatEncoder:
 
     def _read(
         self, row: Row, form: ChatForm, filters: Sequence[tuple[str, frozenset[str]]]
-    ) -> Sample:
+    ) -> ReadRow:
         if isinstance(row, BrokenRow):
             raise RowRejected(row.reason, row.detail)
         if filters:
             filter_row(row, filters)
-        sample = sample_of(row, form.layout, form.mapping, form.filters, form.roles)
-        if self.settings.tokenizer is None and not isinstance(sample, TokenSample):
+        read = read_row(row, form.layout, form.mapping, form.filters, form.roles)
+        if self.settings.tokenizer is None and not isinstance(read.sample, TokenSample):
             raise SettingsError(
                 f"rows with {', '.join(sorted(row))} are not tokens yet, and"
                 f" {setting_name('tokenizer')} is not given",
                 remedy="give a tokenizer.json, its directory or ORG/NAME",
             )
-        return sample
+        return read
 
     def _ready(self, chat: Conversation) -> tuple[Conversation, SpecialText]:
         """Return a conversation as the template gets it, and how its text of a special token is

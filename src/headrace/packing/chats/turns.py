@@ -27,10 +27,11 @@ from headrace.arrays import U8
 from headrace.packing.chats.layouts import Conversation
 from headrace.packing.chats.marks import Span
 from headrace.packing.chats.messages import Message, has_reasoning, without_reasoning
+from headrace.packing.chats.probes import ASKED, answer, user
 
-Reasoning = Literal["template", "keep", "every_user_turn", "drop"]
+Reasoning = Literal["template", "keep", "every_user_turn", "mask", "drop"]
 """Which reasoning is written: what the template keeps; all of it, or the row is refused; all of it,
-with one sequence per user turn; none.
+with one sequence per user turn; what the template keeps, and none of it is trained; none.
 """
 TrainOn = Literal["every_turn", "last_turn"]
 """Which answers are trained: all, or those after the last user's message."""
@@ -93,10 +94,6 @@ def last_user(messages: Sequence[Message]) -> int:
     return 0
 
 
-_USER: Message = {"role": "user", "content": "x"}
-_ANSWER: Message = {"role": "assistant", "content": "x"}
-
-
 class Write(Protocol):
     """A function that renders messages with a conversation's tools and values; None if the template
     refuses them.
@@ -123,12 +120,12 @@ def turn_borders(
     if lead is None or len(trained) != len(spans) or trained[:1] < [lead]:
         return []
     leading = messages[:lead]
-    one = written([*leading, _USER]) or ""
+    one = written([*leading, user()]) or ""
     head = _head_length(written, leading, text, one)
     if head is None or not _rest_is_apart(written, chat, lead, text[head:]):
         return []
 
-    prompted = written([*leading, _USER], prompt=True) or ""
+    prompted = written([*leading, user()], prompt=True) or ""
     prompt = ""
     if prompted.startswith(one):
         prompt = prompted[len(one) :]
@@ -162,9 +159,9 @@ def _head_length(written: Write, leading: Sequence[Message], text: str, one: str
     such head.
     """
     heads = []
-    for between in ([_USER], [_USER, _ANSWER]):
+    for between in ([user()], [user(), answer()]):
         before = written([*leading, *between])
-        after = written([*leading, *between, _USER])
+        after = written([*leading, *between, user()])
         if before and after and after.startswith(before):
             block = after[len(before) :]
             if one.endswith(block):
@@ -183,7 +180,7 @@ def _rest_is_apart(written: Write, chat: Conversation, lead: int, tail: str) -> 
     """Return whether the text after the head stays the same with another head."""
     if not lead and not chat.tools:
         return True
-    changed = [{**message, "content": "x"} for message in chat.messages[:lead]]
+    changed = [{**message, "content": ASKED} for message in chat.messages[:lead]]
     other = written([*changed, *chat.messages[lead:]], with_tools=False)
     return other is not None and other.endswith(tail)
 

@@ -4,25 +4,16 @@
     loader = headrace.open("tokens").stream(batch_size=4, shuffle=True, pack=4096)
     for batch in loader: ...  # as from prepared packed rows
 
-Each rank reads its rows in windows of `buffer_rows` and packs each window by itself. Bins depend on
-the order of the pass and on lengths alone, so any rank can compute the bins of the others. Lengths
-are counted once by reading one column, and kept beside the index. All ranks have the number of
-batches that the rank with the most bins needs; filling bins, false in batch["valid"], train
-nothing. Every row with tokens is in one bin.
-
-A state records where the pass began and how many batches every rank has received. With the same
-ranks and batch size, the current window is read and packed again, and the stream continues with the
-exact next batch. Otherwise the rows that no rank has received are distributed again. Memory: one
-window of rows in addition to the stream's own, and 4 bytes per row for lengths. Cost: O(rows of the
-split) once per pass, to find the number of steps.
+Each rank packs windows of `buffer_rows` of its rows by itself; see `binned` for steps, states and
+costs. Filling bins, false in batch["valid"], train nothing. Every row with tokens is in one bin.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, fields, replace
-from functools import cached_property, partial
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -40,27 +31,23 @@ from headrace.errors import (
     CorruptShard,
     InputError,
     SettingsError,
-    StreamError,
     setting,
     setting_name,
 )
 from headrace.packing.on_the_fly.settings import PackingReport, PackRows, check_packing
 from headrace.packing.read.batches import MADE, make_packed_batch
 from headrace.packing.read.packed_rows import holds_whole_numbers
+from headrace.stream.loader.binned import BinnedPass, BinnedPasses
 from headrace.stream.loader.options import VALID, StreamOptions
-from headrace.stream.loader.passes import Pass, Reading, RowPass, RowPasses
-from headrace.stream.order.plan import Plan, plan_pools
-from headrace.stream.order.remaining import Remainder, Remaining, check_batches, resolve_remainder
-from headrace.stream.order.state import CountedState
+from headrace.stream.loader.passes import Reading, RowPass
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.read.batch import Batch, in_format, make_batch
 from headrace.stream.read.columns import Columns, cut, from_table, gather, join
 from headrace.stream.read.ragged import Ragged
-from headrace.stream.read.reader import read_share
 from headrace.stream.read.transform import TransformContext
 
 
-class PackingPasses:
+class PackingPasses(BinnedPasses):
     """Passes over the rows of a split, packed into bins by each rank; picklable if `read_block` is.
 
     lengths: tokens of every row of the index, int32 [N]. rows: how rows are read, one window per
@@ -68,6 +55,8 @@ class PackingPasses:
     that packing does not support, `InputError` for rows that are too long if the settings make that
     an error.
     """
+
+    settings_words = ("pack", "packed")
 
     def __init__(
         self,
@@ -78,12 +67,7 @@ class PackingPasses:
         *,
         lengths: I32,
     ) -> None:
-        self.index = index
-        self.options = options
-        self.topology = topology
-        self.lengths = lengths
         self.pack, self.form = cast(PackRows, options.source), check_packing(options)
-        self.remainder: Remainder = resolve_remainder(options.remainder, topology.world_size)
         pack_columns = [name for name in (self.pack.tokens, self.pack.mask) if name is not None]
         self.others = [name for name in options.columns or () if name not in pack_columns]
         clashing = [name for name in self.others if name in (*MADE, VALID)]
@@ -93,19 +77,15 @@ class PackingPasses:
                 value=clashing,
                 remedy="leave them out",
             )
-        rows = replace(
+        super().__init__(
+            index,
+            partial(_read_tokens, read_block, pack_columns),
             options,
-            batch_size=self.pack.buffer_rows,
+            topology,
+            lengths=lengths,
             columns=(*pack_columns, *self.others),
-            remainder="pad",
-            packed="off",
-            pack=None,
-            transform=None,
-            memory="pageable",
-            device=None,
+            bins_per_batch=options.batch_size,
         )
-        self.read_block: ReadBlock = partial(_read_tokens, read_block, pack_columns)
-        self.rows = RowPasses(index, self.read_block, rows, topology)
         if self.form.last_token == "drop":
             self.counted: Counted = "runtime"
         else:
@@ -129,143 +109,39 @@ class PackingPasses:
         """The id of the settings that decide which rows lie in which bin."""
         return f"{self.pack.identity}-{self.form.last_token}"
 
-    def begin(self, epoch: int, after: Pass | None = None) -> PackingPass:
-        """Begin an epoch; see `Passes`."""
-        return self._of(
-            self.rows.begin(epoch, after.rows if isinstance(after, PackingPass) else None)
-        )
+    def window_rows(self, ranks: int) -> int:  # noqa: ARG002 - the same on any ranks
+        return self.pack.buffer_rows
 
-    def full(self, of: Pass) -> PackingPass:
-        """Return the full epoch of a pass, from its beginning."""
-        assert isinstance(of, PackingPass)
-        return self._of(self.rows.full(of.rows))
-
-    def resume(self, values: Mapping[str, Any]) -> PackingPass:
-        """Resume from a saved state: exactly with the same ranks and batch size, otherwise with the
-        remaining rows.
-        """
-        state = CountedState.from_dict(values)
-        if state.identity != self.identity:
-            raise StreamError(
-                f"the state was saved with another {setting('pack')} or {setting('packed')}, so"
-                " bins would hold other rows",
-                remedy="pass the saved ones, or start the epoch again",
-            )
-        rows = self.rows.at(self.rows.checked(state.start.to_dict()))
-        saved = PackingPass(self, rows, state.world_size, state.batch_size)
-        if state.batches > saved.steps:
-            raise StreamError(
-                f"the state counts {state.batches} batches of a pass of {saved.steps}",
-                remedy="pass it on unchanged",
-            )
-        if (state.world_size, state.batch_size) == (
-            self.topology.world_size,
-            self.options.batch_size,
-        ):
-            return replace(saved, delivered=state.batches)
-        left = saved.left_after(state.batches)
-        return self._of(self.rows.at(rows.start.at(left, batches=state.batches)))
-
-    def _of(self, rows: RowPass) -> PackingPass:
-        return PackingPass(self, rows, self.topology.world_size, self.options.batch_size)
+    def pass_of(self, rows: RowPass, world_size: int, batch_size: int) -> PackingPass:
+        return PackingPass(self, rows, world_size, batch_size)
 
 
 @dataclass(frozen=True, eq=False)
-class PackingPass:
-    """The rest of an epoch whose rows are packed, on `world_size` ranks in batches of `batch_size`
-    bins.
-
-    rows: the rows at its beginning. delivered: batches since then.
-    """
+class PackingPass(BinnedPass):
+    """The rest of an epoch whose rows are packed; see `BinnedPass`."""
 
     passes: PackingPasses
-    rows: RowPass
-    world_size: int
-    batch_size: int
-    delivered: int = 0
-    _known: dict[int, I64] = field(default_factory=dict, repr=False)
-
-    @property
-    def epoch(self) -> int:
-        return self.rows.epoch
-
-    @property
-    def batches_done(self) -> int:
-        return self.rows.batches_done + self.delivered
-
-    @property
-    def is_partial(self) -> bool:
-        return bool(self.delivered or self.rows.is_partial)
-
-    @property
-    def steps(self) -> int:
-        """The number of batches that each rank receives, set by the rank with the most bins."""
-        return self._all_steps - self.delivered
-
-    @cached_property
-    def _all_steps(self) -> int:
-        most = max(int(self.bins_of_windows(rank).sum()) for rank in range(self.world_size))
-        return -(-most // self.batch_size)
 
     @property
     def dropped_rows(self) -> int:
         """The number of rows that too_long="drop" leaves out, over all ranks."""
         return self.report().dropped_rows
 
-    @cached_property
-    def _plan(self) -> Plan:
-        return replace(self.rows.plan(), world_size=self.world_size)
-
-    def plan(self) -> Plan:
-        """Return the plan of which rank reads which rows when; its batches are windows."""
-        return self._plan
-
-    def lengths_of(self, rank: int) -> I64:
-        """Return the stored tokens of each row of a rank, in its order: int64 [rows]."""
-        plan = self._plan
-        firsts = self.passes.index.first_row
-        rank_rows = plan.rank_rows(rank)
-        parts = [np.zeros(0, np.int32)]
-        for pool in plan_pools(plan.order, plan.remaining, rank_rows) if rank_rows.rows else ():
-            laid = np.concatenate(
-                [
-                    self.passes.lengths[firsts[block] + start : firsts[block] + stop]
-                    for block, start, stop in pool.spans
-                ]
-            )
-            parts.append(laid if pool.index is None else laid[pool.index])
-        return np.concatenate(parts)[: rank_rows.rows].astype(np.int64)
-
-    def bins_of_windows(self, rank: int) -> I64:
-        """Count the bins of each window of a rank: int64 [windows]."""
-        if rank not in self._known:
-            self._known[rank] = np.array([len(bins) for _, bins in self.windows(rank)], np.int64)
-        return self._known[rank]
-
-    def windows(self, rank: int, first: int = 0) -> Iterator[tuple[I64, Bins]]:
-        """Yield each window of a rank from window `first` on: the stored tokens of its rows, and
-        its bins.
-
-        Sequences of the bins are indices in the window.
-        """
+    def make_bins(self, lengths: I64, rank: int, window: int) -> Bins:
         settings = self.passes.pack
         start = self.rows.start
-        lengths = self.lengths_of(rank)
-        size = settings.buffer_rows
-        for window in range(first, -(-len(lengths) // size)):
-            of_window = lengths[window * size : (window + 1) * size]
-            retained = self.retained_lengths(of_window)
-            taking = np.flatnonzero(retained)
-            seed = derive_key(start.seed, "stream.pack", start.epoch, rank, window)[0] >> 1
-            bins = pack(
-                costs(retained[taking], self.passes.counted),
-                settings.capacity,
-                algorithm=settings.algorithm,
-                seed=seed,
-                max_sequences=settings.max_sequences,
-            )
-            bins = Bins(bins.offsets, taking[bins.sequences])
-            yield of_window, bins.shuffled(seed) if start.shuffle else bins
+        retained = self.retained_lengths(lengths)
+        taking = np.flatnonzero(retained)
+        seed = derive_key(start.seed, "stream.pack", start.epoch, rank, window)[0] >> 1
+        bins = pack(
+            costs(retained[taking], self.passes.counted),
+            settings.capacity,
+            algorithm=settings.algorithm,
+            seed=seed,
+            max_sequences=settings.max_sequences,
+        )
+        bins = Bins(bins.offsets, taking[bins.sequences])
+        return bins.shuffled(seed) if start.shuffle else bins
 
     def retained_lengths(self, lengths: I64) -> I64:
         """Return the tokens of rows after packing: long rows truncated, 0 for rows that are left
@@ -274,31 +150,6 @@ class PackingPass:
         if self.passes.pack.too_long == "drop":
             return np.where(lengths > self.passes.longest, 0, lengths)
         return np.minimum(lengths, self.passes.longest)
-
-    def left_after(self, batches: int) -> Remaining:
-        """Find the rows that no rank has received after this number of batches on each rank.
-
-        Rows that are left out count as received once their whole window has been delivered.
-        """
-        positions = [np.zeros(0, np.int64)]
-        size = self.passes.pack.buffer_rows
-        for rank in range(self.world_size):
-            rank_rows = self._plan.rank_rows(rank)
-            left = np.ones(rank_rows.rows, np.bool_)
-            received_bins = batches * self.batch_size
-            for window, (_, bins) in enumerate(self.windows(rank)):
-                begin = window * size
-                if received_bins >= len(bins):
-                    left[begin : begin + size] = False
-                else:
-                    left[begin + bins[:received_bins].sequences] = False
-                received_bins -= min(received_bins, len(bins))
-                if not received_bins:
-                    break
-            positions.append(
-                self._plan.remaining.positions(rank_rows.indices(0, rank_rows.rows)[left])
-            )
-        return Remaining.of_positions(self._plan.order.rows, np.sort(np.concatenate(positions)))
 
     def report(self) -> PackingReport:
         """Return the figures of the pass, over all ranks, from where its rows begin.
@@ -324,16 +175,6 @@ class PackingPass:
             dropped_tokens=int(packed[dropped].sum()),
             empty_rows=int(np.count_nonzero(packed == 0)),
         )
-
-    def state_after(self, batches: int) -> dict[str, Any]:
-        check_batches(batches, self.steps)
-        return CountedState(
-            start=self.rows.start,
-            batches=self.delivered + batches,
-            world_size=self.world_size,
-            batch_size=self.batch_size,
-            identity=self.passes.identity,
-        ).to_dict()
 
     def context(self, batch: int) -> TransformContext:
         """Return the context of this rank's n-th batch; steps count from the last distribution of
@@ -380,33 +221,15 @@ class PackingPass:
         self, reading: Reading, delivered: int
     ) -> Generator[tuple[PackedRows, Columns], None, None]:
         """Yield bins from the current position, in parts that end where batches and windows end."""
-        passes, rank = self.passes, self.passes.topology.rank
-        size = room = self.batch_size
-        ends = np.cumsum(self.bins_of_windows(rank))
-        first = int(np.searchsorted(ends, delivered * size, side="right"))
-        if first == len(ends):
-            return
-        at = delivered * size - (int(ends[first - 1]) if first else 0)
-        windows = read_share(
-            self.rows.after(first).plan(),
-            reading.read_block,
-            passes.rows.options,
-            topology=passes.topology,
-            memory=passes.rows.memory,
-            make=_whole_windows,
-        )
-        with closing(windows):
-            for columns, (lengths, bins) in zip(windows, self.windows(rank, first), strict=True):
+        checked = None
+        with closing(self.parts(reading, delivered)) as parts:
+            for part in parts:
                 # the last window was filled up with padding rows
-                columns = cut(columns, 0, len(lengths))
-                self._check(columns, lengths)
-                retained = self.retained_lengths(lengths)
-                while at < len(bins):
-                    stop = min(len(bins), at + room)
-                    yield self._lay(columns, bins[at:stop], retained)
-                    room = room - (stop - at) or size
-                    at = stop
-                at = 0
+                columns = cut(part.columns, 0, len(part.lengths))
+                if part.columns is not checked:
+                    self._check(columns, part.lengths)
+                    checked = part.columns
+                yield self._lay(columns, part.bins, self.retained_lengths(part.lengths))
 
     def _check(self, columns: Columns, lengths: I64) -> None:
         pack = self.passes.pack
@@ -478,12 +301,6 @@ class PackingPass:
             batch |= cast(dict[str, Any], make_batch(join([columns for _, columns in parts]), form))
         return batch | in_format({VALID: np.arange(len(laid)) < real}, form)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {
-            **{attribute.name: getattr(self, attribute.name) for attribute in fields(self)},
-            "_known": {},
-        }
-
 
 def _read_tokens(
     read_block: ReadBlock, names: Sequence[str], number: int, columns: Sequence[str] | None
@@ -514,12 +331,6 @@ def _read_tokens(
                 remedy="write an empty list for a sequence without tokens",
             )
     return table
-
-
-def _whole_windows(columns: Columns, batch_size: int) -> Iterator[Columns]:
-    """Yield windows as columns, for `read_share`."""
-    rows = len(next(iter(columns.values())))
-    return (cut(columns, start, start + batch_size) for start in range(0, rows, batch_size))
 
 
 def _picked(column: Any, rows: I64, lengths: I64) -> npt.NDArray[Any]:

@@ -15,13 +15,13 @@ import pyarrow as pa
 from headrace.arrays import I64
 from headrace.bins.pack import ALGORITHMS, Algorithm
 from headrace.checks import check_integer, check_word
+from headrace.dataset.counts import count_rows, lengths_of
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import InputError, SettingsError, setting, setting_name
 from headrace.packing.chats.preference_columns import preference_field
 from headrace.packing.read.batches import PackedBatches
-from headrace.packing.read.packed_rows import count_rows, lengths_of
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.passes import MakePasses
 

@@ -9,7 +9,6 @@ alone. Columns that are passed through are stored beside it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,6 +20,7 @@ import pyarrow as pa
 from headrace.arrays import I32, U8
 from headrace.errors import InputError, setting
 from headrace.formats.column_paths import value_at
+from headrace.packing.chats.digits import dumps
 from headrace.packing.chats.reader import filter_row
 from headrace.packing.chats.rejections import RowRejected
 from headrace.packing.chats.settings import ChatForm
@@ -222,7 +222,7 @@ class _Questions(Encoding):
             if message.get("tool_calls") is not None:
                 functions = [{**call["function"]} for call in message["tool_calls"]]
                 for function in functions:
-                    function["arguments"] = json.dumps(function["arguments"])
+                    function["arguments"] = dumps(function["arguments"])
                 calls = zip(message["tool_calls"], functions, strict=True)
                 message["tool_calls"] = [{**call, "function": function} for call, function in calls]
         return {**values, "prompt": messages}

@@ -32,6 +32,7 @@ from headrace.arrays import I64
 from headrace.bins.bins import offsets_of
 from headrace.bins.rows import TRACES, PackedRows
 from headrace.checks import check_integer, check_word
+from headrace.dataset.counts import count_rows
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock
 from headrace.errors import InputError, SettingsError, StreamError, setting, setting_name
@@ -43,7 +44,6 @@ from headrace.packing.read.packed_rows import (
     MaskAlignment,
     PackedBlocks,
     columns_of_other_types,
-    count_rows,
     sequences_in,
     stored_alignment,
 )

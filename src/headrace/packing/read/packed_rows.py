@@ -4,16 +4,11 @@ Stored files differ: ids of 32 or 64 bits, masks of numbers or booleans, masks a
 or with labels. After the check, a block has flat values with one meaning: mask uint8, aligned with
 labels, 0 on the last token of each sequence; starts that begin at 0, increase, and end below the
 row's length.
-
-The tokens of rows are counted once, and the counts are kept beside the cache of decoded blocks.
 """
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, cast, get_args
 
@@ -23,22 +18,18 @@ import pyarrow.compute as pc
 
 from headrace.arrays import I64, U8
 from headrace.bins.rows import ALIGNMENT_KEY, first_fault, shift_left
+from headrace.dataset.counts import lengths_of
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock
-from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import (
-    CorruptShard,
     InputError,
     SettingsError,
-    StoreError,
     setting,
     setting_name,
 )
 from headrace.formats.parquet import key_values
 from headrace.formats.source import file_type_of_word
-from headrace.gate.cache_entry import content_bytes, identity_of, trailer_of
 from headrace.packing.storage.packed_parquet import rows_of
-from headrace.storage.local import make_directory, write_new
 
 MaskAlignment = Literal["shift_left", "unshifted", "legacy_roll_right"]
 
@@ -47,7 +38,6 @@ ALIGNMENT_KEYS = (
     ALIGNMENT_KEY,
     "loss_mask_alignment",
 )  # in the key-value metadata of Parquet files: ours, and that of others
-_VERSION = 3  # of the cached files of counts
 
 
 def holds_whole_numbers(data_type: pa.DataType, *, or_truth: bool = False) -> bool:
@@ -201,86 +191,6 @@ def stored_alignment(path: Path, word: str) -> MaskAlignment | Literal["unknown"
     return cast(MaskAlignment, declared)
 
 
-def count_rows(  # noqa: PLR0913 - arguments of a cached count
-    index: SplitIndex,
-    read_block: ReadBlock,
-    columns: Sequence[str],
-    count: Callable[[pa.Table], I64],
-    *,
-    counts: Sequence[str],
-    contents: str | None,
-    cache_dir: Path | None,
-) -> I64:
-    """Compute counts of every row of a split; int64 [len(counts), rows].
-
-    columns: the columns to read. count: from a block's table of them to its counts, int64
-    [len(counts), rows of the block], 0 or more. counts: what is counted, in words. contents: a word
-    that changes whenever the rows may, for the cache of counts under cache_dir; None: no cache.
-    Raises what reading blocks raises, and `InputError` for nulls.
-    """
-    cache_file = None
-    if contents is not None and cache_dir is not None:
-        identity = identity_of(
-            "counts", _VERSION, contents, index.identity, list(columns), list(counts)
-        )
-        cache_file = cache_dir / f"counts-{identity.hex()}.npy"
-        with suppress(OSError, ValueError):  # a missing, damaged or other file is rebuilt
-            data = cache_file.read_bytes()
-            content = io.BytesIO(data[: content_bytes(data, identity)])
-            cached: I64 = np.load(content, allow_pickle=False)
-            if cached.dtype == np.int64 and cached.shape == (len(counts), index.total_rows):
-                return cached
-
-    def count_block(block: int) -> I64:
-        path = index.shards[index.shard_of_block[block]]
-        where = f"block {index.block[block]}"
-        table = read_block(block, columns)
-        if len(table) != index.rows[block]:
-            raise CorruptShard(
-                f"it has {len(table)} rows, the index says {index.rows[block]}; the shard changed"
-                " after it was indexed",
-                path=path,
-                row=where,
-                remedy="restore it or index the dataset again",
-            )
-        for name in columns:
-            if table[name].null_count:
-                raise InputError(
-                    f"it holds {table[name].null_count} nulls",
-                    path=path,
-                    row=where,
-                    column=name,
-                    remedy="write an empty list for a sequence without tokens",
-                )
-        counted = count(table)
-        if counted.size and not 0 <= int(counted.min()) <= int(counted.max()) < 1 << 62:
-            raise InputError(
-                f"it gives counts of {counted.min()}..{counted.max()}",
-                path=path,
-                row=where,
-                column=", ".join(columns),
-                remedy="correct the lengths",
-            )
-        return counted
-
-    parts = run_tasks(
-        [partial(count_block, block) for block in range(len(index.rows))], default_workers()
-    )
-    cached = np.concatenate([np.zeros((len(counts), 0), np.int64), *parts], axis=1)
-    if cache_file is not None:
-        written = io.BytesIO()
-        np.save(written, cached)
-        with suppress(StoreError, CorruptShard, OSError):
-            make_directory(cache_file.parent)
-            cache_file.unlink(missing_ok=True)
-            write_new(
-                cache_file,
-                written.getvalue() + trailer_of(written.getvalue(), identity),
-                sync="none",
-            )
-    return cached
-
-
 def sequences_in(table: pa.Table) -> tuple[I64, I64, I64]:
     """Count the tokens and the sequences of bins, and the tokens of each sequence, from the mask
     and starts.
@@ -292,14 +202,3 @@ def sequences_in(table: pa.Table) -> tuple[I64, I64, I64]:
     nonempty = np.flatnonzero(counts)
     ends[np.cumsum(counts)[nonempty] - 1] = tokens[nonempty]
     return tokens, counts, ends - starts
-
-
-def lengths_of(column: pa.ChunkedArray) -> I64:
-    """Return the length of each list of a column, or the integers of a column of integers; int64
-    [rows].
-    """
-    if pa.types.is_integer(column.type):
-        counted = column
-    else:
-        counted = pc.list_value_length(column)
-    return counted.to_numpy().astype(np.int64)  # type: ignore[no-any-return]

@@ -5,6 +5,9 @@ the first of them to the last; positions without a row are missing rows. Steps a
 microseconds, calendar months, or business days. Business days are Monday to Friday, or the days of
 a list and, after its last day, Monday to Friday again. Times are int64 microseconds since 1970
 everywhere. All functions are O(rows log rows) and vectorised.
+
+Steps of days and longer may belong to a zone. Their times are then those that the zone's clocks
+show, not instants, so that its days are equal steps and a day without a midnight is no exception.
 """
 
 from __future__ import annotations
@@ -18,7 +21,17 @@ import numpy as np
 
 from headrace.arrays import F32, F64, I64, Bools
 
-Anchor = Literal["start", "end"]
+Anchor = Literal["start", "end", "30th", "29th", "last_weekday", "first_weekday"]
+
+# What the times of months have in common, the more usual first.
+ANCHORS: tuple[Anchor, ...] = (
+    "start",
+    "end",
+    "30th",
+    "29th",
+    "last_weekday",
+    "first_weekday",
+)
 
 DAY_US = 86_400_000_000
 YEAR_US = int(365.25 * DAY_US)
@@ -33,11 +46,16 @@ _UNITS_US = {
     "d": DAY_US,
     "w": 7 * DAY_US,
 }
+_WEEK_US = 7 * DAY_US
+_WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+_FIRST_MONDAY_US = 4 * DAY_US  # 1970 began on a Thursday
 _UNITS_MONTHS = {"mo": 1, "q": 3, "y": 12}
 _BUSINESS = "b"
 _FIRST_MONDAY = np.datetime64("0001-01-01")
-_WORD = re.compile(r"(\d*)\s*([a-zA-Z]+)")
+_WORD = re.compile(r"(\d*)\s*([a-zA-Z]+)(?:-([a-zA-Z]+))?")
 _SHORTEST_MONTH_US = 28 * DAY_US
+_END = ANCHORS.index("end")
+_FROM_END = [ANCHORS.index(word) for word in ("end", "last_weekday")]
 
 
 @dataclass(frozen=True)
@@ -46,16 +64,19 @@ class Frequency:
     `days`.
 
     The fields that do not apply are 0 or None. days: since 1970-01-01, ascending; empty for Monday
-    to Friday.
+    to Friday. weekday: the one that weeks begin with, 0 for Monday; None for that of the rows.
+    zone: the zone whose clocks show the times; None for UTC.
     """
 
     micros: int
     months: int = 0
     days: tuple[int, ...] | None = None
+    weekday: int | None = None
+    zone: str | None = None
 
     @classmethod
     def parse(cls, word: str) -> Frequency:
-        """Parse "1d", "15m", "1h", "1w", "1mo", "1q", "1y", "1b" and the like.
+        """Parse "1d", "15m", "1h", "1w", "1w-mon", "1mo", "1q", "1y", "1b" and the like.
 
         Raises `ValueError` for other words.
         """
@@ -64,14 +85,18 @@ class Frequency:
         if match:
             count = int(match[1] or 1)
         unit = ""
+        weekday = ""
         if match:
             unit = match[2].lower()
-        if (count, unit) == (1, _BUSINESS):
+            weekday = (match[3] or "").lower()
+        if (count, unit, weekday) == (1, _BUSINESS, ""):
             return cls(0, days=())
-        if count < 1 or unit not in {*_UNITS_US, *_UNITS_MONTHS}:
+        if weekday in _WEEKDAYS and unit == "w" and count > 0:
+            return cls(count * _WEEK_US, weekday=_WEEKDAYS.index(weekday))
+        if count < 1 or weekday or unit not in {*_UNITS_US, *_UNITS_MONTHS}:
             raise ValueError(
                 f"{word!r} is not a frequency; give a number and us, ms, s, m, h, d, w, mo, q or y,"
-                " e.g. 1d, or 1b"
+                " e.g. 1d, or 1b, or weeks from a weekday, e.g. 1w-mon"
             )
         if unit in _UNITS_MONTHS:
             return cls(0, count * _UNITS_MONTHS[unit])
@@ -85,11 +110,32 @@ class Frequency:
             return replace(self, days=tuple(sorted(set(days))))
         return self
 
+    def in_zone(self, zone: str | None) -> Frequency:
+        """Return the step of a zone's clocks if it is one of days or longer; others are elapsed
+        time.
+        """
+        if zone is None or (self.micros and self.micros % DAY_US):
+            return self
+        return replace(self, zone=zone)
+
+    def from_monday(self) -> Frequency:
+        """Return the step whose weeks, if it is one of weeks without a weekday, begin on Monday."""
+        if self.weekday is None and self.micros and self.micros % _WEEK_US == 0:
+            return replace(self, weekday=0)
+        return self
+
+    @property
+    def origin(self) -> int:
+        """A time at which a step begins, in microseconds."""
+        return 0 if self.weekday is None else _FIRST_MONDAY_US + self.weekday * DAY_US
+
     @property
     def word(self) -> str:
         """The step as `parse` reads it, in the largest unit that divides it."""
         if self.days is not None:
             return f"1{_BUSINESS}"
+        if self.weekday is not None:
+            return f"{self.micros // _WEEK_US}w-{_WEEKDAYS[self.weekday]}"
         if self.months:
             return f"{self.months}mo"
         unit = next(
@@ -114,7 +160,7 @@ class Frequency:
 class Axis:
     """A time axis of `rows` equal steps from `first` on.
 
-    anchor: whether months are counted from their "start" or from their "end".
+    anchor: where in their month the times of months are.
     """
 
     frequency: Frequency
@@ -125,8 +171,8 @@ class Axis:
     def times(self) -> I64:
         """Return the time of every row, int64 [rows]."""
         first = np.array([self.first], np.int64)
-        from_end = np.array([self.anchor == "end"])
-        return times_at(self.frequency, first, from_end, np.arange(self.rows, dtype=np.int64))
+        steps = np.arange(self.rows, dtype=np.int64)
+        return times_at(self.frequency, first, anchor_codes([self.anchor]), steps)
 
     def tail(self, start: int, stop: int) -> Axis:
         """Return the axis of the rows from `start` to before `stop`."""
@@ -138,35 +184,62 @@ class Axis:
         )
 
 
-def times_at(frequency: Frequency, first: I64, from_end: Bools, steps: I64) -> I64:
+def anchor_codes(words: Sequence[str]) -> I64:
+    """Return the positions of these words in `ANCHORS`, int64. Raises `ValueError`."""
+    return np.array([ANCHORS.index(word) for word in words], np.int64)
+
+
+def times_at(frequency: Frequency, first: I64, anchor: I64, steps: I64) -> I64:
     """Return the times that are `steps` steps after the first times; int64, shapes broadcast.
 
-    from_end: whether calendar months are counted from their end, as month ends are.
+    anchor: where in their month the times of months are, by position in `ANCHORS`.
     """
     if frequency.days is not None:
         number, _ = business_day_numbers(frequency.days, first)
         return business_days(frequency.days, number + steps) * DAY_US + first % DAY_US
     if not frequency.months:
         return np.asarray(first + steps * frequency.micros, np.int64)
-    months, since, until = month_numbers(first)
-    months_of_step = months + steps * frequency.months
-    return np.where(
-        from_end, _start_of(months_of_step + 1) - until, _start_of(months_of_step) + since
-    )
+    months, _, _ = month_numbers(first)
+    return _in_month(months + steps * frequency.months, first, anchor)
 
 
-def ends_at(frequency: Frequency, times: I64, from_end: Bools) -> I64:
+def _in_month(months: I64, first: I64, anchor: I64) -> I64:
+    """Return the times in these months that are where the first times are in theirs."""
+    _, since, until = month_numbers(first)
+    times = np.where(anchor == _END, _start_of(months + 1) - until, _start_of(months) + since)
+    for code in np.unique(anchor[anchor > _END]).tolist():
+        days = _day_in_month(months, ANCHORS[code])
+        times = np.where(anchor == code, days * DAY_US + first % DAY_US, times)
+    return times
+
+
+def _day_in_month(months: I64, anchor: Anchor) -> I64:
+    """Return the day of each month that has this name, as days since 1970-01-01."""
+    starts = months.astype("datetime64[M]").astype("datetime64[D]")
+    next_starts = (months + 1).astype("datetime64[M]").astype("datetime64[D]")
+    if anchor == "last_weekday":
+        days = np.busday_offset(next_starts, -1, roll="forward")
+    elif anchor == "first_weekday":
+        days = np.busday_offset(starts, 0, roll="forward")
+    else:
+        days = np.minimum(starts + (int(anchor[:2]) - 1), next_starts - 1)
+    return np.asarray(days.astype(np.int64))
+
+
+def ends_at(frequency: Frequency, times: I64, anchor: I64) -> I64:
     """Return where the steps at these times end: where the next one begins, or the month if it is
     counted from its end.
 
     A month that is called by its last day lasts until the end of that month.
     """
     if frequency.months:
-        months, since, _ = month_numbers(times)
+        months, _, _ = month_numbers(times)
         return np.where(
-            from_end, _start_of(months + 1), _start_of(months + frequency.months) + since
+            np.isin(anchor, _FROM_END),
+            _start_of(months + 1),
+            _in_month(months + frequency.months, times, anchor),
         )
-    return times_at(frequency, times, from_end, np.ones(1, np.int64))
+    return times_at(frequency, times, anchor, np.ones(1, np.int64))
 
 
 def slots_of(times: I64, frequency: Frequency) -> I64:
@@ -176,12 +249,12 @@ def slots_of(times: I64, frequency: Frequency) -> I64:
             business_days(frequency.days, business_day_numbers(frequency.days, times)[0]) * DAY_US
         )
     if not frequency.months:
-        return times // frequency.micros * frequency.micros
+        return (times - frequency.origin) // frequency.micros * frequency.micros + frequency.origin
     return _start_of(month_numbers(times)[0] // frequency.months * frequency.months)
 
 
 def steps_until(
-    frequency: Frequency, first: I64, from_end: Bools, end: I64, *, weekends: bool = False
+    frequency: Frequency, first: I64, anchor: I64, end: I64, *, weekends: bool = False
 ) -> tuple[I64, Bools]:
     """Return the number of steps from the first times until `end`, and whether a step ends there;
     shapes broadcast.
@@ -190,10 +263,12 @@ def steps_until(
     with the business day before; then a business day ends where the next one begins.
     """
     if frequency.months:
-        months, since, _ = month_numbers(end)
-        first_months, own_since, _ = month_numbers(first)
+        months, _, _ = month_numbers(end)
+        first_months, _, _ = month_numbers(first)
+        from_end = np.isin(anchor, _FROM_END)
         count, beside = np.divmod(months - first_months - from_end, frequency.months)
-        return count + from_end, (beside == 0) & (since == np.where(from_end, 0, own_since))
+        begins = np.where(from_end, _start_of(months), _in_month(months, first, anchor))
+        return count + from_end, (beside == 0) & (begins == end)
     if frequency.days is None:
         count, beside = np.divmod(end - first, frequency.micros)
         return count, np.asarray(beside == 0)
@@ -234,23 +309,12 @@ class Placed:
     off_grid: I64
 
 
-def place_rows(times: I64, frequency: Frequency) -> Placed:  # noqa: PLR0914 - three kinds of frequency give the same three arrays
+def place_rows(times: I64, frequency: Frequency) -> Placed:
     """Place rows, in any order, on the axis that fits most of them. times: [N], N ≥ 1."""
     anchor: Anchor = "start"
     if frequency.months:
-        months, since, until = month_numbers(times)
-        by_start = _most_common(since)
-        by_end = _most_common(until)
-        starts = since == by_start
-        ends = until == by_end
-        more_ends = int(ends.sum()) - int(starts.sum())
-        # Days 29 to 31 do not exist in every month, so such times are counted from the month's end.
-        if more_ends > 0 or (more_ends == 0 and by_start >= _SHORTEST_MONTH_US):
-            anchor = "end"
-        if anchor == "start":
-            on_grid = starts
-        else:
-            on_grid = ends
+        anchor, on_grid = _month_anchor(times)
+        months = month_numbers(times)[0]
         phase = months % frequency.months
         on_grid &= phase == _most_common(phase[on_grid])
         number = months // frequency.months
@@ -259,9 +323,11 @@ def place_rows(times: I64, frequency: Frequency) -> Placed:  # noqa: PLR0914 - t
         phase = times % DAY_US
         on_grid &= phase == _most_common(phase[on_grid] if on_grid.any() else phase)
     else:
-        phase = times % frequency.micros
-        on_grid = phase == _most_common(phase)
-        number = times // frequency.micros
+        number, phase = np.divmod(times - frequency.origin, frequency.micros)
+        on_grid = np.ones(len(times), np.bool_)
+        if frequency.weekday is not None:
+            on_grid = phase % _WEEK_US < DAY_US
+        on_grid &= phase == _most_common(phase[on_grid] if on_grid.any() else phase)
     rows = np.flatnonzero(on_grid)
     if not len(rows):
         return Placed(Axis(frequency, 0, 0), rows, rows, np.flatnonzero(~on_grid))
@@ -274,6 +340,27 @@ def place_rows(times: I64, frequency: Frequency) -> Placed:  # noqa: PLR0914 - t
     return Placed(axis, rows, numbers - numbers[0], np.flatnonzero(~on_grid))
 
 
+def _month_anchor(times: I64) -> tuple[Anchor, Bools]:
+    """Return where in their month most of these times are, and which of them are there."""
+    months, since, until = month_numbers(times)
+    common = _most_common(since)
+    candidates: dict[Anchor, Bools] = {
+        "start": since == common,
+        "end": until == _most_common(until),
+    }
+    # Days 29 to 31 do not exist in every month: they have anchors of their own.
+    if common >= _SHORTEST_MONTH_US:
+        del candidates["start"]
+    elif candidates["start"].all():
+        return "start", candidates["start"]
+    if not candidates["end"].all():
+        clock = _most_common(times % DAY_US)
+        for anchor in ANCHORS[_END + 1 :]:
+            candidates[anchor] = times == _day_in_month(months, anchor) * DAY_US + clock
+    best = max(candidates, key=lambda anchor: int(candidates[anchor].sum()))
+    return best, candidates[best]
+
+
 def infer(times: I64) -> Frequency | None:
     """Return the most common step between distinct times [N], in any order; None for fewer than
     three of them.
@@ -282,11 +369,8 @@ def infer(times: I64) -> Frequency | None:
     if len(distinct) < 3:
         return None
     steps = np.diff(distinct)
-    months, since, until = month_numbers(distinct)
-    if steps.min() >= _SHORTEST_MONTH_US and (
-        len(np.unique(since)) == 1 or len(np.unique(until)) == 1
-    ):
-        return Frequency(0, _most_common(np.diff(months)))
+    if steps.min() >= _SHORTEST_MONTH_US and _month_anchor(distinct)[1].all():
+        return Frequency(0, _most_common(np.diff(month_numbers(distinct)[0])))
     return Frequency(_most_common(steps))
 
 

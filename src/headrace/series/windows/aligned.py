@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 from headrace.arrays import I64
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import InputError, SettingsError, setting_name
+from headrace.formats.dates import between_clocks
 from headrace.series.arrays.axis import divides, ends_at, steps_until
 from headrace.series.arrays.windows import WindowRuns
 from headrace.series.windows.windows import WindowPositions, Windows
@@ -126,13 +127,12 @@ class AlignedWindows(Windows):
         entity = self.numbers[name][positions.entity]
         frequency = self.store.columns.frequency
         entities = finer.store.entities
-        end = ends_at(
-            frequency, positions.input_end, self.store.entities.from_end[positions.entity]
-        )
+        end = ends_at(frequency, positions.input_end, self.store.entities.anchor[positions.entity])
+        end = between_clocks(end, frequency.zone, finer.store.columns.frequency.zone)
         steps, there = steps_until(
             finer.store.columns.frequency,
             entities.first_time[entity],
-            entities.from_end[entity],
+            entities.anchor[entity],
             end,
             weekends=finer.store.joined_rows,
         )

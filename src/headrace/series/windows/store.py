@@ -17,9 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from headrace.arrays import F32, I64, Bools
+from headrace.arrays import F32, I64
 from headrace.dataset.local_shards import LocalFiles, LocalShards
 from headrace.dataset.manifest import Manifest
 from headrace.dataset.open import find_run
@@ -29,7 +28,7 @@ from headrace.gate.arrow import ArrowFile, mapped_file
 from headrace.gate.json import interpreting, parse_object
 from headrace.gate.mapped import Mapped
 from headrace.gate.parquet import read_run_table
-from headrace.series.arrays.axis import Frequency, times_at
+from headrace.series.arrays.axis import Frequency, anchor_codes, times_at
 
 ENTITIES = "entities.parquet"
 STATICS = "processed_static_features.parquet"
@@ -89,13 +88,12 @@ class Columns:
 
 @dataclass(frozen=True, eq=False)
 class EntityTable:
-    """The entities of a run, one entry each, in the order of their rows; int64 [E] except names and
-    from_end.
+    """The entities of a run, one entry each, in the order of their rows; int64 [E] except names.
 
     names: text [E].
     first_row, rows: the range of its rows.
     first_time: microseconds since 1970.
-    from_end: whether its calendar months are counted from their end, bool [E].
+    anchor: where in their month its times of months are, by position in `ANCHORS`.
     static_row: its row of the static features, -1 for none.
     boundaries: where its segments of rows begin and the last one ends, [E, S + 1].
     ranges: for each fold, or for the single split, the segments [first, last + 1) of each split.
@@ -105,7 +103,7 @@ class EntityTable:
     first_row: I64
     rows: I64
     first_time: I64
-    from_end: Bools
+    anchor: I64
     static_row: I64
     boundaries: I64
     ranges: Sequence[Mapping[str, Sequence[int]]]
@@ -316,7 +314,7 @@ class SeriesStore:
         """
         entities = self.entities
         return times_at(
-            self.columns.frequency, entities.first_time[entity], entities.from_end[entity], position
+            self.columns.frequency, entities.first_time[entity], entities.anchor[entity], position
         )
 
     def check_fold(self, split: str, fold: int | None) -> None:
@@ -412,6 +410,7 @@ def _columns_of(schema: pa.Schema, path: Path) -> Columns:
         features = tuple(name for name in names[len(targets) :] if name not in masks)
         future = tuple(record["future"])
         frequency = Frequency.parse(record["frequency"]).on(record["days"])
+        frequency = frequency.in_zone(record.get("zone"))
         columns = Columns(targets, features, masks, frequency, future)
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise damaged(
@@ -460,12 +459,19 @@ def _entities_of(
         first_row,
         rows,
         first_time=table["first_time"].cast(pa.timestamp("us")).cast(pa.int64()).to_numpy(),
-        from_end=np.asarray(pc.equal(table["anchor"], "end").to_numpy(), bool),
+        anchor=_anchors_of(table, path),
         static_row=_int64(table, "static_row"),
         boundaries=boundaries,
         ranges=ranges,
     )
     return encoded.dictionary.to_pylist(), bases, entities
+
+
+def _anchors_of(table: pa.Table, path: Path) -> I64:
+    try:
+        return anchor_codes(table["anchor"].to_pylist())
+    except ValueError as error:
+        raise damaged(path, f"has an anchor of months that is not known ({error})") from None
 
 
 def _int64(table: pa.Table, name: str) -> I64:

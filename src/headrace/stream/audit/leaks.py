@@ -185,30 +185,19 @@ def find_leaks(  # noqa: PLR0913 - all are settings
     with a label about 524,288 rows of two splits. Near duplicates take up to 190 bytes per row
     more, in memory and in temporary files.
     """
-    check_integer("ngram", ngram, least=3)
-    if near is not None:
-        check_near(near)
-    if dataset.manifest is not None and dataset.manifest.folds:
-        raise SettingsError(
-            "its splits are those of folds",
-            path=dataset.root,
-            remedy="choose a fold, with --fold 0 or .fold(0)",
-        )
+    _check_arguments(dataset, ngram, near)
     content = tuple(dict.fromkeys(content))
-    roles = _roles(
-        dataset,
-        content,
-        {"entity": entity, "label": label, "time": time, "label_horizon": label_horizon},
-    )
+    requested = {"entity": entity, "label": label, "time": time, "label_horizon": label_horizon}
+    roles = _roles(dataset, content, requested)
     workers = workers or default_workers()
     splits = [SplitBlocks(dataset, name, workers) for name in in_usual_order(dataset.split_rows)]
     features = _features(dataset, roles)
     _refuse_what_finds_nothing(
         dataset, content or features, near=near is not None, against=bool(against)
     )
-    benchmarks = {}
-    for path in find_benchmarks(against):
-        benchmarks[str(path)] = Benchmark.of(read_items(path), ngram)
+    benchmarks = {
+        str(path): Benchmark.of(read_items(path), ngram) for path in find_benchmarks(against)
+    }
     columns = list(dict.fromkeys(filter(None, [*content, *features, roles.get("entity")])))
     looked_at = first_rows(splits, columns)
     units = digest_units(dataset, splits, content, features, looked_at)
@@ -220,17 +209,36 @@ def find_leaks(  # noqa: PLR0913 - all are settings
     if roles.get("label") is not None:
         telling, tried = find_telling(splits, roles["label"], features, _nulls(roles))
         report = replace(report, telling=telling, tried=tried)
-    if benchmarks:
-        report = replace(
-            report,
-            overlaps=tuple(find_overlaps(benchmarks, texts_of_blocks(splits))),
-            items={name: benchmark.count for name, benchmark in benchmarks.items()},
-            short_items={name: benchmark.short for name, benchmark in benchmarks.items()},
-        )
+    report = replace(report, **_of_benchmarks(splits, benchmarks))
     if near is not None:
         pairs = near_duplicates(splits, units.read, near, packed=units.packed)
         report = replace(report, near=pairs)
     return report
+
+
+def _check_arguments(dataset: Dataset, ngram: int, near: float | None) -> None:
+    check_integer("ngram", ngram, least=3)
+    if near is not None:
+        check_near(near)
+    if dataset.manifest is not None and dataset.manifest.folds:
+        raise SettingsError(
+            "its splits are those of folds",
+            path=dataset.root,
+            remedy="choose a fold, with --fold 0 or .fold(0)",
+        )
+
+
+def _of_benchmarks(
+    splits: Sequence[SplitBlocks], benchmarks: Mapping[str, Benchmark]
+) -> dict[str, Any]:
+    """Look for the items of benchmarks in all rows, if there are any."""
+    if not benchmarks:
+        return {}
+    return {
+        "overlaps": tuple(find_overlaps(benchmarks, texts_of_blocks(splits))),
+        "items": {name: benchmark.count for name, benchmark in benchmarks.items()},
+        "short_items": {name: benchmark.short for name, benchmark in benchmarks.items()},
+    }
 
 
 def _nulls(roles: Mapping[str, Any]) -> tuple[str, ...]:

@@ -170,6 +170,9 @@ class StreamArguments(TypedDict, total=False):
     pad_to_multiple_of: int
     packed: PackedWord | RowForm
     pack: RowSource | int | None
+    batch_tokens: int | None
+    group_by_length: str | None
+    global_batch_size: int | None
     prefetch_bytes: int
     prefetch_blocks: int
     read_threads: int | None
@@ -214,9 +217,11 @@ def check_options(names: Iterable[str], known: Iterable[str], of: str = "a strea
 _SEEDED = ("shuffle", "transform", "pack")  # what a seed is for
 
 
-def stream_options(batch_size: int, requested: StreamArguments) -> StreamOptions:
+def stream_options(batch_size: int | None, requested: StreamArguments) -> StreamOptions:
     """Build the settings of a stream from a caller's options.
 
+    batch_size: None with batch_tokens, which bounds the rows too, as each is at least one wide, and
+    with global_batch_size.
     Raises `SettingsError` for unknown names and bad values, and for a seed that nothing uses: one
     without a word on `shuffle`. With `shuffle=False` a seed is no mistake, as one set of options
     serves training and validation.
@@ -230,6 +235,18 @@ def stream_options(batch_size: int, requested: StreamArguments) -> StreamOptions
             remedy=(
                 f"give {setting('shuffle', True)}, or {setting('shuffle', False)} if that order is"
                 " meant"
+            ),
+        )
+    for name in ("batch_tokens", "global_batch_size"):
+        most = requested.get(name)
+        if batch_size is None and most is not None:
+            batch_size = as_integer(name, most, least=1)
+    if batch_size is None:
+        raise SettingsError(
+            "nothing says how large a batch is",
+            setting="batch_size",
+            remedy=(
+                f"give it, {setting_name('global_batch_size')} or {setting_name('batch_tokens')}"
             ),
         )
     return StreamOptions(batch_size=batch_size, **requested)
@@ -261,6 +278,14 @@ class StreamOptions:
         shard says that its rows are packed.
     pack: packs rows of tokens while they are streamed, into bins of this number of tokens or as
         `PackRows` says; batch_size then counts bins. See `packing`.
+    batch_tokens: batches hold rows of like lengths, and at most this many values, padding
+    included: rows times width, on each rank; batch_size is then the most rows.
+        group_by_length: the column of lists, or of their lengths, by which rows are grouped;
+        without batch_tokens into batches of batch_size rows. None: "input_ids" with batch_tokens.
+        See `by_length`.
+    global_batch_size: rows of a step of the optimizer over all ranks, which decides batch_size on
+    any number of them: the largest that is at most the one given, if any, and goes into a rank's
+        part a whole number of times. See `StreamLoader.batches_per_step`.
     prefetch_bytes, prefetch_blocks: bounds of what is decoded ahead. read_threads: threads that
         decode. None: the number of processors of this process, 2 to 8, and 64 if shards are in an
         object store, whose responses take time.
@@ -321,6 +346,9 @@ class StreamOptions:
     pad_to_multiple_of: int = 1
     packed: PackedWord | RowForm = "auto"
     pack: RowSource | int | None = None
+    batch_tokens: int | None = None
+    group_by_length: str | None = None
+    global_batch_size: int | None = None
     prefetch_bytes: int = 1 << 25
     prefetch_blocks: int = 256
     read_threads: int | None = None
@@ -358,6 +386,7 @@ class StreamOptions:
         if self.pack is not None:
             object.__setattr__(self, "pack", recipe_of_option("pack").row_option("pack", self.pack))
         self._check_batches()
+        self._check_lengths()
         for name in ("locality", "ranks_per_node"):
             if (getattr(self, name) is not None) != (self.distribution == "local"):
                 raise SettingsError(
@@ -392,6 +421,38 @@ class StreamOptions:
                 f" shuffled epochs by their cost, and does not go with {', '.join(others)}",
                 remedy="leave one of them out",
             )
+
+    def _check_lengths(self) -> None:
+        """Check what cannot be in batches of like lengths."""
+        column = self.grouped_column
+        if column is None:
+            return
+        if not isinstance(column, str) or not column:
+            raise SettingsError(
+                setting="group_by_length",
+                value=column,
+                remedy="give the name of a column of lists, or of their lengths",
+            )
+        early = "needs the lengths of all rows before it begins"
+        for name, possible, why in (
+            ("pack", (None,), "makes padded batches"),
+            ("packed", ("auto", "off"), "makes padded batches"),
+            ("global_batch_size", (None,), "decides how many rows a batch has"),
+            ("balance", ("none",), "gives all ranks batches of like costs in each step"),
+            ("remainder", (None, "pad", "exact"), "puts every row into a batch"),
+            ("distribution", ("balanced",), early),
+            ("on_bad_block", ("raise",), early),
+        ):
+            value = getattr(self, name)
+            if value not in possible:
+                words = [word for word in possible if word is not None]
+                grouping = "batch_tokens" if self.group_by_length is None else "group_by_length"
+                raise SettingsError(
+                    f"{setting_name(grouping)} {why}",
+                    setting=name,
+                    value=value,
+                    remedy=f"use {setting(name, *words)}" if words else "leave one of them out",
+                )
 
     def _check_mask(self) -> None:
         names = self.mask_entities
@@ -429,6 +490,8 @@ class StreamOptions:
             "samples_per_epoch",
             "ranks_per_node",
             "read_threads",
+            "batch_tokens",
+            "global_batch_size",
         ):
             if getattr(self, name) is not None:
                 if name == "lanes":
@@ -574,7 +637,18 @@ class StreamOptions:
     @property
     def source(self) -> RowSource | None:
         """The source of passes that are not made of rows; None for rows."""
+        if self.grouped_column is not None:
+            from headrace.stream.loader.by_length import LengthGroups
+
+            return LengthGroups.of(self, self.grouped_column)
         return cast(RowSource | None, self.pack)  # __post_init__ turned a number into a source
+
+    @property
+    def grouped_column(self) -> str | None:
+        """The column by whose lengths rows are grouped into batches; None if they are not."""
+        if self.group_by_length is None and self.batch_tokens is not None:
+            return "input_ids"
+        return self.group_by_length
 
     @property
     def cost_model(self) -> CostModel | None:
@@ -617,6 +691,36 @@ class StreamOptions:
         else:
             usable = os.cpu_count() or 2
         return self.read_threads or max(2, min(8, usable))
+
+    def for_ranks(self, ranks: int) -> StreamOptions:
+        """Return the options with the batch size that global_batch_size gives this many ranks.
+
+        Raises `SettingsError` if they cannot divide a global batch equally.
+        """
+        if self.global_batch_size is None:
+            return self
+        rank_rows, left_over = divmod(self.global_batch_size, ranks)
+        if left_over:
+            nearest_sizes = [size * ranks for size in (rank_rows, rank_rows + 1) if size]
+            raise SettingsError(
+                f"{ranks} ranks cannot divide it equally, and another size changes the training",
+                setting="global_batch_size",
+                value=self.global_batch_size,
+                remedy=(
+                    "start a number of ranks that divides it, or give"
+                    f" {setting('global_batch_size', *nearest_sizes)}"
+                ),
+            )
+        batches = -(-rank_rows // self.batch_size)
+        while rank_rows % batches:
+            batches += 1
+        return replace(self, batch_size=rank_rows // batches)
+
+    def rank_step_rows(self, ranks: int) -> int:
+        """Return the rows of each of these ranks in a step of the optimizer."""
+        if self.global_batch_size is None:
+            return self.batch_size
+        return max(1, self.global_batch_size // ranks)
 
     def for_splits(self, parts: Sequence[tuple[Path, SplitIndex]]) -> StreamOptions:
         """Return the options with packed="auto" and the number of threads resolved for these

@@ -303,7 +303,7 @@ class RowPasses:
                 self.index,
                 shuffle=self.options.shuffle,
                 ranks=self.ranks if partition is None else 1,
-                batch_size=self.options.batch_size,
+                batch_size=self.options.rank_step_rows(self.ranks),
                 lanes=self.options.lanes,
                 shuffle_rows=self.options.shuffle_rows,
                 memory_bytes=self.options.memory_bytes,
@@ -472,7 +472,7 @@ class RowPasses:
                     np.count_nonzero(self.index.rows) * (state.rows - border) / state.rows
                 ),
                 ranks=self.ranks,
-                batch_size=self.options.batch_size,
+                batch_size=self.options.rank_step_rows(self.ranks),
             )
             changes.append(Change(position=border, **lanes._asdict()))
         return replace(state, changes=tuple(changes))

@@ -15,7 +15,7 @@ from headrace.dataset.index import SplitIndex
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.passes import MakePasses
 from headrace.stream.loader.stream_loader import StreamLoader
-from headrace.stream.ranks.topology import Topology
+from headrace.stream.ranks.topology import Topology, capture
 from headrace.stream.read.batch import import_torch
 from headrace.stream.read.reader import ReadBlock
 from headrace.stream.workers.options import WorkerOptions
@@ -44,11 +44,12 @@ class StreamSource:
 
         Raises `MissingExtra` for workers without torch.
         """
+        options, topology = self._for_ranks(topology)
         if not workers.workers:
             return StreamLoader(
                 self.index,
                 self.read_block,
-                self.options,
+                options,
                 self.passes,
                 topology=topology,
                 store=store,
@@ -59,22 +60,31 @@ class StreamSource:
         return WorkerStream(
             self.index,
             self.read_block,
-            self.options,
+            options,
             self.passes,
             workers=workers,
             topology=topology,
             store=store,
         )
 
+    def _for_ranks(self, topology: Topology | None) -> tuple[StreamOptions, Topology | None]:
+        """Return the options for these ranks, which are detected now if they decide a size."""
+        if self.options.global_batch_size is None:
+            return self.options, topology
+        if topology is None:
+            topology = capture()
+        return self.options.for_ranks(topology.world_size), topology
+
     def torch_dataset(self, *, num_workers: int, topology: Topology | None) -> StreamingDataset:
         """Create a torch dataset of whole batches. Raises `MissingExtra` without torch."""
         import_torch()
         from headrace.stream.loader.torch_dataset import StreamingDataset
 
+        options, topology = self._for_ranks(topology)
         return StreamingDataset(
             self.index,
             self.read_block,
-            self.options,
+            options,
             self.passes,
             num_workers=num_workers,
             topology=topology,

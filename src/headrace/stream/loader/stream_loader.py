@@ -62,6 +62,9 @@ _ALIKE = (  # options that are equal on all ranks
     "distribution",
     "batch_format",
     "lists",
+    "batch_tokens",
+    "group_by_length",
+    "global_batch_size",
     "on_bad_block",
 )
 Given = TypeVar("Given")
@@ -164,9 +167,10 @@ class StreamLoader:
         if passes is not None:
             self.passes = passes(index, read_block, options, self.topology)
         elif options.source is not None:
+            name = "pack" if options.grouped_column is None else "group_by_length"
             raise SettingsError(
-                f"{setting('pack')} needs the lengths of all rows",
-                remedy=f"use headrace.open(...).stream(..., {setting('pack')})",
+                f"{setting(name)} needs the lengths of all rows",
+                remedy=f"use headrace.open(...).stream(..., {setting(name)})",
             )
         elif options.distribution == "dynamic":
             from headrace.stream.loader.dynamic import DynamicPasses
@@ -183,6 +187,8 @@ class StreamLoader:
 
     def __repr__(self) -> str:
         batches = f"batches of {self.options.batch_size:,}"
+        if self.options.batch_tokens is not None:
+            batches = f"batches of at most {self.options.batch_tokens:,} tokens"
         return (
             f"{type(self).__name__}({self.index.split!r}: {batches}, {self.topology}, epoch"
             f" {self.epoch})"
@@ -263,6 +269,15 @@ class StreamLoader:
         self._check_reader()
         return self._steps() - self.delivered_count
 
+    @property
+    def batches_per_step(self) -> int:
+        """Batches of this rank that make a global batch: accumulate the gradients of so many.
+
+        1 without global_batch_size. The last step of an epoch may have fewer.
+        """
+        rank_rows = self.options.rank_step_rows(self.topology.world_size)
+        return rank_rows // self.options.batch_size
+
     def _steps(self) -> int:
         confirm_rank(self.topology)
         if self._present.steps is None:
@@ -278,15 +293,15 @@ class StreamLoader:
 
     def report(self) -> Any:
         """Return the metrics that a row source has of the current pass, over all ranks; see
-        `PackingReport`.
+        `PackingReport` and `LengthReport`.
 
         Raises `SettingsError` if the source has none.
         """
         report = getattr(self._present, "report", None)
         if report is None:
             raise SettingsError(
-                "report: it is of rows that are packed while they are streamed",
-                remedy=f"set {setting('pack')}",
+                "report: it is of rows that are packed or grouped by length",
+                remedy=f"set {setting('pack')} or {setting('batch_tokens')}",
             )
         return report()
 

@@ -43,7 +43,7 @@ _PERMUTED_ROWS = 1 << 24
 _MOST_CLUSTERS = 64
 # that may be touched: each has a fixed cost, which counts where rounds or groups are many
 _GROUP_ROUNDS = 1 << 13
-_WRITE_SHUFFLED = "write the rows shuffled once"
+_WRITE_SHUFFLED = "write the rows shuffled once (headrace rewrite --shuffle-seed 0)"
 _MUCH = 1.1  # times the split: decoding less than this is not worth a word
 _NEARLY_ALL = 0.95  # of the classes that a permutation gives: fewer are worth a word
 _CLASSES = 100
