@@ -168,12 +168,10 @@ def fields_of(row, index, measurement, previous):
     def spelled(role, data):
         return [role, *(vocabulary.BYTE + each for each in data)]
 
-    source = spelled(2 if len(measurement.source) == 4 else 3, measurement.source)
+    source = spelled(2 if len(measurement.entity) == 4 else 3, measurement.entity)
     destination = []
-    if measurement.destination is not None:
-        destination = spelled(
-            4 if len(measurement.destination) == 4 else 5, measurement.destination
-        )
+    if measurement.peer is not None:
+        destination = spelled(4 if len(measurement.peer) == 4 else 5, measurement.peer)
     result = spelled(9, measurement.code.to_bytes(2, "big")) if measurement.code else [11]
     time = []
     if measurement.time is not None:
@@ -205,5 +203,5 @@ class Memory:
         self.opened += len(numbers)
         return {number: self.rows[number] for number in numbers}
 
-    def row_facts(self, numbers):
+    def row_facts(self, numbers, _layout):
         return np.array([facts_of(self.rows[number]) for number in numbers]).reshape(-1, 5)

@@ -9,11 +9,9 @@ from headrace.draws import FRACTION, MODE, OFFSET, WINDOW, draw, permuted, segme
 from headrace.histories.contexts.options import ARRAYS
 from headrace.histories.contexts.sample import (
     FULL,
-    FULL_BELOW,
     LN2,
     NONE,
     PARTIAL,
-    PARTIAL_BELOW,
     TENTH,
 )
 
@@ -57,12 +55,12 @@ def permuted_prefixes(keys, sizes, offsets):
     return permuted(np.repeat(keys, counts), np.repeat(sizes, counts), ranges(0, counts))
 
 
-def draw_modes(keys):
+def draw_modes(keys, full_below=0.4, partial_below=0.7):
     """Mode, fraction and key of the one segment of each sampled context."""
     own = segment_keys(keys, np.zeros(len(keys), np.int64))
     chance = unit(draw(own, MODE))
     mode = np.where(
-        chance < FULL_BELOW, FULL, np.where(chance < PARTIAL_BELOW, PARTIAL, NONE)
+        chance < full_below, FULL, np.where(chance < partial_below, PARTIAL, NONE)
     ).astype(np.uint8)
     word = draw(own, FRACTION) >> np.uint64(32)
     return mode, TENTH + ((word * (np.uint64(8) * TENTH)) >> np.uint64(32)), own

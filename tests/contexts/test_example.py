@@ -89,13 +89,13 @@ def test_what_contexts_show_are_flights_of_one_aircraft_each(measurements, tmp_p
     dated = []
     for context in (contexts[number] for number in range(40)):
         for segment in decode_context(context):
-            assert len({each.source for each in segment}) == 1
+            assert len({each.entity for each in segment}) == 1
             dated += [each for each in segment if each.time is not None]
     for each in dated:
         departure = f"{np.datetime64(each.time, 's').astype(object):%Y-%m-%dT%H:%MZ}"
         microseconds = int(decode_latencies(np.uint16(each.code)))
         minutes = None if microseconds < 0 else str(round(microseconds / 60e6))
-        assert (as_text(each.source), as_text(each.destination), departure, minutes) in known
+        assert (as_text(each.entity), as_text(each.peer), departure, minutes) in known
     assert len(dated) > 100
 
 

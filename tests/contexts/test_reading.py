@@ -41,7 +41,7 @@ def test_every_entity_is_seen_in_an_epoch(out):
     delivered = Counter()
     for number in range(len(contexts)):
         measured = decode_context({name: array[number] for name, array in batch.items()})
-        delivered.update(each.source for segment in measured for each in segment)
+        delivered.update(each.entity for segment in measured for each in segment)
     prepared_counts = Counter()
     for shard in contexts.rows._shards:
         prepared_counts.update(

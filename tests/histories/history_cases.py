@@ -26,7 +26,7 @@ def random_rows(rng: np.random.Generator, sizes: Sizes, kind: IdKind = "address"
     total = sum(sizes.counts)
     times = np.concatenate(
         [
-            rng.integers(0, 1 << 33) + np.cumsum(rng.integers(0, sizes.step, count))
+            rng.integers(-(1 << 32), 1 << 32) + np.cumsum(rng.integers(0, sizes.step, count))
             for count in sizes.counts
         ]
     ).astype(np.int64)

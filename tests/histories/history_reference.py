@@ -104,7 +104,7 @@ def encode_rows(rows: Measurements) -> list[bytes]:
             body += rows.peers.bytes[peer, : 16 if is_long else 4].tobytes()
         length = 64 + len(body) + -(64 + len(body)) % 8
         header = struct.pack(
-            "<4sHBBIIIIQIBBBB16sQ",
+            "<4sHBBIIIIqIBBBB16sQ",
             b"HIST",
             1 if rows.has_latency and "text" not in (rows.entity_kind, rows.peer_kind) else 2,
             ID_KINDS.index(rows.entity_kind),

@@ -111,7 +111,7 @@ def test_a_spill_file_gives_back_its_measurements(
     together = join_chunks(parsed)
     hashes = hash_entities(together.entities, "address", 5).order
     with path.open("wb") as file:
-        writer = SpillWriter(file, 3)
+        writer = SpillWriter(file, 3, 1_000_000)
         total = writer.append(together, hashes)
         writer.finish()
     mixed = mix_measured(

@@ -1,10 +1,11 @@
-"""Latency codes: rounded to 0.049 %, failed apart from 0 µs, and a fixed point."""
+"""Latency codes: whole microseconds rounded to 0.049 %, failed apart from 0 µs, and a fixed point."""
 
 import numpy as np
 from history_reference import encode_latencies
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.histories.codec.kernels import encode_latencies as compiled_latencies
 from headrace.histories.codec.values import FAILED, LARGEST_US, decode_latencies, is_canonical
 
 ALL = np.arange(1 << 16).astype(np.uint16)
@@ -62,3 +63,13 @@ def test_larger_values_are_clamped_and_counted() -> None:
 def test_a_value_that_rounds_up_to_a_power_of_two_takes_the_next_exponent() -> None:
     assert [4096] == decode_latencies(codes_of([4095])).tolist()
     assert [2047 << 31] == decode_latencies(codes_of([(2047 << 31) - 1])).tolist()
+
+
+def test_fractions_of_a_microsecond_are_rounded_first() -> None:
+    values = np.linspace(0.5, 9000, 400_001)
+    reason = np.zeros(len(values), np.int8)
+    codes, _ = compiled_latencies(values, 1.0, 1, -1, 1, 0, reason)
+    error = np.abs(decode_latencies(codes) - values)
+
+    assert (error[values < 2048] <= 0.5).all()
+    assert (error[values >= 2048] <= 0.00073 * values[values >= 2048]).all()

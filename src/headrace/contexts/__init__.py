@@ -4,6 +4,7 @@ Arrow batches.
 
 from headrace.histories.contexts.contexts import ContextPlan, Contexts, open_contexts
 from headrace.histories.contexts.options import ContextOptions
+from headrace.histories.contexts.tokeniser import Tokeniser
 from headrace.histories.contexts.vocabulary import Measurement, decode, decode_context
 from headrace.histories.measurements import read_measurements
 
@@ -12,6 +13,7 @@ __all__ = [
     "ContextPlan",
     "Contexts",
     "Measurement",
+    "Tokeniser",
     "decode",
     "decode_context",
     "open_contexts",

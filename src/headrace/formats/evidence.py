@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 
 from headrace.formats.dates import FIRST_US, LAST_US
 from headrace.formats.dialect import PLAIN, TextDialect
-from headrace.formats.text_columns import cast_text, nulled, plain_numerals
+from headrace.formats.text_columns import as_text, cast_text, nulled, plain_numerals
 from headrace.formats.types import TYPES
 
 _TIME_WORDS = ("date", "datetime", "datetime_utc")
@@ -112,6 +112,15 @@ def spelled_type(words: Sequence[str]) -> pa.DataType | None:
         if word in words and words[0] not in ("bool", "int64"):
             return TYPES[word]
     return None
+
+
+def in_one_form(
+    texts: pa.ChunkedArray, type_: pa.DataType, dialect: TextDialect, name: str
+) -> pa.ChunkedArray:
+    """Write the values of a `spelled_type` in one form each, so that equal values have equal
+    texts.
+    """
+    return as_text(cast_text(plain_numerals(texts, dialect), type_), (), name)
 
 
 def _unless_text(words: Sequence[str]) -> tuple[str, ...]:

@@ -39,7 +39,8 @@ class HistoriesRecipe(Recipe):
         "not_sampled": "not in the sample",
         "null_time": "has no time",
         "unreadable_time": "time cannot be read",
-        "time_before_1970": "time is before 1970",
+        "ambiguous_time": "time comes twice where clocks change",
+        "skipped_time": "time does not exist where clocks change",
         "null_entity": "has no entity",
         "unreadable_entity": "entity is not an address or a number",
         "null_peer": "has no peer",
@@ -49,6 +50,7 @@ class HistoriesRecipe(Recipe):
         "negative_value": "value is below 0",
         "zero_value": "value is 0",
         "duplicate": "its entity has the measurements of another one",
+        "other_period": "its entity is in the other split at that time",
     }
     row = "big row"
     content_unit = "entity"
@@ -57,7 +59,7 @@ class HistoriesRecipe(Recipe):
             "An entity may be in both splits under two names, where it has other measurements under"
             " each."
         ),
-        "Train and test cover the same time; only their entities differ.",
+        "Without `train_end`, train and test cover the same time; only their entities differ.",
     )
     readers: ClassVar = {
         "array_record": (
@@ -128,5 +130,5 @@ class HistoriesRecipe(Recipe):
             "entity": "src_id",
             "time": "first_time",
             "until": "last_time",
-            "time_format": "epoch_s",
+            "time_format": f"epoch_{config.get('time_unit', 's')}",
         }

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
-from headrace.errors import setting, setting_name
+from headrace.checks import instant_us, known_zone
+from headrace.errors import SettingsError, setting, setting_name
 from headrace.formats.dialect import DialectSetting, dialect_field
-from headrace.histories import IdKind
+from headrace.histories import US_PER, IdKind, TimeUnit
 from headrace.run.settings import RecipeSettings
 from headrace.settings import Duplicates, Names, TimeColumns
-from headrace.storage.settings import Places
+from headrace.storage.settings import LocalPath, Places
+
+if TYPE_CHECKING:
+    from headrace.histories.reuse import NamedDictionaries
 
 VALUE_TYPES = ("int8", "int16", "int32", "int64", "float32", "float64", "category")
 ValueRule = Literal["failed", "drop", "error"]
@@ -84,6 +89,15 @@ class Histories(RecipeSettings):
         ),
     )
     dialect: DialectSetting = dialect_field()
+    time_zone: Annotated[str, AfterValidator(known_zone)] = Field(
+        "UTC", description="Time zone of times without an offset, and of train_end."
+    )
+    ambiguous_times: Literal["error", "earlier", "later"] = Field(
+        "error", description="How to read a time that occurs twice in time_zone."
+    )
+    time_unit: TimeUnit = Field(
+        "s", description="What stored times count: whole seconds, milliseconds or microseconds."
+    )
     peer: str | None = Field(None, description="Column of the other end. Default: none.")
     peer_kind: IdKind = Field("address", description="What a peer is; see entity_kind.")
     value: str | None = Field(
@@ -125,13 +139,35 @@ class Histories(RecipeSettings):
         le=1,
         description="Share of rows to keep, chosen by a keyed hash of shard name and row.",
     )
+    dictionaries_from: LocalPath | None = Field(
+        None,
+        description=(
+            "Finished run of histories, or its dataset directory, whose codes of texts and"
+            " categories are kept; new ones get the codes after them."
+        ),
+    )
+    spellings: Literal["error", "keep"] = Field(
+        "error",
+        description=(
+            "Texts and categories that write one number or time in two ways, such as 12 and 12.0;"
+            " keep: they are two."
+        ),
+    )
     train_ratio: float = Field(
         0.9,
         ge=0,
         le=1,
         description=(
             "Share of entities in train, by a keyed hash; the others are in test. An entity keeps"
-            " its split whatever other entities are added."
+            " its split whatever other entities are added. With train_end, the default is 1."
+        ),
+    )
+    train_end: str | None = Field(
+        None,
+        description=(
+            "Measurements before this time train and the others test, in every entity; e.g."
+            " 2024-10-01, which itself is in test. With train_ratio below 1, only entities in train"
+            " train, and only the others test; the rest is dropped and counted."
         ),
     )
     duplicates: Duplicates = Field(
@@ -191,10 +227,21 @@ class Histories(RecipeSettings):
 
     @model_validator(mode="before")
     @classmethod
-    def _no_latency_beside_values(cls, settings: Any) -> Any:
-        if isinstance(settings, dict) and settings.get("values") and "value" not in settings:
-            return {**settings, "value": None}
+    def _dependent_defaults(cls, settings: Any) -> Any:
+        if not isinstance(settings, dict):
+            return settings
+        if settings.get("values") and "value" not in settings:
+            settings = {**settings, "value": None}
+        if settings.get("train_end") is not None and "train_ratio" not in settings:
+            settings = {**settings, "train_ratio": 1.0}
         return settings
+
+    @field_validator("train_end", mode="before")
+    @classmethod
+    def _date_as_text(cls, value: Any) -> Any:
+        if hasattr(value, "isoformat"):  # YAML turns an unquoted date into a date object
+            return value.isoformat()
+        return value
 
     @model_validator(mode="after")
     def _consistent(self) -> Histories:
@@ -220,6 +267,8 @@ class Histories(RecipeSettings):
                 f"{setting_name('peer_kind')} is {self.peer_kind!r} without a peer; give"
                 f" {setting('peer')}, or leave it out"
             )
+        if self.train_end is not None:
+            self._check_train_end(self.train_end)
         known = self._measured()
         unknown = [name for name in self.content if name not in known]
         if unknown:
@@ -228,6 +277,30 @@ class Histories(RecipeSettings):
                 " a measurement consists of"
             )
         return self
+
+    def _check_train_end(self, train_end: str) -> None:
+        try:
+            micros = instant_us("train_end", train_end, self.time_zone)
+        except SettingsError as error:
+            raise ValueError(error.marked) from None
+        if micros % US_PER[self.time_unit]:
+            raise ValueError(
+                f"{setting_name('train_end')} {train_end} has a fraction of a stored time; give"
+                f" {setting('time_unit', 'us')}, or a time without it"
+            )
+        if self.duplicates == "group":
+            raise ValueError(
+                f"{setting_name('duplicates')} is 'group' with {setting_name('train_end')}, which"
+                " decides the split; give 'drop', 'count' or 'allow'"
+            )
+
+    @property
+    def cut(self) -> int | None:
+        """The stored time where test begins; None if only entities decide."""
+        if self.train_end is None:
+            return None
+        micros = instant_us("train_end", self.train_end, self.time_zone)
+        return micros // US_PER[self.time_unit]
 
     def compared(self) -> tuple[str, ...]:
         """Return the columns by which the measurements of two entities are compared."""
@@ -253,6 +326,28 @@ class Histories(RecipeSettings):
         if self.peer_kind == "text":
             columns["peer"] = self.peer or ""
         return columns | {role: column for column, role in self.categories().items()}
+
+    @cached_property
+    def reused(self) -> NamedDictionaries | None:
+        """The run named by dictionaries_from; None without.
+
+        Raises `SettingsError` if it does not exist, or has measurements of other columns.
+        """
+        if self.dictionaries_from is None:
+            return None
+        from headrace.histories.reuse import named_dictionaries  # settings alone open no run
+
+        return named_dictionaries(self, self.dictionaries_from)
+
+    def identity_settings(self) -> dict[str, Any]:
+        """Return the settings that can change a byte of output; of the named run its id and the
+        digests of its dictionaries, not the path.
+        """
+        settings = self.identity_without("source", "dictionaries_from")
+        settings["train_end"] = self.cut
+        if self.reused is not None:
+            settings["dictionaries_from"] = self.reused.record
+        return settings
 
     def categories(self) -> dict[str, str]:
         """Return the dictionary's role of each category column."""

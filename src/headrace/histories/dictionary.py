@@ -6,6 +6,9 @@ only hashes of 64 bits. Each shard writes its distinct texts in sorted batches. 
 ranges of texts, each of which fits in memory, into one sorted Arrow file in the run. The code of a
 text is its index in that file. A table of the hashes, by ranges of hashes, maps a hash to its code.
 Memory is O(memory limit) for any number of texts.
+
+If the codes of an earlier run are kept, the file begins with the texts of that run in their order,
+and the new ones follow, sorted.
 """
 
 from __future__ import annotations
@@ -14,8 +17,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -24,7 +28,10 @@ import pyarrow.compute as pc
 
 from headrace.arrays import I64, U32, U64
 from headrace.digest import derive_key
-from headrace.errors import CorruptShard, InputError, setting_name
+from headrace.errors import CorruptShard, InputError, setting, setting_name
+from headrace.formats.dialect import TextDialect
+from headrace.formats.evidence import Evidence, in_one_form, spelled_type
+from headrace.formats.types import type_word
 from headrace.formats.write import HashingFile
 from headrace.gate.arrow import open_arrow
 from headrace.gate.mapped import map_bytes
@@ -32,6 +39,9 @@ from headrace.histories.codec.addresses import Addresses, from_numbers, from_wor
 from headrace.keyed_hash import hash_texts
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
 from headrace.storage.local import storing
+
+if TYPE_CHECKING:
+    from headrace.histories.config import Histories
 
 MOST_TEXTS = (1 << 32) - 1
 SCHEMA = pa.schema([pa.field("text", pa.large_string(), nullable=False)])
@@ -111,19 +121,20 @@ def _as_table(texts: pl.Series) -> pa.Table:
 
 
 def merge_texts(
-    files: TaskFiles, role: str, column: str, shards: int, seed: int, memory_limit: int
+    files: TaskFiles, role: str, column: str, shards: int, settings: Histories
 ) -> dict[str, Any]:
     """Write one dictionary, and the codes of its hashes.
 
-    Raises `InputError` if there are more texts than codes.
+    Raises `InputError` if there are more texts than codes, and for one value in two spellings.
     """
+    earlier: list[pa.Array] = []
+    if settings.reused is not None:
+        earlier = _batches(settings.reused.dictionary(role))
     batches: list[pa.Array] = []
     for shard in range(shards):
-        for batch in open_arrow(files.run / texts_file(role, shard)).batches():
-            if len(batch):
-                batches.append(batch["text"])
-    at_once = max(1, memory_limit // _TEXT_BYTES)
-    parts = -(-sum(map(len, batches)) // at_once) or 1
+        batches += _batches(files.run / texts_file(role, shard))
+    at_once = max(1, settings.memory_limit // _TEXT_BYTES)
+    parts = -(-sum(map(len, [*earlier, *batches])) // at_once) or 1
     parts_paths = []
     for part in range(parts):
         path = files.temporary(f"{STAGE_DIRECTORY}/codes-{role}-{part:05d}")
@@ -135,7 +146,7 @@ def merge_texts(
     count = 0
     with HashingFile(temporary) as file:
         with pa.ipc.new_file(file, SCHEMA) as writer:
-            for merged in _merged(batches, at_once):
+            for merged in chain(map(pl.Series, earlier), _merged(batches, earlier, at_once)):
                 if count + len(merged) > MOST_TEXTS:
                     raise InputError(
                         f"has more than {MOST_TEXTS:,} distinct texts, which have no codes",
@@ -145,36 +156,92 @@ def merge_texts(
                 table = _as_table(merged)
                 with storing(temporary):
                     writer.write_table(table.combine_chunks())
-                _scatter(hash_ids(table["text"], seed), count, parts_paths)
+                _scatter(hash_ids(table["text"], settings.seed), count, parts_paths)
                 count += len(merged)
         written = file.holding(count)
+    if settings.spellings == "error":
+        _refuse_spellings(temporary, column, settings.dialect)
     files.finished(temporary, target, written)
     _gather_codes(files, role, column, parts_paths)
-    return {"rows_in": count, "digest": written.digest}
+    return {"rows_in": count, "digest": written.digest, "earlier": sum(map(len, earlier))}
 
 
-def _merged(batches: Sequence[pa.Array], at_once: int) -> Iterator[pl.Series]:
-    """Yield all distinct texts in order, about `at_once` at a time.
+def _batches(path: Path) -> list[pa.Array]:
+    """Return the sorted batches of texts in a file."""
+    return [batch["text"] for batch in open_arrow(path).batches() if len(batch)]
 
-    batches: sorted, without repeats.
+
+def _refuse_spellings(path: Path, column: str, dialect: TextDialect) -> None:
+    """Raise `InputError` if two texts of a dictionary are one value: 12 and 12.0.
+
+    path: of its file. Takes 8 bytes per text if they may be numbers with a fraction, or times.
+    """
+    evidence = Evidence(dialect)
+    batches = _batches(path)
+    for texts in batches:
+        evidence.add(pa.table({column: texts}))
+        if not evidence.undecided([column]):
+            return
+    type_ = spelled_type(evidence.words.get(column, ()))
+    if type_ is None:
+        return
+    forms = [in_one_form(pa.chunked_array([texts]), type_, dialect, column) for texts in batches]
+    hashes = np.concatenate([hash_ids(form, 0) for form in forms])
+    ordered = np.sort(hashes)
+    repeated = ordered[1:][ordered[1:] == ordered[:-1]]
+    if not len(repeated):
+        return
+    for texts, form in zip(batches, forms, strict=True):
+        written = np.asarray(pc.equal(form.combine_chunks(), texts), np.bool_)
+        other = ~written & np.isin(hash_ids(form, 0), repeated)
+        if other.any():
+            raise InputError(
+                f"other rows write this value, a {type_word(type_)}, in another form, so that it"
+                " would have two codes",
+                column=column,
+                value=texts[int(other.argmax())].as_py(),
+                remedy=(
+                    f"write it in one form, or take texts as they are with"
+                    f" {setting('spellings', 'keep')}"
+                ),
+            )
+
+
+def _merged(
+    batches: Sequence[pa.Array], earlier: Sequence[pa.Array], at_once: int
+) -> Iterator[pl.Series]:
+    """Yield all distinct texts in order that are not among earlier ones, about `at_once` at a time.
+
+    batches, earlier: sorted, without repeats.
     """
     if not batches:
         return
     samples = []
-    for batch in batches:
+    for batch in [*batches, *earlier]:
         rows = np.arange(0, len(batch), _SAMPLE_EVERY)
         samples.append(pl.Series("text", batch.take(pa.array(rows))))
     every = max(1, at_once // _SAMPLE_EVERY)
     boundaries = pl.concat(samples).sort().gather_every(every).unique().sort()[1:]
+    new = _in_ranges(batches, boundaries)
+    known = _in_ranges(earlier, boundaries)
+    for parts, known_parts in zip(new, known, strict=True):
+        texts = _distinct(parts)
+        if known_parts:
+            texts = texts.filter(~texts.is_in(_distinct(known_parts).implode()))
+        if len(texts):
+            yield texts
+
+
+def _in_ranges(batches: Sequence[pa.Array], boundaries: pl.Series) -> Iterator[list[pa.Array]]:
+    """Yield the parts of sorted batches before, between and after some boundaries."""
     cuts = []
     for batch in batches:
         inside = pl.Series("text", batch).search_sorted(boundaries).to_list()
         cuts.append([0, *inside, len(batch)])
     for number in range(len(boundaries) + 1):
-        pairs = zip(batches, cuts, strict=True)
-        texts = _distinct([batch[cut[number] : cut[number + 1]] for batch, cut in pairs])
-        if len(texts):
-            yield texts
+        yield [
+            batch[cut[number] : cut[number + 1]] for batch, cut in zip(batches, cuts, strict=True)
+        ]
 
 
 def _scatter(hashes: U64, first: int, paths: Sequence[Path]) -> None:
@@ -261,9 +328,10 @@ class Dictionary:
     def __len__(self) -> int:
         return len(self.texts)
 
-    def is_sorted(self) -> bool:
-        """Check that the texts ascend strictly."""
-        ascends: bool = pc.all(pc.less(self.texts[:-1], self.texts[1:]), min_count=0).as_py()
+    def is_sorted(self, first: int = 0) -> bool:
+        """Check that the texts from `first` on ascend strictly."""
+        texts = self.texts[first:]
+        ascends: bool = pc.all(pc.less(texts[:-1], texts[1:]), min_count=0).as_py()
         return ascends
 
     def hashes(self, seed: int) -> U64:

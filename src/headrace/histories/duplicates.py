@@ -1,7 +1,7 @@
 """Find entities that hold the same measurements under two names, and decide what happens to them.
 
 The content of an entity is all its measurements, in any order. Of each measurement the compared
-columns count, with the time in whole seconds and the latency as its stored code. Hashes of the
+columns count, with the time and the latency as they are stored. Hashes of the
 measurements are summed, so nothing is sorted or kept, and parts and slices may come in any order.
 The contents of all entities are compared in memory, at 8 bytes per entity, or 32 if duplicates are
 grouped or dropped.
@@ -27,13 +27,15 @@ from headrace.histories.config import Histories
 from headrace.near.repeats import keep_words
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles, read_arrow
 
-REASON = "duplicate"
+# reasons why measurements are dropped that are known once histories are complete
+DUPLICATE = "duplicate"
+OUTSIDE = "other_period"
 _AT_ONCE = 1 << 15  # measurements hashed at a time, so that they stay in the processor's cache
 
 
 def content_sums(
     settings: Histories,
-    seconds: I64,
+    times: I64,
     peer: U64 | None,
     codes: U16,
     starts: I64,
@@ -41,7 +43,7 @@ def content_sums(
 ) -> U64:
     """Sum a hash of the compared columns of each measurement, row by row: uint64 [R].
 
-    seconds, peer, codes: [N], of the measurements, peer from `mix_peers`.
+    times, peer, codes: [N], of the measurements, peer from `mix_peers`.
     starts: [R], where the rows start.
     values: [N, K], words of the value columns.
     """
@@ -52,7 +54,7 @@ def content_sums(
         part = slice(first, first + _AT_ONCE)
         words = np.zeros(len(codes[part]), np.uint64)
         if settings.time_column in names:
-            words = seconds[part].astype(np.uint64) << np.uint64(16)
+            words = times[part].astype(np.uint64) << np.uint64(16)
         if settings.value in names:
             words |= codes[part]
         if peer is not None and settings.peer in names:
@@ -79,53 +81,75 @@ def digests(sums: U64, counts: I64) -> U64:
 
 
 class Contents:
-    """Running content sums of a partition's entities, [E].
+    """Running content sums of a partition's histories, [H].
 
     counts: measurements of each.
-    first: time of the first measurement of each, in seconds.
+    first: stored time of the first measurement of each.
     """
 
-    def __init__(self, settings: Histories, entities: int) -> None:
+    def __init__(self, settings: Histories, histories: int) -> None:
         self._settings = settings
-        self._sums = np.zeros(entities, np.uint64)
-        self.counts = np.zeros(entities, np.int64)
-        self.first = np.full(entities, np.iinfo(np.int64).max)
+        self._sums = np.zeros(histories, np.uint64)
+        self.counts = np.zeros(histories, np.int64)
+        self.first = np.full(histories, np.iinfo(np.int64).max)
 
     def add(
-        self, rows: Measurements, entity: I64, peer: U64 | None, values: U64 | None = None
+        self, rows: Measurements, history: I64, peer: U64 | None, values: U64 | None = None
     ) -> None:
         """Add rows.
 
-        entity: [R], the entity of each row.
+        history: [R], the history of each row.
         peer: [N], of each measurement, from `mix_peers`.
         values: [N, K], words of the value columns.
         """
         sums = content_sums(self._settings, rows.times, peer, rows.codes, rows.starts, values)
-        np.add.at(self._sums, entity, sums)
-        np.add.at(self.counts, entity, np.diff(rows.starts, append=len(rows.times)))
-        np.minimum.at(self.first, entity, rows.times[rows.starts])
+        np.add.at(self._sums, history, sums)
+        np.add.at(self.counts, history, np.diff(rows.starts, append=len(rows.times)))
+        np.minimum.at(self.first, history, rows.times[rows.starts])
 
     def digests(self) -> U64:
-        """Return the digest of each entity's content."""
+        """Return the digest of each history's content."""
         return digests(self._sums, self.counts)
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What happens to the entities of a partition, bool [E] in hash order.
+    """What happens to the histories of a partition, bool [H], entities in hash order.
+
+    A history is an entity; with `train_end` it is 2 × entity, the measurements before that time, or
+    the next number, those from it on.
 
     in_train: in train, else in test.
     dropped: as a copy.
+    outside: in no split, because of an entity that is held out, or one that is not.
     """
 
     in_train: Bools
     dropped: Bools
+    outside: Bools
+
+    @classmethod
+    def of(cls, settings: Histories, entity_in_train: Bools) -> Decision:
+        """Decide by the hash of each entity, and by time; drop no copies."""
+        if settings.cut is None:
+            nothing = np.zeros(len(entity_in_train), np.bool_)
+            return cls(entity_in_train, nothing, nothing)
+        late = np.tile([False, True], len(entity_in_train))
+        nothing = np.zeros(len(late), np.bool_)
+        outside = nothing
+        if settings.train_ratio < 1:
+            outside = np.repeat(entity_in_train, 2) == late
+        return cls(~late, nothing, outside)
+
+    @property
+    def written(self) -> Bools:
+        """Which histories are in a split."""
+        return ~(self.dropped | self.outside)
 
     def in_split(self, split: str) -> Bools:
-        """Return which entities are written to a split."""
-        if split == "train":
-            return self.in_train & ~self.dropped
-        return ~(self.in_train | self.dropped)
+        """Return which histories are written to a split."""
+        chosen: Bools = self.written & (self.in_train == (split == "train"))
+        return chosen
 
 
 def _compared_file(partition: int) -> str:
@@ -133,38 +157,42 @@ def _compared_file(partition: int) -> str:
     return f"{STAGE_DIRECTORY}/compare-{partition:05d}.arrow"
 
 
-def keep_compared(files: TaskFiles, partition: int, contents: Contents, in_train: Bools) -> None:
-    """Write the content digests of a partition's entities, their first times, and whether they
-    would be in train.
+def keep_compared(files: TaskFiles, partition: int, contents: Contents, decision: Decision) -> None:
+    """Write the content digests of a partition's histories, their first times, and what becomes of
+    them if they are no copies.
     """
     columns = {
         "content": contents.digests(),
         "first": contents.first,
-        "in_train": pa.array(in_train),
+        "in_train": pa.array(decision.in_train),
+        "outside": pa.array(decision.outside),
     }
     files.write_arrow(_compared_file(partition), pa.table(columns))
 
 
 def decide(run: Path, partitions: int, duplicates: Literal["group", "drop"]) -> list[Decision]:
-    """Decide what happens to the entities of each partition, from the files of `keep_compared`.
+    """Decide what happens to the histories of each partition, from the files of `keep_compared`.
 
     Entities are in the order of their keyed hash. With "group", entities with the same content go
-    to the split of the first of them. With "drop", the one that begins first stays; ties go to the
-    first in order.
+    to the split of the first of them. With "drop", the history in a split that begins first stays;
+    ties go to the first in order.
     """
     tables = [read_arrow(run / _compared_file(partition)) for partition in range(partitions)]
     everything = pa.concat_tables(tables)
     content = everything["content"].to_numpy()
     in_train = everything["in_train"].to_numpy()
+    outside = everything["outside"].to_numpy()
     dropped = np.zeros(len(content), np.bool_)
     if duplicates == "group":
         _, original, group = np.unique(content, return_index=True, return_inverse=True)
         in_train = in_train[original][group]
     else:
-        order = np.lexsort((everything["first"].to_numpy(), content))
+        order = np.lexsort((everything["first"].to_numpy(), content, outside))
         dropped[order[1:]] = content[order[1:]] == content[order[:-1]]
+        dropped &= ~outside
     ends = np.cumsum([len(table) for table in tables])[:-1]
-    parts = zip(np.split(in_train, ends), np.split(dropped, ends), strict=True)
+    columns = (np.split(column, ends) for column in (in_train, dropped, outside))
+    parts = zip(*columns, strict=True)
     return [Decision(*part) for part in parts]
 
 
@@ -174,8 +202,8 @@ def counted_file(partition: int) -> str:
 
 
 def keep_counted(files: TaskFiles, partition: int, contents: Contents, decision: Decision) -> None:
-    """Write the contents of the entities that were written, with the number of their split."""
-    stays = ~decision.dropped
+    """Write the contents of the histories that were written, with the number of their split."""
+    stays = decision.written & (contents.counts > 0)
     words = tagged(contents.digests()[stays], (~decision.in_train[stays]).astype(np.uint8))
     keep_words(files, counted_file(partition), words)
 

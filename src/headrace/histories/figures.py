@@ -12,6 +12,7 @@ import polars as pl
 from headrace.arrays import F64, Bools
 from headrace.errors import CorruptShard
 from headrace.gate import RESTORE
+from headrace.histories import US_PER
 from headrace.histories.contexts.contexts import open_contexts
 from headrace.report import charts, common
 from headrace.report.bins import counted, covering, edges_for, span_edges, time_edges
@@ -50,9 +51,10 @@ def _rows(run_facts: RunFacts) -> pl.DataFrame | None:
         rows = pl.read_parquet(path, columns=names)
     except (OSError, pl.exceptions.PolarsError) as error:
         raise CorruptShard(f"cannot be read ({error})", path=path, remedy=RESTORE) from error
-    if len(rows):
-        return rows
-    return None
+    if not len(rows):
+        return None
+    per_second = US_PER["s"] // US_PER[run_facts.config["time_unit"]]
+    return rows.with_columns(pl.col("first_time", "last_time") / per_second)
 
 
 def _of_splits(run_facts: RunFacts, rows: pl.DataFrame) -> dict[str, Bools]:
@@ -72,9 +74,12 @@ def _timeline_figures(run_facts: RunFacts, rows: pl.DataFrame | None) -> list[Fi
         if mask.any():
             parts[split] = covering(starts[mask], ends[mask], edges)
             lines.append(f"{split} from {moment(starts[mask].min())} to {moment(ends[mask].max())}")
+    division = f"Splits are cut at {run_facts.config['train_end']}."
+    if run_facts.config["train_end"] is None:
+        division = "Splits are by entity, so both may cover all times."
     answer = (
-        f"{'; '.join(lines)}. Splits are by entity, so both may cover all times. A row counts in"
-        " every interval from its first measurement to its last."
+        f"{'; '.join(lines)}. {division} A row counts in every interval from its first measurement"
+        " to its last."
     )
     chart = charts.over_time(edges, parts, of="rows", texts=[moment(edge) for edge in edges])
     return [Figure("timeline", "Which times do the rows cover?", answer, chart, "plain", "full")]

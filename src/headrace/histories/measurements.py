@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from headrace.errors import CorruptShard
 from headrace.gate.json import interpreting, read_object
 from headrace.gate.parquet import read_run_table
-from headrace.histories import ID_KINDS
+from headrace.histories import ID_KINDS, US_PER
 from headrace.histories.codec.addresses import Addresses, render, to_numbers
 from headrace.histories.codec.rows import Decoded, damaged, decode_together
 from headrace.histories.codec.values import FAILED, decode_latencies, is_missing
@@ -26,7 +26,6 @@ from headrace.histories.dictionary import Dictionary, dictionary_file
 from headrace.histories.shard_file import read_blobs
 from headrace.storage.places import place_of
 
-_US_PER = {"us": 1, "ms": 1_000, "s": 1_000_000}
 _TEXTS = pa.dictionary(pa.int32(), pa.string())
 _SHARDS = pa.schema(
     [
@@ -56,8 +55,8 @@ class RunColumns:
             entity_name = "file_name"  # names of files have no column
         columns: dict[str, pa.Array] = {}
         columns[entity_name] = self._texts("entity", decoded.entities).take(pa.array(row))
-        seconds = decoded.headers["first_time"].astype(np.int64)[row] + decoded.seconds
-        columns[time_name] = pa.array(seconds).cast(pa.timestamp("s", "UTC"))
+        times = decoded.headers["first_time"][row] + decoded.offsets
+        columns[time_name] = pa.array(times).cast(pa.timestamp(config["time_unit"], "UTC"))
         if config["peer"] is not None:
             counts = decoded.peers4 + decoded.peers6
             peer = (np.cumsum(counts) - counts)[row]
@@ -65,7 +64,7 @@ class RunColumns:
                 peer = peer + decoded.index
             columns[config["peer"]] = self._texts("peer", decoded.peers).take(pa.array(peer))
         if config["value"] is not None:
-            latencies = decode_latencies(decoded.codes) / _US_PER[config["value_unit"]]
+            latencies = decode_latencies(decoded.codes) / US_PER[config["value_unit"]]
             columns[config["value"]] = pa.array(latencies, mask=decoded.codes == FAILED)
         for number, (name, column) in enumerate(zip(values, decoded.values, strict=True)):
             columns[name] = self._values(self.dictionaries.get(value_role(number)), column)
@@ -95,6 +94,7 @@ class RunColumns:
         same = len(decoded.values) == len(self.config.get("values", {}))
         for name in ("entity_kind", "peer_kind"):
             same &= (decoded.headers[name] == ID_KINDS.index(self.config[name])).all()
+        same &= (decoded.time_units == list(US_PER).index(self.config["time_unit"])).all()
         if not same:
             raise CorruptShard("has other columns than the settings of the run say", path=where)
 
@@ -105,7 +105,7 @@ def read_measurements(
     """Read the measurements of a split, entity by entity and in order of time, in batches of about
     2 MiB of rows.
 
-    The columns are named as in the settings: the entity, the time (whole seconds, UTC), the peer,
+    The columns are named as in the settings: the entity, the time (in `time_unit`, UTC), the peer,
     the value in its unit (null if it failed), and the value columns. Texts and categories are
     dictionary-encoded. An entity that is the name of its file is called `file_name` if another
     column has the name of `entity`. `part` numbers the rows of an entity. run: a run_id, to choose
@@ -148,15 +148,16 @@ def columns_of_run(root: Path) -> RunColumns:
 def decode_shard(path: Path) -> Iterator[dict[str, Any]]:
     """Read the measurements of a shard one by one, in its order.
 
-    They have src_addr, dst_addr (None without peers), event_time (epoch seconds), rtt (ms, None if
-    it failed) and part. With texts or value columns, they have the columns of `read_measurements`.
+    They have src_addr, dst_addr (None without peers), event_time (seconds since 1970), rtt (ms,
+    None if it failed) and part. With texts or value columns, they have the columns of
+    `read_measurements`.
     Raises `CorruptShard`, `MissingExtra`.
     """
     run = path.resolve().parents[2]
     columns = None
     if (run / "config.json").exists():
         columns = columns_of_run(run)
-        if not columns.dictionaries and not columns.config.get("values"):
+        if not (columns.dictionaries or columns.config.get("values")):
             columns = None
     for where, decoded in _decode(path, str(path)):
         if columns is None:
@@ -181,16 +182,26 @@ def _plain_batch(decoded: Decoded) -> pa.RecordBatch:
         "time": "event_time",
         "value": "rtt",
         "value_unit": "ms",
+        "time_unit": list(US_PER)[decoded.time_units[0]],
     }
     batch = RunColumns(config, {}).batch(replace(decoded, values=()))
     columns = {
         "src_addr": batch["src_addr"],
         "dst_addr": batch["dst_addr"] if has_peers else pa.nulls(len(batch), pa.string()),
-        "event_time": batch["event_time"].cast(pa.int64()),
+        "event_time": _epoch_seconds(batch["event_time"]),
         "rtt": batch["rtt"],
         "part": batch["part"],
     }
     return pa.record_batch(columns)
+
+
+def _epoch_seconds(times: pa.Array) -> pa.Array:
+    """Return times as seconds since 1970, with a fraction if they count smaller units."""
+    counts = times.cast(pa.int64())
+    per_second = US_PER["s"] // US_PER[times.type.unit]
+    if per_second == 1:
+        return counts
+    return pc.divide(counts.cast(pa.float64()), float(per_second))
 
 
 def _decode(path: Path, name: str) -> Iterator[tuple[str, Decoded]]:

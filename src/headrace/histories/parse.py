@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from headrace.arrays import F64, I8, I64, U16, U64, Bools
 from headrace.errors import InputError, setting
-from headrace.formats.dates import MISSING, advice, parse_in_turn
+from headrace.formats.dates import MISSING, advice, parse_in_turn, wall_to_utc
 from headrace.formats.dialect import MEANS_MISSING, null_setting
 from headrace.formats.registry import stem_of_name
 from headrace.formats.shard import Shard
@@ -32,7 +32,7 @@ from headrace.formats.source import read_chunks
 from headrace.formats.text_columns import as_text, nulled, with_one_time
 from headrace.formats.types import is_text
 from headrace.formats.write import Written
-from headrace.histories import IdKind
+from headrace.histories import US_PER, IdKind
 from headrace.histories.codec.addresses import Addresses, from_native_words, parse
 from headrace.histories.codec.kernels import distinct, encode_latencies
 from headrace.histories.codec.values import stored_type, to_words
@@ -51,11 +51,11 @@ from headrace.storage.local import created, storing
 
 _LATEST_US = 1 << 62
 _ENOUGH_ROWS = 1 << 10  # this many addresses show whether they repeat
-_US_PER = {"us": 1, "ms": 1_000, "s": 1_000_000}
 _FAULTS = {  # of each reason, what is wrong with the value
     "null_time": "missing",
     "unreadable_time": "not a time of the declared form: {time}",
-    "time_before_1970": "before 1970, and row times count from there",
+    "ambiguous_time": "a time that comes twice in {zone}, whose clocks repeat it",
+    "skipped_time": "not a time in {zone}, whose clocks skip it",
     "null_entity": "missing",
     "unreadable_entity": "not a valid {entity_kind}",
     "null_peer": "missing",
@@ -66,6 +66,7 @@ _FAULTS = {  # of each reason, what is wrong with the value
     "zero_value": "zero",
 }
 _REMEDIES = {
+    "ambiguous_time": f"give {setting('ambiguous_times', 'earlier', 'later')}",
     "unreadable_entity": f"correct it, or give {setting('entity_kind', 'text')}",
     "unreadable_peer": f"correct it, or give {setting('peer_kind', 'text')}",
     "missing_value": f"give {setting('missing', 'failed', 'drop')}",
@@ -184,7 +185,7 @@ def parse_chunk(  # noqa: PLR0914 - the columns of a measurement
         columns = {name: nulled(table[name], null_values) for name in table.column_names}
         table = pa.table(columns)
     reasons = Reasons(n)
-    micros = _parse_times(nulled(table[settings.time_column], ("",)), settings.time_forms, reasons)
+    micros = _parse_times(nulled(table[settings.time_column], ("",)), settings, reasons)
     encode = partial(encode_ids, seed=settings.seed, null_values=null_values, cache=cache)
     if settings.entity_from == "file_name":
         stem = encode(pa.chunked_array([[file.stem]]), settings.entity_kind, "file name")
@@ -232,16 +233,31 @@ def parse_chunk(  # noqa: PLR0914 - the columns of a measurement
     )
 
 
-def _parse_times(column: pa.ChunkedArray, formats: Sequence[str], reasons: Reasons) -> I64:
+def _parse_times(column: pa.ChunkedArray, settings: Histories, reasons: Reasons) -> I64:
     """Read times as microseconds since 1970."""
-    micros = parse_in_turn(column, formats).micros
+    dates = parse_in_turn(column, settings.time_forms)
+    micros = dates.micros
     missing = np.zeros(len(column), np.bool_)
     if column.null_count:
         missing = np.asarray(column.is_null(), np.bool_)
     reasons.blame(missing, "null_time")
     reasons.blame(~missing & ((micros == MISSING) | (micros > _LATEST_US)), "unreadable_time")
-    reasons.blame(micros < 0, "time_before_1970")
-    return micros
+    wall = ~dates.instant & (micros != MISSING)
+    if settings.time_zone == "UTC" or not wall.any():
+        return micros
+    instants = wall_to_utc(micros[wall], settings.time_zone, "earliest")
+    later = wall_to_utc(micros[wall], settings.time_zone, "latest")
+    rows = np.flatnonzero(wall)
+    skipped = missing.copy()
+    skipped[rows] = instants == MISSING
+    reasons.blame(skipped, "skipped_time")
+    if settings.ambiguous_times == "error":
+        twice = np.zeros(len(micros), np.bool_)
+        twice[rows] = instants != later
+        reasons.blame(twice, "ambiguous_time")
+    utc = micros.copy()
+    utc[rows] = later if settings.ambiguous_times == "later" else instants
+    return utc
 
 
 def _read_values(
@@ -452,7 +468,7 @@ def latency_codes(values: F64, settings: Histories, reason: I8) -> tuple[U16, in
     numbers = [REASONS.index("unreadable_value") + 1]
     for word, rule in _value_rules(settings).items():
         numbers.append({"failed": -1, "value": 0}.get(rule, REASONS.index(word) + 1))
-    codes, clamped = encode_latencies(values, float(_US_PER[settings.value_unit]), *numbers, reason)
+    codes, clamped = encode_latencies(values, float(US_PER[settings.value_unit]), *numbers, reason)
     return codes, clamped
 
 
@@ -559,6 +575,7 @@ def _describe(
             peer_kind=settings.peer_kind,
             expected=expected,
             time=advice(value, " or ".join(settings.time_forms)),
+            zone=settings.time_zone,
         )
         .partition("; ")
     )
@@ -650,7 +667,7 @@ def gather_shard(  # noqa: PLR0914 - the state of a pass
         shard_texts(files, list(settings.dictionaries()), number) as add_texts,
         created(temporary) as file,
     ):
-        writer = SpillWriter(file, partitions)
+        writer = SpillWriter(file, partitions, US_PER[settings.time_unit])
         batch_rows = min(_MOST_ROWS, _PART_ROWS * partitions)
         gatherer = _Gatherer(settings, writer, temporary, batch_rows)
         for first_row, table in _read_tables(shard, settings):

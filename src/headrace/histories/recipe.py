@@ -18,11 +18,13 @@ from headrace.formats.partitions import partition_types
 from headrace.formats.shard import Shard
 from headrace.formats.source import look, survey
 from headrace.formats.types import hint, shorten_list
+from headrace.histories import US_PER
 from headrace.histories.codec.values import stored_type
 from headrace.histories.config import Histories
 from headrace.histories.dictionary import dictionary_file, merge_texts
 from headrace.histories.duplicates import (
-    REASON,
+    DUPLICATE,
+    OUTSIDE,
     Decision,
     counted_file,
     decide,
@@ -30,6 +32,7 @@ from headrace.histories.duplicates import (
     duplicate_warnings,
 )
 from headrace.histories.parse import REASONS, Failed, add_failed, gather_shard
+from headrace.histories.reuse import REUSED
 from headrace.histories.shard_file import ROW_SCHEMA
 from headrace.histories.write import (
     SPLITS,
@@ -86,9 +89,11 @@ def execute(settings: Histories, context: RunContext, files: Sequence[tuple[Path
         context.warn(duplicate_warnings(settings, repeats, entities))
     dropped = receipts.dropped()
     _report_dropped(context, dropped, metadata["first_dropped"])
-    context.warn(_empty_splits(settings.train_ratio, entities))
+    context.warn(_empty_splits(settings, entities))
     if settings.duplicates == "drop":
-        dropped[REASON] = sum(receipt.extra["dropped"] for receipt in written)
+        dropped[DUPLICATE] = receipts.dropped_last(DUPLICATE)
+    if settings.train_end is not None and settings.train_ratio < 1:
+        dropped[OUTSIDE] = receipts.dropped_last(OUTSIDE)
     index, totals = tally(_shard_records(settings, written), SPLITS)
     empty = [receipt.subject for receipt in gathered if not receipt.rows_in]
     return Outcome(
@@ -183,9 +188,7 @@ def _gather(
 
 def _merge_dictionaries(settings: Histories, context: RunContext, shards: int) -> Sequence[Receipt]:
     """Write the dictionary of each column of texts."""
-    merge = partial(
-        merge_texts, shards=shards, seed=settings.seed, memory_limit=settings.memory_limit
-    )
+    merge = partial(merge_texts, shards=shards, settings=settings)
     tasks = []
     for role, column in settings.dictionaries().items():
         tasks.append(Task(dictionary_file(role), 0, partial(merge, role=role, column=column)))
@@ -260,6 +263,10 @@ class _Receipts:
                 counts[word] += count
         return counts
 
+    def dropped_last(self, reason: str) -> int:
+        """Return how many measurements of complete histories were dropped for a reason."""
+        return sum(receipt.extra["dropped"][reason] for receipt in self.written)
+
     def first_dropped(self) -> dict[str, str]:
         """Return the first dropped row of each reason."""
         first: dict[str, str] = {}
@@ -291,15 +298,27 @@ def _value_facts(settings: Histories, receipts: Sequence[Receipt]) -> dict[str, 
         metadata["dictionaries"] = {}
     for (role, column), receipt in zip(settings.dictionaries().items(), receipts, strict=True):
         texts[column] = receipt.rows_in
-        metadata["dictionaries"][role] = {
-            "column": column,
-            "texts": texts[column],
-            "digest": receipt.extra["digest"],
-        }
+        entry = {"column": column, "texts": texts[column], "digest": receipt.extra["digest"]}
+        if settings.reused is not None:
+            entry |= _kept_facts(role, receipt, settings.reused.entries[role])
+        metadata["dictionaries"][role] = entry
+    if settings.reused is not None:
+        metadata[REUSED] = settings.reused.record
     if settings.values:
         metadata["values"] = {}
         for name, word in settings.values.items():
             metadata["values"][name] = stored_type(word, texts.get(name, 0)).name
+    return metadata
+
+
+def _kept_facts(role: str, receipt: Receipt, named: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how many texts of a dictionary are of the named run, and the type of categories in
+    tokens, which stays that of the first run.
+    """
+    metadata = {"earlier": receipt.extra["earlier"]}
+    if role not in ("entity", "peer"):
+        first = stored_type("category", named["texts"]).name
+        metadata["token_type"] = named.get("token_type", first)
     return metadata
 
 
@@ -317,8 +336,8 @@ def _shard_records(settings: Histories, written: Sequence[Receipt]) -> list[Shar
                     "rows": rows,
                     "offset": offset,
                     "length": length,
-                    "key_min": result["first_time"] * 1_000_000,
-                    "key_max": result["last_time"] * 1_000_000,
+                    "key_min": result["first_time"] * US_PER[settings.time_unit],
+                    "key_max": result["last_time"] * US_PER[settings.time_unit],
                 }
                 blocks.append(block)
                 first_row += rows
@@ -340,12 +359,18 @@ def _report_dropped(
         context.on_event(Note("warning", message))
 
 
-def _empty_splits(train_ratio: float, entities: Mapping[str, int]) -> Iterator[str]:
-    """Describe a split that should have rows and that no entity's hash chose.
+def _empty_splits(settings: Histories, entities: Mapping[str, int]) -> Iterator[str]:
+    """Describe a split that should have rows and that no entity's hash chose, or no time.
 
     entities: number in each split.
     """
+    train_ratio = settings.train_ratio
     count = sum(entities.values())
+    if settings.train_end is not None:
+        for split in SPLITS:
+            if count and not entities[split]:
+                yield f"{split} has no rows; give another train_end (now {settings.train_end})"
+        return
     for split, ratio, change in (
         ("train", train_ratio, "larger"),
         ("test", 1 - train_ratio, "smaller"),

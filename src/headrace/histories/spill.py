@@ -38,6 +38,7 @@ from headrace.histories.codec.addresses import (
     from_native_words,
 )
 from headrace.histories.codec.kernels import (
+    NO_BASE,
     distinct,
     group_entities,
     group_measurements,
@@ -119,7 +120,7 @@ def mix_measured(peer: U64 | None, values: U64 | None) -> U64 | None:
     return peer ^ mix_values(values)
 
 
-def multiset_sum(entity: U64, seconds: I64, mixed: U64 | None, codes: U16) -> int:
+def multiset_sum(entity: U64, times: I64, mixed: U64 | None, codes: U16) -> int:
     """Sum one hash per measurement modulo 2**64; the sum does not depend on the order of
     measurements.
 
@@ -130,7 +131,7 @@ def multiset_sum(entity: U64, seconds: I64, mixed: U64 | None, codes: U16) -> in
     total = 0
     for first in range(0, len(codes), _AT_ONCE):
         part = slice(first, first + _AT_ONCE)
-        value = entity[part] + mix(seconds[part].astype(np.uint64) << np.uint64(16) | codes[part])
+        value = entity[part] + mix(times[part].astype(np.uint64) << np.uint64(16) | codes[part])
         if mixed is not None:
             value ^= mixed[part]
         total += int(mix(value + np.uint64(GAMMA)).sum(dtype=np.uint64))  # zeros count too
@@ -180,7 +181,7 @@ def words_of(records: Records) -> U64:
     return records.view(np.uint64).reshape(len(records), records.dtype.itemsize // 8)
 
 
-_LAYOUT = 0x34_4543454950  # a resumed run may have files of another version
+_LAYOUT = 0x35_4543454950  # a resumed run may have files of another version
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,9 +245,11 @@ def _shift(indices: Sequence[I64], sizes: Sequence[int]) -> I64:
 class SpillWriter:
     """Write the spill file of one source shard."""
 
-    def __init__(self, file: BinaryIO, partitions: int) -> None:
+    def __init__(self, file: BinaryIO, partitions: int, unit: int) -> None:
+        """unit: microseconds of a stored time."""
         self._file = file
         self._partitions = partitions
+        self._unit = unit
         self._directory: list[I64] = []
         self._checksum = xxhash.xxh3_128()
 
@@ -264,7 +267,7 @@ class SpillWriter:
             peer = parsed.peer
         base = int(parsed.micros.min())
         if not len(peer) or int(parsed.micros.max()) - base >= _LONGEST_US:
-            base = -1
+            base = NO_BASE
         entities, local, entity_counts = group_entities(
             partition,
             parsed.entities.family,
@@ -285,6 +288,7 @@ class SpillWriter:
             mixed,
             base,
             self._partitions,
+            self._unit,
         )
         row = [np.array([self._file.tell(), base])]
         for records in (entities, narrow, wide):

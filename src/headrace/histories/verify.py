@@ -31,7 +31,7 @@ from headrace.errors import CorruptShard
 from headrace.formats.content import NOTHING, Repeated
 from headrace.gate.json import interpreting, read_object
 from headrace.gate.parquet import open_run_table
-from headrace.histories import ID_KINDS
+from headrace.histories import ID_KINDS, US_PER
 from headrace.histories.codec.addresses import Addresses, render, to_numbers
 from headrace.histories.codec.rows import (
     Decoded,
@@ -44,6 +44,7 @@ from headrace.histories.codec.values import is_canonical, stored_type, to_words
 from headrace.histories.config import Histories
 from headrace.histories.dictionary import Dictionary, address_placeholders, dictionary_file
 from headrace.histories.duplicates import content_sums, digests
+from headrace.histories.reuse import DICTIONARY_RUNS, REUSED
 from headrace.histories.shard_file import READ_LIMIT, Blobs, ReadLimit, read_blobs
 from headrace.histories.spill import (
     EntityHashes,
@@ -55,6 +56,7 @@ from headrace.histories.spill import (
 )
 from headrace.histories.write import ROWS, ROWS_SCHEMA, SPLITS
 from headrace.recipe import SplitContents
+from headrace.report.words import pluralise
 from headrace.settings import Duplicates
 from headrace.storage.places import place_of
 
@@ -139,6 +141,8 @@ def verify_histories(run: FinishedRun, workers: int | None = None) -> list[Check
         Check("rows", detail, problem),
         _check_sum(run, results, compare=problem is None),
     ]
+    if settings.dictionaries_from is not None:
+        checks.append(_check_codes(run, settings, texts))
     if problem is None:
         splits = [split for split, _ in checked]
         checks.append(_check_contents(run, settings.duplicates, results, splits))
@@ -182,11 +186,46 @@ def _open_dictionary(path: Path, entry: Mapping[str, Any]) -> Dictionary:
         if not local.is_file() or sha256_file(local) != entry["digest"]:
             raise CorruptShard("is not the file the manifest names", path=path)
         dictionary = Dictionary(local)
-    if len(dictionary) != entry["texts"] or not dictionary.is_sorted():
+    if len(dictionary) != entry["texts"] or not dictionary.is_sorted(entry.get("earlier", 0)):
         raise CorruptShard(
             f"its texts are not {entry['texts']:,}, ascending and each once", path=path
         )
     return dictionary
+
+
+def _check_codes(run: FinishedRun, settings: Histories, texts: Mapping[str, RunTexts]) -> Check:
+    """Check that the dictionaries begin with those of the named run, if that run still exists."""
+    name = "codes are of the named run"
+    named = run.manifest.metadata[REUSED]
+    problem: str | None = None
+    for role, run_texts in texts.items():
+        if len(np.unique(run_texts.hashes)) < len(run_texts.hashes):
+            return Check(name, "", f"{run.root / dictionary_file(role)}: has a text twice")
+    assert settings.dictionaries_from is not None
+    earlier = DICTIONARY_RUNS.find_again(settings.dictionaries_from, named["run"])
+    if isinstance(earlier, str):
+        return Check(name, earlier, category="unchecked")
+    count = 0
+    for role, digest in named["dictionaries"].items():
+        entry = earlier.manifest.metadata["dictionaries"].get(role, {})
+        if entry.get("digest") != digest:
+            problem = f"{run.root}: names another dictionary than {earlier.root} has"
+            break
+        try:
+            earlier_dictionary = _open_dictionary(earlier.root / dictionary_file(role), entry)
+        except CorruptShard as error:
+            return Check(name, f"not compared: {error}", category="unchecked")
+        path = run.root / dictionary_file(role)
+        if (
+            not texts[role]
+            .dictionary.texts[: len(earlier_dictionary)]
+            .equals(earlier_dictionary.texts)
+        ):
+            problem = f"{path}: does not begin with the one of {earlier.root}"
+            break
+        count += len(earlier_dictionary)
+    codes = pluralise(count, "text has its code", "texts have their codes")
+    return Check(name, f"{codes} of run {named['run']}", problem)
 
 
 def _check_contents(
@@ -331,7 +370,8 @@ class _ShardCheck:
         self._check_columns(decoded)
         names, hashes = self._entities(decoded.entities)
         order = hashes.order
-        in_train = hashes.in_train(self._settings.train_ratio)
+        by_hash = hashes.in_train(self._settings.train_ratio)
+        in_train = self._expected(by_hash, first_time)
         values = {
             "part": part,
             "n_measurements": n,
@@ -371,6 +411,7 @@ class _ShardCheck:
                     ),
                 ),
                 _codes_rule(decoded),
+                *self._period_rules(by_hash, first_time, last_time),
                 Rule(
                     partition_of(order, self._context.partitions) != self._context.number,
                     lambda row: f"its entity {names[row]} belongs to another partition",
@@ -379,11 +420,17 @@ class _ShardCheck:
         )
         self._count(decoded, order)
         self._orders.append(order)
-        self._in_train.append(in_train)
+        self._in_train.append(by_hash)
         self._name = names[-1].as_py()
         self._order = int(order[-1])
         self._part = int(part[-1])
         self._last_time = int(last_time[-1])
+
+    def _expected(self, by_hash: Bools, first_time: I64) -> Bools:
+        """Return which rows should be in train."""
+        if self._settings.cut is None:
+            return by_hash
+        return first_time < self._settings.cut
 
     def _facts_rule(
         self, listed: pa.Table, names: pa.Array, values: Mapping[str, I64], in_train: Bools
@@ -408,20 +455,37 @@ class _ShardCheck:
 
         return Rule(differs, message)
 
+    def _period_rules(self, by_hash: Bools, first_time: I64, last_time: I64) -> list[Rule]:
+        """Find rows that lie on both sides of `train_end`, or on that of other entities."""
+        settings = self._settings
+        if settings.cut is None:
+            return []
+        early = first_time < settings.cut
+        astride = Rule(
+            early != (last_time < settings.cut),
+            lambda row: f"ends at {last_time[row]}, after train_end, and begins before",
+        )
+        if settings.train_ratio == 1:
+            return [astride]
+        return [
+            astride,
+            Rule(early != by_hash, lambda _row: "its entity is in the other split at that time"),
+        ]
+
     def _count(self, decoded: Decoded, order: U64) -> None:
         """Add the measurements of rows to the sums."""
         mixed = mix_peers(decoded.peers)
         if self._settings.peer_kind == "text":
             hashes = self._context.texts["peer"].hashes[to_numbers(decoded.peers)]
             mixed = mix_peers(address_placeholders(hashes))
-        seconds = _seconds(decoded)
+        times = _times(decoded)
         peer = _peers(decoded, mixed)
         words = self._value_words(decoded)
         entity = _repeat(order, decoded.n)
         self.rows += len(decoded.n)
         self.measurements += int(decoded.n.sum())
-        self.sum += multiset_sum(entity, seconds, mix_measured(peer, words), decoded.codes)
-        sums = content_sums(self._settings, seconds, peer, decoded.codes, decoded.starts, words)
+        self.sum += multiset_sum(entity, times, mix_measured(peer, words), decoded.codes)
+        sums = content_sums(self._settings, times, peer, decoded.codes, decoded.starts, words)
         self._sums.append(sums)
 
     def _entities(self, entities: Addresses) -> tuple[pa.Array, EntityHashes]:
@@ -455,7 +519,8 @@ class _ShardCheck:
         rules = [
             Rule(
                 np.full(len(every), other_values)
-                | (headers["no_latency"].astype(np.bool_) == (settings.value is not None))
+                | (decoded.has_latency != (settings.value is not None))
+                | (decoded.time_units != list(US_PER).index(settings.time_unit))
                 | ((headers["entity_kind"] == _TEXT) != (settings.entity_kind == "text"))
                 | ((headers["peer_kind"] == _TEXT) != (settings.peer_kind == "text")),
                 lambda _row: "has other columns than the settings of the run say",
@@ -546,8 +611,8 @@ def contents_of_split(dataset: IndexedDataset, split: str, workers: int) -> Spli
             words = None
             if decoded.values:
                 words = np.column_stack([to_words(column) for column in decoded.values])
-            seconds = _seconds(decoded)
-            sums.append(content_sums(settings, seconds, peer, decoded.codes, decoded.starts, words))
+            times = _times(decoded)
+            sums.append(content_sums(settings, times, peer, decoded.codes, decoded.starts, words))
         return np.concatenate(sums)
 
     def read_block(table: pa.Table) -> tuple[U64, I64, I64]:
@@ -568,12 +633,10 @@ def _mask(words: pa.Array | pa.ChunkedArray) -> Bools:
     return np.asarray(words, np.bool_)
 
 
-def _seconds(decoded: Decoded) -> I64:
-    """Return the time of each measurement of rows, in seconds."""
-    seconds: I64 = (
-        _repeat(decoded.headers["first_time"].astype(np.int64), decoded.n) + decoded.seconds
-    )
-    return seconds
+def _times(decoded: Decoded) -> I64:
+    """Return the time of each measurement of rows, in the unit of the run."""
+    times: I64 = _repeat(decoded.headers["first_time"], decoded.n) + decoded.offsets
+    return times
 
 
 def _peers(decoded: Decoded, mixed: U64) -> U64 | None:

@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 from headrace.arrays import I32, I64, U64, Bools, Ints
 from headrace.formats.write import HashingFile, Written
 from headrace.gate.arrow import open_arrow
+from headrace.histories import US_PER
 from headrace.histories.codec.addresses import render
 from headrace.histories.codec.rows import (
     HEADER_BYTES,
@@ -38,7 +39,14 @@ from headrace.histories.codec.rows import (
 from headrace.histories.codec.values import Values, from_words, stored_type, values_bytes
 from headrace.histories.config import Histories
 from headrace.histories.dictionary import Codes, Dictionary, dictionary_file
-from headrace.histories.duplicates import Contents, Decision, keep_compared, keep_counted
+from headrace.histories.duplicates import (
+    DUPLICATE,
+    OUTSIDE,
+    Contents,
+    Decision,
+    keep_compared,
+    keep_counted,
+)
 from headrace.histories.shard_file import EXTENSION, FACTS_SCHEMA, open_shard
 from headrace.histories.sort import Partition, Slice, open_partition
 from headrace.histories.spill import (
@@ -118,10 +126,11 @@ def compare_partition(
     check.
     """
     partition = _open(files, settings, shards, number)
-    contents = Contents(settings, len(partition.entities.addresses))
+    decision = Decision.of(settings, partition.entities.hashes.in_train(settings.train_ratio))
+    contents = Contents(settings, len(decision.in_train))
     for chunk in _complete_rows(partition, settings, files.run):
-        contents.add(chunk.rows, chunk.entity, chunk.peer, chunk.values)
-    keep_compared(files, number, contents, partition.entities.hashes.in_train(settings.train_ratio))
+        contents.add(chunk.rows, chunk.history, chunk.peer, chunk.values)
+    keep_compared(files, number, contents, decision)
     return {"rows_in": partition.rows}
 
 
@@ -141,32 +150,37 @@ def write_partition(
     addresses = partition.entities.addresses
     hashes = partition.entities.hashes
     if decision is None:
-        in_train = hashes.in_train(settings.train_ratio)
-        decision = Decision(in_train, np.zeros(len(in_train), np.bool_))
+        decision = Decision.of(settings, hashes.in_train(settings.train_ratio))
     if settings.entity_kind == "text":
         names = Dictionary(files.run / dictionary_file("entity")).names(addresses)
     else:
         names = render(addresses, settings.entity_kind)
-    contents = Contents(settings, len(addresses))
-    dropped_sum = 0
+    contents = Contents(settings, len(decision.in_train))
+    dropped_sum = outside = 0
+    halves = len(decision.in_train) // max(1, len(addresses))  # histories of an entity
     with closing(_Outputs(files, number, settings.format)) as outputs:
         for chunk in _complete_rows(partition, settings, files.run):
             if settings.duplicates != "allow":
-                contents.add(chunk.rows, chunk.entity, chunk.peer, chunk.values)
-            if decision.dropped[chunk.entity].any():
-                dropped_sum += chunk.sum_of(decision.dropped, hashes.order)
+                contents.add(chunk.rows, chunk.history, chunk.peer, chunk.values)
+            if not decision.written[chunk.history].all():
+                order = np.repeat(hashes.order, halves)
+                dropped_sum += chunk.sum_of(~decision.written, order)
+                outside += int(chunk.lengths[decision.outside[chunk.history]].sum())
             encoded = encode_rows(chunk.rows)
             for split in SPLITS:
-                rows = np.flatnonzero(decision.in_split(split)[chunk.entity])
+                rows = np.flatnonzero(decision.in_split(split)[chunk.history])
                 if len(rows):
-                    entity_names = names.take(pa.array(chunk.entity[rows]))
+                    entity_names = names.take(pa.array(chunk.history[rows] // halves))
                     outputs.of(split).write(chunk.rows, entity_names, encoded, rows)
         if settings.duplicates != "allow":
             keep_counted(files, number, contents, decision)
         splits = outputs.finish()
     return {
         "rows_in": partition.rows,
-        "dropped": int(contents.counts[decision.dropped].sum()),
+        "dropped": {
+            DUPLICATE: int(contents.counts[decision.dropped].sum()),
+            OUTSIDE: outside,
+        },
         "dropped_sum": dropped_sum,
         "splits": splits,
     }
@@ -174,29 +188,33 @@ def write_partition(
 
 @dataclass(frozen=True)
 class _Chunk:
-    """Complete rows, with the entity of each, [R].
+    """Complete rows, with the history of each, [R], see `Decision`.
 
     peer, values: of each measurement its `mix_peers`, [N], and the words of its values, [N, K];
     None without.
     """
 
     rows: Measurements
-    entity: I64
+    history: I64
     peer: U64 | None
     values: U64 | None
 
-    def sum_of(self, chosen: Bools, order: U64) -> int:
-        """Return the `multiset_sum` of the measurements of the chosen entities.
+    @property
+    def lengths(self) -> I64:
+        """The number of measurements of each row."""
+        return np.diff(self.rows.starts, append=len(self.rows.times))
 
-        order: hashes of all entities.
+    def sum_of(self, chosen: Bools, order: U64) -> int:
+        """Return the `multiset_sum` of the measurements of the chosen histories.
+
+        order: hashes of the entities of all histories.
         """
-        lengths = np.diff(self.rows.starts, append=len(self.rows.times))
-        entity = np.repeat(self.entity, lengths)
-        at = np.flatnonzero(chosen[entity])
+        history = np.repeat(self.history, self.lengths)
+        at = np.flatnonzero(chosen[history])
         mixed = mix_measured(self.peer, self.values)
         if mixed is not None:
             mixed = mixed[at]
-        return multiset_sum(order[entity[at]], self.rows.times[at], mixed, self.rows.codes[at])
+        return multiset_sum(order[history[at]], self.rows.times[at], mixed, self.rows.codes[at])
 
 
 def _complete_rows(  # noqa: PLR0914 - the borders of rows in a slice
@@ -208,6 +226,8 @@ def _complete_rows(  # noqa: PLR0914 - the borders of rows in a slice
     """
     columns = _ValueColumns(settings, run)
     is_ipv6 = partition.peers.family == 6
+    cut = settings.cut
+    unit = US_PER[settings.time_unit]
     waiting: Slice | None = None
     next_part = 0  # of the row that waits
     slices = partition.slices()
@@ -216,15 +236,16 @@ def _complete_rows(  # noqa: PLR0914 - the borders of rows in a slice
         following = next(slices, None)
         if waiting is not None:
             current = waiting.followed_by(current)
-        times = current.micros // 1_000_000
-        starts = cut_rows(
-            current.entity, times, current.peer, is_ipv6, settings.max_row_bytes, columns.types
-        )
-        entity = current.entity[starts].astype(np.int64)
-        first_rows = np.flatnonzero(np.diff(entity, prepend=-1))
+        times = current.micros // unit
+        key = current.entity
+        if cut is not None:
+            key = 2 * key.astype(np.int64) + (times >= cut)
+        starts = cut_rows(key, times, current.peer, is_ipv6, settings.max_row_bytes, columns.types)
+        history = key[starts].astype(np.int64)
+        first_rows = np.flatnonzero(np.diff(history, prepend=-1))
         row_counts = np.diff(first_rows, append=len(starts))
         part = np.arange(len(starts)) - np.repeat(first_rows, row_counts)
-        part[entity == entity[0]] += next_part
+        part[history == history[0]] += next_part
         complete = len(starts)
         stop = len(times)
         if following is not None:
@@ -243,15 +264,18 @@ def _complete_rows(  # noqa: PLR0914 - the borders of rows in a slice
                 peer=done.peer,
                 peers=partition.peers,
                 starts=starts[:complete],
-                entity=partition.entities.addresses.take(entity[:complete]),
+                entity=partition.entities.addresses.take(
+                    current.entity[starts[:complete]].astype(np.int64)
+                ),
                 entity_kind=settings.entity_kind,
                 peer_kind=settings.peer_kind,
                 part=part[:complete],
                 values=() if done.values is None else columns.read(done.values),
                 has_latency=settings.value is not None,
+                time_unit=settings.time_unit,
             )
             mixed = None if done.peer is None else partition.mixed[done.peer]
-            yield _Chunk(rows, entity[:complete], mixed, done.values)
+            yield _Chunk(rows, history[:complete], mixed, done.values)
         current = following
 
 

@@ -1,8 +1,7 @@
 """Find the finished run whose fitted pipelines another run reuses, and load them.
 
-The reusing run has byte-identical copies of the pipelines' files, so it can be read after the named
-run is gone. Its identity holds the id of the run that fitted them and the digests of these files,
-but not their path. The named run may itself reuse pipelines; the run that fitted them counts.
+The reusing run has byte-identical copies of the pipelines' files. The named run may itself reuse
+pipelines; the run that fitted them counts.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.dataset.manifest import Manifest
-from headrace.dataset.open import find_run
+from headrace.dataset.named_runs import NamedRuns
 from headrace.errors import InputError, SettingsError, setting_name
 from headrace.gate.json import read_object
 from headrace.run.context import TaskFiles
@@ -77,7 +76,7 @@ def _load_once(root: Path, digests: tuple[tuple[str, str], ...]) -> Pipelines:
     return load(root, dict(digests))
 
 
-def fitted_by(manifest: Manifest) -> dict[str, Any]:
+def _fitted_by(manifest: Manifest) -> dict[str, Any]:
     """Return the run that fitted a run's pipelines, and their digests.
 
     Raises `InputError` for another recipe.
@@ -95,18 +94,18 @@ def fitted_by(manifest: Manifest) -> dict[str, Any]:
     }
 
 
+FITTED_RUNS = NamedRuns(REUSED, _fitted_by)
+
+
 def named_run(path: Path) -> NamedRun:
     """Find the run at a path, either a run's directory or a dataset directory, whose newest run is
     used.
 
     Raises `SettingsError` if there is none with fitted pipelines.
     """
-    try:
-        root, manifest = find_run(path)
-        fitted = fitted_by(manifest)
-    except InputError as error:
-        raise SettingsError(error.marked, setting="pipelines_from", value=str(path)) from error
-    return NamedRun(root, fitted["run"], fitted["pipelines"], str(manifest.metadata["frequency"]))
+    named = FITTED_RUNS.find(path)
+    frequency = str(named.manifest.metadata["frequency"])
+    return NamedRun(named.root, named.record["run"], named.record["pipelines"], frequency)
 
 
 def completed(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,10 +16,10 @@ import polars as pl
 import pyarrow as pa
 
 from headrace.arrays import F32
-from headrace.dataset.open import FinishedRun, find_run
+from headrace.dataset.open import FinishedRun
 from headrace.dataset.verify import Check
 from headrace.engine.local import default_workers, run_tasks
-from headrace.errors import CorruptShard, HeadraceError
+from headrace.errors import CorruptShard
 from headrace.folds.settings import Rolling
 from headrace.gate.parquet import LEAST_BUDGET, read_run_table
 from headrace.report.words import many_entities, pluralise
@@ -29,7 +29,7 @@ from headrace.series.division import SPLITS
 from headrace.series.leaks import SAMPLE, clean_again, leak_checks, same_bytes, same_source
 from headrace.series.pipelines.save import FACT, load
 from headrace.series.pipelines.settings import chosen_entities
-from headrace.series.reuse import REUSED, fitted_by
+from headrace.series.reuse import FITTED_RUNS, REUSED
 from headrace.series.settings import Series
 from headrace.series.store import (
     REPORTS,
@@ -512,20 +512,12 @@ def _check_pipelines(run: FinishedRun, settings: Series) -> Check:
         return Check(name, "", message)
     load(run.root, digests)  # raises if a file has another digest
     assert settings.pipelines_from is not None
-    try:
-        _, manifest = find_run(settings.pipelines_from, named["run"])
-        fitted = fitted_by(manifest)
-    except (HeadraceError, OSError) as error:
-        return Check(name, f"not compared with {fitting_run}: {error}", category="unchecked")
-    if fitted["run"] != named["run"]:
-        detail = (
-            f"not compared with {fitting_run}: {settings.pipelines_from} holds run"
-            f" {fitted['run']} by now"
-        )
-        return Check(name, detail, category="unchecked")
+    fitting = FITTED_RUNS.find_again(settings.pipelines_from, named["run"])
+    if isinstance(fitting, str):
+        return Check(name, fitting, category="unchecked")
     same = pluralise(len(digests), "file is byte for byte the one", "files are byte for byte those")
     problem = None
-    if fitted["pipelines"] != digests:
+    if fitting.record["pipelines"] != digests:
         problem = (
             f"{run.root}: its pipelines are not those of {fitting_run} in {settings.pipelines_from}"
         )

@@ -38,16 +38,14 @@ from headrace.formats.dates import (
     time_setting,
 )
 from headrace.formats.dialect import MEANS_MISSING, TextDialect
-from headrace.formats.evidence import Evidence, spelled_type
+from headrace.formats.evidence import Evidence, in_one_form, spelled_type
 from headrace.formats.grouped import parts_without_rows
 from headrace.formats.shard import Chunk, Shard
 from headrace.formats.source import read_chunks
 from headrace.formats.text_columns import (
     as_text,
-    cast_text,
     joined_time,
     nulled,
-    plain_numerals,
     typed,
 )
 from headrace.formats.types import column_types, is_text
@@ -514,9 +512,8 @@ class _ShardScan:
         type_ = None if name is None else spelled_type(words.get(name, ()))
         if name is None or type_ is None:
             return {}
-        dialect = self.settings.dialect
-        column = plain_numerals(pa.chunked_array([texts]), dialect)
-        values = as_text(cast_text(column, type_), (), name).combine_chunks()
+        column = pa.chunked_array([texts])
+        values = in_one_form(column, type_, self.settings.dialect, name).combine_chunks()
         is_other = pc.not_equal(values, texts)
         if not pc.any(is_other).as_py():
             return {}

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
-from zoneinfo import ZoneInfo
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
-from headrace.checks import duration_us
+from headrace.checks import duration_us, known_zone
 from headrace.errors import InputError, setting, setting_name
 from headrace.folds.settings import Folds, GroupKFold, Rolling
 from headrace.formats.dialect import DialectSetting, dialect_field
@@ -524,7 +523,7 @@ class TemporalSplit(SplitSettings):
         json_schema_extra=_ROWS,
         description="Rows without a readable time; drop: dropped and counted.",
     )
-    time_zone: str = Field(
+    time_zone: Annotated[str, AfterValidator(known_zone)] = Field(
         "UTC",
         json_schema_extra=COLUMNS,
         description="Time zone of times without an offset, and of the split date.",
@@ -564,18 +563,6 @@ class TemporalSplit(SplitSettings):
         # YAML reads an unquoted date as a date.
         if hasattr(value, "isoformat"):
             return value.isoformat()
-        return value
-
-    @field_validator("time_zone")
-    @classmethod
-    def _known_zone(cls, value: str) -> str:
-        try:
-            ZoneInfo(value)
-        except (KeyError, ValueError, OSError):
-            raise ValueError(
-                f"{setting_name('time_zone')} is {value!r}, which is not an IANA time zone; give"
-                " one such as 'Europe/Berlin'"
-            ) from None
         return value
 
     @field_validator("gap", "label_horizon")

@@ -23,7 +23,6 @@ GOOD = ["10.0.0.1", "2024-01-01 00:00:00", "10.0.0.2", "1.5"]
 BAD = {
     "null_time": ("event_time", ""),
     "unreadable_time": ("event_time", "14/10/2016 21:17"),
-    "time_before_1970": ("event_time", "1969-12-31 23:59:59"),
     "null_entity": ("src_addr", ""),
     "unreadable_entity": ("src_addr", "10.0.0.256"),
     "null_peer": ("dst_addr", ""),
@@ -70,6 +69,8 @@ def test_bad_rows_may_be_dropped_and_are_counted_with_their_first_place(tmp_path
         "missing_value": 0,
         "negative_value": 0,
         "zero_value": 0,
+        "ambiguous_time": 0,
+        "skipped_time": 0,
     }
     assert expected | {"not_sampled": 0} == prepared.manifest.dropped
     first = prepared.manifest.metadata["first_dropped"]

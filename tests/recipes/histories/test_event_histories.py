@@ -123,7 +123,7 @@ def test_contexts_show_what_was_measured(tmp_path: Path, settings: dict[str, obj
             for each in segment:
                 user, page = (
                     known[role][int.from_bytes(code or b"", "big")].as_py()
-                    for role, code in (("entity", each.source), ("peer", each.destination))
+                    for role, code in (("entity", each.entity), ("peer", each.peer))
                 )
                 values = dict(zip(names, each.values, strict=True))
                 values["kind"] = None if values["kind"] is None else kinds[values["kind"]].as_py()

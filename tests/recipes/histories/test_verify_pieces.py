@@ -284,7 +284,7 @@ def other_time(rows: Rows, place: int, number: int, agrees: bool) -> None:
 
 def all_times(rows: Rows, place: int, number: int, agrees: bool) -> None:
     by = number * 100 - 5000
-    header(rows, place)["first_time"] += np.int64(by).astype(np.uint64)
+    header(rows, place)["first_time"] += by
     if agrees:
         rows.metadata[place]["first_time"] += by
         rows.metadata[place]["last_time"] += by

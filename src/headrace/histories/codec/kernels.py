@@ -31,8 +31,10 @@ _WORD = np.uint64(0xFFFFFFFF)
 _BYTE = np.uint64(0xFF)
 _GAMMA = np.uint64(GAMMA)
 _MIX_A = np.uint64(MIX_A)
-_SECOND = np.uint64(1_000_000)
+_SECOND = np.int64(1_000_000)
+_MILLISECOND = np.int64(1_000)
 _MOST = 2.0**62
+NO_BASE = np.iinfo(np.int64).min  # no time is so early
 # the family of IPv4 in the last word of `spill.WITH_PEER`
 _HALF = np.uint64(0xFFFF)
 _FOUR = np.uint64(4 << 48)
@@ -250,6 +252,16 @@ def group_entities(partition: Any, family: Any, words: Any, partitions: Any) -> 
     return records, local, counts
 
 
+@compiled
+def _stored_time(micros: Any, unit: Any) -> Any:
+    """Convert a time to a stored one; division by a constant is several times faster."""
+    if unit == _SECOND:
+        return np.uint64(micros // _SECOND)
+    if unit == _MILLISECOND:
+        return np.uint64(micros // _MILLISECOND)
+    return np.uint64(micros)
+
+
 @kernel()
 def group_measurements(  # noqa: C901, PLR0912, PLR0913, PLR0914, PLR0917 - one loop of a numba kernel
     partition: Any,
@@ -265,6 +277,7 @@ def group_measurements(  # noqa: C901, PLR0912, PLR0913, PLR0914, PLR0917 - one 
     mixed: Any,
     base: Any,
     partitions: Any,
+    unit: Any,
 ) -> Any:
     """Group measurements by partition, keeping their order within each.
 
@@ -276,12 +289,13 @@ def group_measurements(  # noqa: C901, PLR0912, PLR0913, PLR0914, PLR0917 - one 
     peer: the index of each measurement's peer [N]; peer_family, peer_words: of each peer, [P] and
     its bytes as uint64 [P, 2]; empty without peers.
     values, mixed: the words of values [N, K], and mixed to one word each [N]; empty without values.
-    base: the time that narrow records count from; −1 if there are none.
+    base: the time that narrow records count from; `NO_BASE` if there are none.
+    unit: microseconds of a stored time, 1, 1,000 or 1,000,000.
     """
     counts = np.zeros((2, partitions), np.int64)
     kinds = np.ones(len(entity), np.uint8)
     for row in range(len(entity)):
-        if len(peer) and base >= 0:
+        if len(peer) and base != NO_BASE:
             other = peer[row]
             # the first byte lowermost
             first = peer_words[other, 0]
@@ -303,7 +317,7 @@ def group_measurements(  # noqa: C901, PLR0912, PLR0913, PLR0914, PLR0917 - one 
         code = np.uint64(codes[row])
         micro = np.uint64(micros[row])
         in_partition = np.uint64(local[mine])
-        value = order[mine] + _mix((micro // _SECOND) << _16 | code)
+        value = order[mine] + _mix(_stored_time(micros[row], unit) << _16 | code)
         width = kinds[row]
         word0 = np.uint64(0)
         word1 = np.uint64(0)

@@ -35,6 +35,7 @@ _WIDE = np.uint64(11)
 _ONE, _16, _32 = (np.uint64(number) for number in (1, 16, 32))
 _HALF = np.uint64(0xFFFF)
 _WORD = np.uint64(0xFFFFFFFF)
+_SIGN = np.uint64(1 << 63)
 
 
 def in_order(
@@ -45,8 +46,7 @@ def in_order(
     Returns entity int32 [N], micros int64 [N], peer int32 [N], codes uint16 [N].
     handover: a list with one array of records, uint64 [N, W], of `spill.ALONE`, `spill.WITH_PEER`
     or `sort.RUN`. The array is removed from the list, so that its memory is free while measurements
-    are sorted. Times, from 1970 on, are in the first word; entity (below `entities`) and code are
-    in word `tail`.
+    are sorted. Times are in the first word; entity (below `entities`) and code are in word `tail`.
     peer: indices [N], and the peer of each index; None without peers.
     """
     records = handover.pop()
@@ -65,6 +65,7 @@ def in_order(
     codes = np.empty(n, np.uint16)
     peers = np.empty(0 if peer is None else n, np.int32)
     _taken_apart(starts, tails, entity, peers, codes)
+    keys ^= _SIGN
     return entity, keys.view(np.int64), None if peer is None else peers, codes
 
 
@@ -85,7 +86,7 @@ def _deal(  # noqa: PLR0913, PLR0917 - arrays of a numba kernel
         entity = np.int64(tail & _WORD)
         to = at[entity]
         at[entity] = to + 1
-        keys[to] = records[row, 0]
+        keys[to] = records[row, 0] ^ _SIGN  # in order as unsigned words
         tail = (tail >> _32) & _HALF
         if len(peer_index):
             tail |= np.uint64(rank[peer_index[row]]) << _16

@@ -3,16 +3,16 @@
 A row blob holds a part of one entity's history as columns. It is little-endian and describes
 itself. Version 1:
 
-A header of 64 bytes; then `n` times (u32, seconds since the first, ascending, ties allowed), `n`
+A header of 64 bytes; then `n` times (u32, since the first, ascending, ties allowed), `n`
 latency codes (u16), `n` peer indices (u8, u16 or u32, the width that the peers need; none without
 peers), and the peers: IPv4 first, 4 bytes each, then IPv6, 16 bytes each, both ascending. Each
 column starts at a multiple of 4 bytes and the blob ends at a multiple of 8, with zeros between.
 Columns are read as views, so reading a window of a row costs only the window.
 
 Version 2 is a row whose entity or peers are texts, or that has value columns beside the latency. It
-starts as version 1 does. Two bytes of the header give the number of value columns, and whether
-there is no latency. The values follow the peers, see `values`. Rows that need none of this are of
-version 1.
+starts as version 1 does. Two bytes of the header give the number of value columns, and the form:
+whether there is no latency, and the unit of times if it is not seconds. The values follow the
+peers, see `values`. Rows that need none of this are of version 1.
 
 `encode_rows` makes the blobs of many rows at once. Many rows are checked and decoded together too,
 with a few vector operations per rule of the format, up to the first damaged row. Blobs that are not
@@ -33,7 +33,7 @@ import pyarrow as pa
 from headrace.arrays import I64, U8, U16, U32, Bools, Ints, offsets_from_lengths, ranges
 from headrace.errors import CorruptShard
 from headrace.gate import RESTORE
-from headrace.histories import ID_KINDS, IdKind
+from headrace.histories import ID_KINDS, US_PER, IdKind, TimeUnit
 from headrace.histories.codec.addresses import Addresses
 from headrace.histories.codec.partition_kernels import fill_rows, peers_of_rows
 from headrace.histories.codec.values import (
@@ -59,18 +59,20 @@ HEADER = np.dtype(
         ("peers4", "<u4"),
         ("peers6", "<u4"),
         ("part", "<u4"),
-        ("first_time", "<u8"),
+        ("first_time", "<i8"),
         ("time_span", "<u4"),
         ("peer_width", "u1"),
         ("peer_kind", "u1"),
         ("values", "u1"),
-        ("no_latency", "u1"),
+        ("form", "u1"),
         ("entity", "u1", 16),
         ("length", "<u8"),
     ]
 )
 HEADER_BYTES = HEADER.itemsize
 LARGEST_SPAN = (1 << 32) - 1
+_NO_LATENCY = 1  # in the form of a row; the unit of its times is in the two bits above
+_UNITS = tuple(US_PER)
 _LARGE_BYTES = 1 << 16  # rows from this size on are decoded alone
 
 
@@ -78,8 +80,8 @@ _LARGE_BYTES = 1 << 16  # rows from this size on are decoded alone
 class RowColumns:
     """One row, as views of its blob.
 
-    first_time: epoch seconds.
-    offsets: uint32 [n], seconds since first_time, ascending. codes: uint16 [n], latency codes.
+    first_time: since 1970, in the unit of the run.
+    offsets: uint32 [n], since first_time, ascending. codes: uint16 [n], latency codes.
     peers: [n], index into the peers (uint8, uint16 or uint32); None in rows without peers.
     peer_family: uint8 [m], 4 or 6. peer_bytes: uint8 [m, 16].
     entity_family: 4 or 6. entity_bytes: uint8 [16].
@@ -111,7 +113,7 @@ class RowColumns:
 class Measurements:
     """Sorted measurements of many rows, and where the rows start.
 
-    times: int64 [N], epoch seconds, ascending inside a row.
+    times: int64 [N], since 1970 in `time_unit`, ascending inside a row.
     codes: uint16 [N].
     peer: [N], index in `peers`, or None. peers: ascending by family and bytes, each once.
     starts: int64 [R], where each row starts; the first at 0, no row empty.
@@ -129,6 +131,7 @@ class Measurements:
     peer_kind: IdKind = "address"
     values: Values = ()
     has_latency: bool = True
+    time_unit: TimeUnit = "s"
 
 
 @dataclass(frozen=True)
@@ -186,14 +189,14 @@ def lay_out(n: I64, peers4: I64, peers6: I64) -> RowLayout:
 def encode_rows(rows: Measurements) -> Encoded:  # noqa: PLR0914 - the columns of the format
     """Encode all rows, in order, in O(N).
 
-    Raises `ValueError` if one row spans more than `LARGEST_SPAN`, or for a time before 1970.
+    Raises `ValueError` if one row spans more than `LARGEST_SPAN`.
     """
     starts = rows.starts
     n = np.diff(starts, append=len(rows.times))
     first_times = rows.times[starts]
     spans = rows.times[starts + n - 1] - first_times
-    if len(starts) and (int(spans.max()) > LARGEST_SPAN or int(first_times.min()) < 0):
-        raise ValueError("times of a row are before 1970, or further apart than 2**32 - 1 seconds")
+    if len(starts) and int(spans.max()) > LARGEST_SPAN:
+        raise ValueError("times of a row are further apart than 2**32 - 1")
     ipv4_peers = int(np.searchsorted(rows.peers.family, 6))  # they come first
     if rows.peer is None:
         index = row_peers = np.zeros(0, np.uint32)
@@ -233,10 +236,11 @@ def encode_rows(rows: Measurements) -> Encoded:  # noqa: PLR0914 - the columns o
     has_text = "text" in (rows.entity_kind, rows.peer_kind)
     header["magic"] = MAGIC
     header["version"] = VERSION
-    if rows.values or not rows.has_latency or has_text:
+    form = _UNITS.index(rows.time_unit) << 1 | (not rows.has_latency)
+    if rows.values or form or has_text:
         header["version"] = VERSION_WITH_VALUES
     header["values"] = len(rows.values)
-    header["no_latency"] = not rows.has_latency
+    header["form"] = form
     header["entity_kind"] = ID_KINDS.index(rows.entity_kind)
     header["peer_kind"] = ID_KINDS.index(rows.peer_kind)
     header["entity_family"] = rows.entity.family
@@ -260,7 +264,7 @@ class Decoded:
 
     headers: [R]. n, peers4, peers6: int64 [R], numbers of measurements, and of peers of each
     family. at_index: int64 [R], the byte of a row where its peer indices start.
-    seconds: uint32 [N], since the first of the row. codes: uint16 [N].
+    offsets: uint32 [N], since the first of the row. codes: uint16 [N].
     index: [N], each measurement's index among the peers of its row; 0 in a row without peers; None
     if no row has any. peers: [P], row by row. values: [N] each. at_values: int64 [R], the byte of a
     row where they start. damage: what is wrong with the next row; None if there is no damaged row.
@@ -271,7 +275,7 @@ class Decoded:
     peers4: I64
     peers6: I64
     at_index: I64
-    seconds: U32
+    offsets: U32
     codes: U16
     index: npt.NDArray[Any] | None
     peers: Addresses
@@ -283,6 +287,17 @@ class Decoded:
     def starts(self) -> I64:
         """Return the index at which the measurements of each row start."""
         return np.cumsum(self.n) - self.n
+
+    @property
+    def has_latency(self) -> Bools:
+        """Return whether each row has latencies."""
+        has: Bools = self.headers["form"] & _NO_LATENCY == 0
+        return has
+
+    @property
+    def time_units(self) -> I64:
+        """Return the unit of the times of each row, as an index in `US_PER`."""
+        return (self.headers["form"] >> 1).astype(np.int64)
 
     @property
     def entities(self) -> Addresses:
@@ -369,8 +384,8 @@ def _decode(data: U8, sizes: I64) -> Decoded | Violation:  # noqa: PLR0914 - the
     if violation is not None:
         return violation
     starts = np.cumsum(n) - n
-    seconds = read_column(data, begin + HEADER_BYTES, n, "<u4")
-    unordered = (seconds[starts + n - 1] != headers["time_span"]) | _descend(seconds, starts)
+    offsets = read_column(data, begin + HEADER_BYTES, n, "<u4")
+    unordered = (offsets[starts + n - 1] != headers["time_span"]) | _descend(offsets, starts)
     index = _read_indices(data, begin + layout.index, n, layout.width)
     largest = np.zeros(len(n), np.int64)
     if index is not None:
@@ -397,7 +412,7 @@ def _decode(data: U8, sizes: I64) -> Decoded | Violation:  # noqa: PLR0914 - the
         peers4=peers4,
         peers6=peers6,
         at_index=layout.index,
-        seconds=seconds,
+        offsets=offsets,
         codes=read_column(data, begin + layout.codes, n, "<u2"),
         index=index,
         peers=_read_peers(data, begin + layout.peers, peers4, peers),
@@ -426,14 +441,14 @@ def _broken_header(
     """Check what the headers say. lengths: bytes of each row by its counts, [R]."""
     n = headers["n"]
     columns = headers["values"]
-    no_latency = headers["no_latency"]
+    form = headers["form"]
     version = headers["version"]
     family = headers["entity_family"]
     width = headers["peer_width"]
     kinds = np.column_stack([headers["entity_kind"], headers["peer_kind"]])
     peers = headers["peers4"].astype(np.int64) + headers["peers6"]
-    other_columns = (columns != columns[:1]) | (no_latency != no_latency[:1]) | (no_latency > 1)
-    needs_values = (columns > 0) | (no_latency > 0) | (kinds > 1).any(axis=1)
+    other_columns = (columns != columns[:1]) | (form != form[:1]) | (form >> 1 >= len(_UNITS))
+    needs_values = (columns > 0) | (form > 0) | (kinds > 1).any(axis=1)
     return first_violation(
         [
             Rule(
@@ -479,8 +494,8 @@ def _broken_header(
                 ),
             ),
             Rule(
-                headers["first_time"] >= 1 << 62,
-                lambda row: f"begins at second {headers['first_time'][row]}",
+                np.abs(headers["first_time"] >> 1) >= 1 << 61,
+                lambda row: f"begins at time {headers['first_time'][row]}",
             ),
         ]
     )
@@ -504,10 +519,10 @@ def _read_peers(data: U8, at: I64, ipv4_counts: I64, counts: I64) -> Addresses:
     return Addresses(np.where(is_ipv6, 6, 4).astype(np.uint8), addresses.view(np.uint8))
 
 
-def _descend(seconds: npt.NDArray[Any], starts: I64) -> Bools:
+def _descend(offsets: npt.NDArray[Any], starts: I64) -> Bools:
     """Return which rows have times that do not start at 0 and ascend; [R]."""
-    wrong: Bools = seconds[starts] != 0
-    falls = seconds[1:] < seconds[:-1]
+    wrong: Bools = offsets[starts] != 0
+    falls = offsets[1:] < offsets[:-1]
     falls[starts[1:] - 1] = False
     if falls.any():
         wrong[np.searchsorted(starts, np.flatnonzero(falls) + 1, side="right") - 1] = True
@@ -593,7 +608,7 @@ def _views(decoded: Decoded, blobs: Sequence[bytes | memoryview]) -> list[RowCol
                 entity_bytes=decoded.headers["entity"][number].copy(),
                 part=part,
                 values=values,
-                has_latency=not decoded.headers["no_latency"][number],
+                has_latency=bool(decoded.has_latency[number]),
             )
         )
     return rows

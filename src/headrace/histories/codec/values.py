@@ -2,9 +2,9 @@
 categories.
 
 A latency code is exponent << 11 | mantissa of whole microseconds, mantissa << exponent, rounded.
-Values below 2,048 µs are exact. Above, the mantissa is 1,024 to 2,047 and the error at most half a
-step, 0.049 %. Code 0 is a failed measurement, so a latency of 0 µs becomes 1 µs.
-`kernels.encode_latencies` makes the codes.
+Fractions are rounded to whole microseconds first, which below 2,048 is the only error. Above, the
+mantissa is 1,024 to 2,047 and the error of whole ones at most half a step, 0.049 %. Code 0 is a
+failed measurement, so a latency of 0 µs becomes 1 µs. `kernels.encode_latencies` makes the codes.
 
 Until its row is written, a value of a column is one word of 64 bits: the bits of a number, or the
 hash of a category's text (0 if it is missing). Rows hold it in the requested type. For a category

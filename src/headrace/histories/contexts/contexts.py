@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex, Unpack
@@ -32,8 +32,9 @@ from headrace.histories.contexts.index import ContextIndex, index_rows
 from headrace.histories.contexts.options import ContextOptions
 from headrace.histories.contexts.reading import HistoryRows, find_histories
 from headrace.histories.contexts.sample import ContextSegments, find_candidates
+from headrace.histories.contexts.tokeniser import PLAIN, Layout, layout_of
 from headrace.histories.contexts.tokens import Tokens, make_tokens, to_arrays
-from headrace.histories.contexts.vocabulary import SIZE, longest_measurement
+from headrace.histories.contexts.vocabulary import SIZE
 from headrace.stream.loader.items import ItemArguments, LoopItemArguments, item_source
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.source import StreamSource
@@ -103,9 +104,10 @@ class Contexts:
     order, ranks and checkpoints themselves.
     """
 
-    def __init__(self, rows: HistoryRows, options: ContextOptions) -> None:
+    def __init__(self, rows: HistoryRows, options: ContextOptions, layout: Layout = PLAIN) -> None:
         self.rows = rows
         self.options = options
+        self.layout = layout
 
     @cached_property
     def index(self) -> ContextIndex:
@@ -113,7 +115,7 @@ class Contexts:
 
         Building it reads, once, each row that may be smaller than a context.
         """
-        return index_rows(self.rows, self.options)
+        return index_rows(self.rows, self.options, self.layout)
 
     def __len__(self) -> int:
         """Return N, the number of contexts per epoch, which is the same for every epoch."""
@@ -247,8 +249,9 @@ def build(index: ContextIndex, rows: HistoryRows, positions: I64) -> Built:
     """
     segments = index.segments(index.at(positions))
     opened = rows.open(np.unique(segments.row).tolist())
-    candidates = find_candidates(segments, opened, index.options.room)
-    tokens = make_tokens(segments, candidates, len(positions), index.options.room)
+    room = index.options.room
+    candidates = find_candidates(segments, opened, room, index.layout)
+    tokens = make_tokens(segments, candidates, len(positions), room, index.layout)
     lost = ~segments.sampled & (tokens.measurements != segments.count)
     if lost.any():
         row = int(segments.row[lost.argmax()])
@@ -269,6 +272,7 @@ class ContextItems:
         self.contexts = contexts
         self.split = contexts.rows.split
         options = {name: getattr(contexts.options, name) for name in _OF_ORDER}
+        options["tokeniser"] = asdict(contexts.options.tokeniser)
         self.identity = sha256_hex(canonical_json([contexts.rows.identity, options]))
 
     def count(self, epoch: int) -> int:  # noqa: ARG002 - the same in every epoch
@@ -351,12 +355,13 @@ def open_contexts(
     rows = HistoryRows(
         *find_histories(path, split, run), cache_bytes=checked.cache_bytes, files=files
     )
-    longest = longest_measurement(rows.values)
-    if rows.values and longest > checked.context_tokens:
+    layout = layout_of(checked.tokeniser, rows.columns)
+    if layout.values and layout.longest > checked.context_tokens:
         raise SettingsError(
-            f"a measurement of {len(rows.values)} value columns takes up to {longest} tokens",
+            f"a measurement of {len(layout.values)} value columns takes up to {layout.longest}"
+            " tokens",
             setting="context_tokens",
             value=checked.context_tokens,
             remedy="give at least as many",
         )
-    return Contexts(rows, checked)
+    return Contexts(rows, checked, layout)

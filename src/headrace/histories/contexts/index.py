@@ -8,11 +8,11 @@ context p mod N of epoch p div N, and a state is one number.
 
 Small rows show every measurement once per epoch, several rows packed into a context. All rows of a
 context have the same mode, so modes are assigned before packing. The rows are divided at random
-into ten groups of equal size. A group goes through a cycle of ten epochs: four with full, three
-with partial and three without timestamps. Groups start the cycle at different points, so every
-epoch has 40, 30 and 30 %. A group is packed once per mode and the ten epochs reuse the result; the
-draws inside contexts differ in each epoch. If an epoch needs fewer contexts than the fullest one,
-some of its contexts are cut in two.
+into ten groups of equal size. A group goes through a cycle of ten epochs: by default four with
+full, three with partial and three without timestamps. Groups start the cycle at different points,
+so every epoch has 40, 30 and 30 %. A group is packed once per mode and the ten epochs reuse the
+result; the draws inside contexts differ in each epoch. If an epoch needs fewer contexts than the
+fullest one, some of its contexts are cut in two.
 
 Three facts about a small row determine its length without its measurements: tokens without
 timestamps, the number of distances of 256 seconds and more, and its time span. The length is exact
@@ -46,10 +46,10 @@ from headrace.histories.contexts.sample import (
     draw_modes,
     permute,
 )
+from headrace.histories.contexts.tokeniser import PLAIN, Layout
 from headrace.keyed_hash import permutation
 
 _ROWS_AT_A_TIME = 1024
-_SHORTEST = 6  # start, source of 5: a row with more than room / 6 measurements is never small
 _WELL_FILLED = 0.97  # fraction of a context's tokens
 _FEWEST = 4  # measurements worth a segment
 
@@ -202,20 +202,22 @@ class _EndToEnd:
 
 
 CYCLE = 10
-_THIRDS = 3  # of the fractions of partial epochs
-# The mode of each epoch of a cycle, and the third of 10..90 % that its fraction is from.
-_PHASES = (
-    (FULL, 0),
-    (NONE, 0),
-    (PARTIAL, 0),
-    (FULL, 0),
-    (NONE, 0),
-    (PARTIAL, 1),
-    (FULL, 0),
-    (PARTIAL, 2),
-    (NONE, 0),
-    (FULL, 0),
-)
+_PULL = 1e-3  # epochs without times lie a little further out than those with some
+
+
+def phases_of(times: tuple[int, int, int]) -> tuple[tuple[int, int], ...]:
+    """Return the mode of each epoch of a cycle, and the part of 10..90 % that its fraction is from.
+
+    times: how many epochs have full, partial and no times. Those of a mode are spread evenly.
+    """
+    placed: list[tuple[float, int, tuple[int, int]]] = []
+    full, partial, none = times
+    for mode, count, pull in ((FULL, full, 0), (NONE, none, _PULL), (PARTIAL, partial, 0)):
+        for number in range(count):
+            from_middle = (number + 0.5) / count - 0.5
+            part = number if mode == PARTIAL else 0
+            placed.append((from_middle * (1 + pull), len(placed), (mode, part)))
+    return tuple(phase for _, _, phase in sorted(placed))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -251,9 +253,17 @@ class ContextIndex:
     sizes: sizes of the small rows, in order.
     """
 
-    def __init__(self, n: I64, small: Bools, sizes: SmallRowSizes, options: ContextOptions) -> None:
+    def __init__(
+        self,
+        n: I64,
+        small: Bools,
+        sizes: SmallRowSizes,
+        options: ContextOptions,
+        layout: Layout = PLAIN,
+    ) -> None:
         self.n = n
         self.options = options
+        self.layout = layout
         self.small_rows: I64 = np.flatnonzero(small)
         self.large_rows: I64 = np.flatnonzero(~small & (n > 0))
         per_row = -(-n[self.large_rows] // options.measurements_per_context)
@@ -262,6 +272,9 @@ class ContextIndex:
         self.ends: I64 = np.cumsum(per_row)
         self.large_contexts = int(per_row.sum())
         self.small_contexts = 0
+        full, partial, _ = options.tokeniser.times
+        self._shares = (full / CYCLE, (full + partial) / CYCLE)
+        self._phases = phases_of(options.tokeniser.times)
         self._fractions = self._draw_fractions()
         self._groups: list[dict[tuple[int, int], PackedContexts]] = []
         if len(self.small_rows):
@@ -293,14 +306,16 @@ class ContextIndex:
         epoch of a cycle.
         """
         keys = draws.context_keys(self.options.seed, -1, np.arange(CYCLE))
-        fractions = np.zeros((CYCLE, _THIRDS), np.uint64)
+        parts = max(1, self.options.tokeniser.times[1])
+        fractions = np.zeros((CYCLE, parts), np.uint64)
         for epoch, x in enumerate(draws.unit(draws.draw(keys, draws.FRACTION)).tolist()):
             for group in range(CYCLE):
-                mode, third = _PHASES[(group + epoch) % CYCLE]
-                # one from each third of 10..90 %, so that epochs have similar lengths
+                mode, part = self._phases[(group + epoch) % CYCLE]
+                # one from each part of 10..90 %, so that epochs have similar lengths
                 if mode == PARTIAL:
-                    within = (x + third / 3) % 1
-                    fractions[group, third] = int((0.1 + 0.8 * (third + within) / 3) * (1 << 32))
+                    within = (x + part / parts) % 1
+                    fraction = 0.1 + 0.8 * (part + within) / parts
+                    fractions[group, part] = int(fraction * (1 << 32))
         return fractions
 
     def _pack(self, sizes: SmallRowSizes) -> list[dict[tuple[int, int], PackedContexts]]:
@@ -319,15 +334,15 @@ class ContextIndex:
             members = order[group_of_row[order] == group]
             member_sizes = sizes.take(members)
             phases = {}
-            for mode, third in sorted(set(_PHASES)):
+            for mode, part in sorted(set(self._phases)):
                 packed = pack_group(
                     member_sizes,
                     mode,
-                    self._fractions[group, third],
+                    self._fractions[group, part],
                     self.options.room,
                     self.options.max_segments,
                 )
-                phases[mode, third] = replace(packed, row=self.small_rows[members][packed.row])
+                phases[mode, part] = replace(packed, row=self.small_rows[members][packed.row])
             groups.append(phases)
         return groups
 
@@ -335,7 +350,7 @@ class ContextIndex:
         """Return the contexts of each group in an epoch."""
         packed = []
         for group, phases in enumerate(self._groups):
-            packed.append(phases[_PHASES[(group + epoch) % CYCLE]])
+            packed.append(phases[self._phases[(group + epoch) % CYCLE]])
         return packed
 
     def _cut(self, epoch: int) -> SmallContexts:
@@ -343,9 +358,9 @@ class ContextIndex:
         same number.
         """
         groups = self._packed_in(epoch)
-        phases = [_PHASES[(group + epoch) % CYCLE] for group in range(CYCLE)]
+        phases = [self._phases[(group + epoch) % CYCLE] for group in range(CYCLE)]
         modes = np.array([mode for mode, _ in phases], np.uint8)
-        fractions = self._fractions[np.arange(CYCLE), [third for _, third in phases]]
+        fractions = self._fractions[np.arange(CYCLE), [part for _, part in phases]]
         per_group = [len(packed.bins) for packed in groups]
         sizes = np.concatenate([packed.bins.counts for packed in groups])
         mode = np.repeat(modes, per_group)
@@ -418,7 +433,7 @@ class ContextIndex:
             if not is_small.all() or not len(contexts):
                 number = ids[~is_small] - self.small_contexts
                 row = self.large_rows[np.searchsorted(self.ends, number, side="right")]
-                mode, fraction, key = draw_modes(keys[~is_small])
+                mode, fraction, key = draw_modes(keys[~is_small], *self._shares)
                 parts.append(
                     ContextSegments(
                         context=contexts[~is_small],
@@ -456,17 +471,17 @@ def _small_segments(small: SmallContexts, contexts: I64, ids: I64, keys: U64) ->
     )
 
 
-def index_rows(rows: HistoryRows, options: ContextOptions) -> ContextIndex:
+def index_rows(rows: HistoryRows, options: ContextOptions, layout: Layout = PLAIN) -> ContextIndex:
     """Index the contexts that an epoch of these rows has.
 
     Rows that may be small are read once, a portion at a time.
     """
-    maybe_small = np.flatnonzero((rows.n > 0) & (rows.n <= options.room // _SHORTEST))
+    maybe_small = np.flatnonzero((rows.n > 0) & (rows.n <= options.room // layout.shortest))
     sizes = np.zeros((len(maybe_small), 5), np.int64)
     for first in range(0, len(maybe_small), _ROWS_AT_A_TIME):
         numbers = maybe_small[first : first + _ROWS_AT_A_TIME].tolist()
-        sizes[first : first + len(numbers)] = rows.row_facts(numbers)
+        sizes[first : first + len(numbers)] = rows.row_facts(numbers, layout)
     is_small = sizes[:, 1] <= options.room
     small = np.zeros(len(rows.n), bool)
     small[maybe_small[is_small]] = True
-    return ContextIndex(rows.n, small, SmallRowSizes(*sizes[is_small].T), options)
+    return ContextIndex(rows.n, small, SmallRowSizes(*sizes[is_small].T), options, layout)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from headrace.checks import check_integer, check_word
+from headrace.histories.contexts.tokeniser import DEFAULT, Tokeniser
 
 Weighting = Literal["uniform", "measurements"]
 Shuffle = Literal["contexts", "rows", "none"]
@@ -35,6 +36,7 @@ class ContextOptions:
     keys: "maxtext", six arrays; "four", those of the specification.
     max_segments: most rows that share a context, because some attention kernels have a limit; None:
     as many as fit. cache_bytes: limit on the bytes of rows that stay open, per process.
+    tokeniser: what of a measurement becomes tokens.
 
     Raises `SettingsError` when built with invalid values.
     """
@@ -48,6 +50,7 @@ class ContextOptions:
     keys: Keys = "maxtext"
     max_segments: int | None = None
     cache_bytes: int = 1 << 27
+    tokeniser: Tokeniser = DEFAULT
 
     def __post_init__(self) -> None:
         check_integer("contexts: context_tokens", self.context_tokens, least=64)

@@ -27,9 +27,11 @@ from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import CorruptShard, InputError, setting_name
 from headrace.gate import RESTORE
 from headrace.gate.arrow import mapped_file
+from headrace.gate.json import read_object
 from headrace.gate.mapped import Mapped
 from headrace.gate.parquet import read_run_table
 from headrace.histories.codec.rows import RowColumns, damaged, decode_blobs, decode_rows
+from headrace.histories.contexts.tokeniser import PLAIN, Layout, TokenColumns
 from headrace.histories.contexts.vocabulary import result_sizes
 from headrace.histories.shard_file import mapped_blobs, open_array_record, unreadable
 
@@ -53,7 +55,7 @@ class HistoryRows:
     """The rows of one split, in the order of `rows.parquet`.
 
     n: int64 [R], measurements of each row.
-    values: names of the value columns, and their types in rows.
+    values: names of the value columns, and their types in tokens. columns: of a measurement.
     cache_bytes: limit on the rows that stay open, per process.
     files: how shards become local files.
     """
@@ -65,7 +67,8 @@ class HistoryRows:
         self.root = run.root
         self.split = split
         self.cache_bytes = cache_bytes
-        self.values: dict[str, str] = dict(metadata.get("values", {}))
+        self.columns = _columns_of(run)
+        self.values = dict(self.columns.values)
         identity = [run.manifest.run_id, split, metadata["rows_digest"]]
         self.identity = sha256_hex(canonical_json(identity))
         table = read_run_table(run.root / ROWS, _COLUMNS, sha256=metadata["rows_digest"])
@@ -137,7 +140,7 @@ class HistoryRows:
                 _, (_, closed) = self._open.popitem(last=False)
                 self._open_bytes -= closed
 
-    def row_facts(self, numbers: Sequence[int]) -> I64:
+    def row_facts(self, numbers: Sequence[int], layout: Layout = PLAIN) -> I64:
         """Read the facts of these rows, see `facts_of_blobs`; int64 [len(numbers), 5].
 
         Leaves nothing open.
@@ -147,7 +150,7 @@ class HistoryRows:
         for shard_rows, blobs in self._read(numbers):
             blob_of.update(zip(shard_rows, blobs, strict=True))
         names = [self._name(number) for number in numbers]
-        sizes = facts_of_blobs([blob_of[number] for number in numbers], names)
+        sizes = facts_of_blobs([blob_of[number] for number in numbers], names, layout)
         for number, n in zip(numbers, sizes[:, 0].tolist(), strict=True):
             self._check(number, n)
         return sizes
@@ -222,7 +225,34 @@ def find_histories(path: str | Path, split: str, run: str | None) -> tuple[Finis
     return finished, name
 
 
-def facts_of_blobs(blobs: RowBytes, names: Sequence[str]) -> I64:
+def _columns_of(run: FinishedRun) -> TokenColumns:
+    """Return the columns of the measurements of a run.
+
+    The types of categories are those of the first run whose codes are kept.
+    """
+    config = read_object(run.root / "config.json")
+    metadata = run.manifest.metadata
+    entries = metadata.get("dictionaries", {})
+    values = dict(metadata.get("values", {}))
+    roles = {}
+    known = {}
+    for role, entry in entries.items():
+        if "earlier" in entry:
+            known[role] = entry["earlier"]
+        if role not in ("entity", "peer"):
+            roles[entry["column"]] = role
+            values[entry["column"]] = entry.get("token_type", values[entry["column"]])
+    return TokenColumns(
+        config["entity_kind"],
+        config["peer_kind"],
+        config["value"] is not None,
+        values,
+        roles,
+        known,
+    )
+
+
+def facts_of_blobs(blobs: RowBytes, names: Sequence[str], layout: Layout = PLAIN) -> I64:
     """Compute the columns of `SmallRowSizes` for each row: int64 [R, 5].
 
     names: file and row, for errors. Raises `CorruptShard` for blobs that are not rows.
@@ -235,13 +265,13 @@ def facts_of_blobs(blobs: RowBytes, names: Sequence[str]) -> I64:
     n = decoded.n
     starts = decoded.starts
     index = decoded.index
-    has_latency = np.repeat(decoded.headers["no_latency"] == 0, n)
-    lengths = 2 + result_sizes(decoded.codes, decoded.values, has_latency)
-    lengths += np.repeat(np.where(decoded.headers["entity_family"] == 6, 16, 4), n)
+    has_latency = np.repeat(decoded.has_latency, n)
+    lengths = 1 + result_sizes(decoded.codes, decoded.values, layout, has_latency)
+    lengths += np.repeat(layout.entity_sizes[decoded.headers["entity_family"]], n)
     if index is not None:
         has_peers = np.repeat(decoded.peers4 + decoded.peers6 > 0, n)
-        lengths += np.where(index < np.repeat(decoded.peers4, n), 5, 17) * has_peers
-    long_gaps = np.diff(decoded.seconds.astype(np.int64)) >= 256
+        lengths += np.where(index < np.repeat(decoded.peers4, n), *layout.peer) * has_peers
+    long_gaps = np.diff(decoded.offsets.astype(np.int64)) >= 256
     long_gaps[starts[1:] - 1] = False
     # over the measurements of all rows
     gaps_before = offsets_from_lengths(long_gaps.astype(np.int64))
@@ -250,7 +280,7 @@ def facts_of_blobs(blobs: RowBytes, names: Sequence[str]) -> I64:
         np.add.reduceat(lengths, starts),
         np.maximum.reduceat(lengths, starts),
         gaps_before[starts + n - 1] - gaps_before[starts],
-        decoded.seconds[starts + n - 1],
+        decoded.offsets[starts + n - 1],
     ]
     return np.column_stack(columns)
 

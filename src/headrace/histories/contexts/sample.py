@@ -35,16 +35,14 @@ from headrace.draws import (
 )
 from headrace.errors import CorruptShard
 from headrace.histories.codec.rows import RowColumns
+from headrace.histories.contexts.tokeniser import PLAIN, Layout
 from headrace.histories.contexts.vocabulary import result_sizes, result_tokens
 
 # modes: all timestamps, some, none
 FULL = 0
 PARTIAL = 1
 NONE = 2
-FULL_BELOW = 0.4
-PARTIAL_BELOW = 0.7
 TENTH = np.uint64((1 << 32) // 10)
-ADDRESS_BYTES = np.array([0, 0, 0, 0, 4, 0, 16], np.int64)  # by family
 LN2 = 0.6931471805599453
 
 _GAMMA = np.uint64(GAMMA)
@@ -107,7 +105,7 @@ class Candidates:
 
 
 def find_candidates(  # noqa: PLR0914 - the arrays that the kernel fills
-    segments: ContextSegments, rows: Mapping[int, RowColumns], room: int
+    segments: ContextSegments, rows: Mapping[int, RowColumns], room: int, layout: Layout = PLAIN
 ) -> Candidates:
     """Return the candidates of all segments.
 
@@ -130,11 +128,14 @@ def find_candidates(  # noqa: PLR0914 - the arrays that the kernel fills
     # Tokens that any measurement of a row has at least, without a timestamp.
     shortest = np.ones(len(opened), np.int64)
     is_sampled = np.bincount(row_of_segment[segments.sampled])  # other rows take all measurements
+    entity_sizes = layout.entity_sizes
+    peer_sizes = layout.peer_sizes
     for number in np.flatnonzero(is_sampled).tolist():
         row = opened[number]
-        shortest[number] = 2 + ADDRESS_BYTES[row.entity_family] + row.has_latency
+        shortest[number] = 1 + entity_sizes[row.entity_family]
+        shortest[number] += row.has_latency and layout.value
         if row.peers is not None and len(row.peer_family):
-            shortest[number] += 1 + int(ADDRESS_BYTES[row.peer_family].min())
+            shortest[number] += int(peer_sizes[row.peer_family].min())
     tokens = shortest[row_of_segment] + 2 * (segments.mode == FULL)
     fills = np.minimum(segments.count, room // tokens + 1)
     offsets = offsets_from_lengths(np.where(segments.sampled, fills, segments.count))
@@ -179,7 +180,9 @@ def find_candidates(  # noqa: PLR0914 - the arrays that the kernel fills
             column[candidates] = stored[index[candidates]]
     source_family = np.array([row.entity_family for row in opened], np.uint8)
     source = np.array([row.entity_bytes for row in opened], np.uint8).reshape(-1, 16)
-    has_latency = not opened or opened[0].has_latency
+    _hide_unknown(source, layout.entity_limit)
+    _hide_unknown(address, layout.peer_limit)
+    has_latency = layout.value and (not opened or opened[0].has_latency)
     return Candidates(
         offsets=offsets,
         index=index,
@@ -189,9 +192,16 @@ def find_candidates(  # noqa: PLR0914 - the arrays that the kernel fills
         address=address,
         source_family=source_family[row_of_segment],
         source=source[row_of_segment],
-        result_sizes=result_sizes(code, values, has_latency),
-        results=result_tokens(code, values, has_latency=has_latency),
+        result_sizes=result_sizes(code, values, layout, has_latency),
+        results=result_tokens(code, values, layout, has_latency=has_latency),
     )
+
+
+def _hide_unknown(addresses: U8, limit: int | None) -> None:
+    """Write 255 as all bytes of the numbers and codes from a limit on. addresses: [N, 16]."""
+    if limit is not None:
+        numbers = np.ascontiguousarray(addresses[:, :4]).view(">u4").ravel()
+        addresses[numbers >= limit, :4] = 255
 
 
 def draw_indices(segments: ContextSegments, fills: I64, offsets: I64) -> I64:
@@ -218,9 +228,11 @@ def draw_word(key: Any, slot: Any) -> Any:
 
 
 @compiled
-def draw_modes(keys: Any) -> Any:
+def draw_modes(keys: Any, full_below: Any, partial_below: Any) -> Any:
     """Draw mode, fraction (10..90 %) and key of the one segment of each sampled context, from the
     context's key.
+
+    full_below, partial_below: the share of contexts with all times, and with all or some.
     """
     mode = np.empty(len(keys), np.uint8)
     fraction = np.empty(len(keys), np.uint64)
@@ -229,9 +241,9 @@ def draw_modes(keys: Any) -> Any:
         key = _mix(keys[k] + _MIX_B)
         segment_keys[k] = key
         chance = np.float64(draw_word(key, MODE) >> _11) * 2.0**-53
-        if chance < FULL_BELOW:
+        if chance < full_below:
             mode[k] = FULL
-        elif chance < PARTIAL_BELOW:
+        elif chance < partial_below:
             mode[k] = PARTIAL
         else:
             mode[k] = NONE

@@ -13,7 +13,7 @@ taken until one does not fit. The candidates taken are laid out by mode:
               without a timestamp
     none      in random order, without timestamps
 
-Each measurement draws the order of its fields: source, destination, result and timestamp.
+Each measurement draws the order of its fields: entity, peer, result and timestamp.
 
 The first step finds what a segment takes. It counts the first candidates that would fit if every
 time distance were short, and sorts those with a timestamp by time, in buckets. Then it drops the
@@ -45,8 +45,9 @@ from headrace.draws import FIELDS, POSITIONS
 from headrace.histories.contexts import vocabulary as v
 from headrace.histories.contexts.options import ARRAYS, Keys
 from headrace.histories.contexts.sample import FULL, NONE, Candidates, ContextSegments, draw_word
+from headrace.histories.contexts.tokeniser import PLAIN, Layout
 
-FIELD_ORDERS = tuple(permutations(range(4)))  # source, destination, result, time
+FIELD_ORDERS = tuple(permutations(range(4)))  # entity, peer, result, time
 _0, _1, _2, _4, _5, _8, _9 = (np.uint64(number) for number in (0, 1, 2, 4, 5, 8, 9))
 _16, _17, _24, _32 = (np.uint64(number) for number in (16, 17, 24, 32))
 _LOW = np.uint64((1 << 32) - 1)
@@ -79,13 +80,19 @@ class Tokens:
 
 
 def make_tokens(
-    segments: ContextSegments, candidates: Candidates, contexts: int, room: int
+    segments: ContextSegments,
+    candidates: Candidates,
+    contexts: int,
+    room: int,
+    layout: Layout = PLAIN,
 ) -> Tokens:
     """Write the contexts of the segments.
 
     contexts: B; room: T, at least as long as any measurement.
     """
     tokens = np.zeros((contexts, room), np.int32)
+    entity_sizes = layout.entity_sizes.astype(np.uint64)
+    peer_sizes = layout.peer_sizes.astype(np.uint64)
     order, timed, lengths, counts = _fit(
         segments.context,
         segments.mode,
@@ -96,6 +103,8 @@ def make_tokens(
         candidates.result_sizes,
         candidates.family,
         candidates.source_family,
+        layout.entity_sizes,
+        layout.peer_sizes,
         room,
     )
     _build(
@@ -114,6 +123,8 @@ def make_tokens(
         candidates.source,
         candidates.result_sizes,
         candidates.results,
+        entity_sizes,
+        peer_sizes,
         tokens,
     )
     return Tokens(tokens, lengths, counts)
@@ -146,6 +157,8 @@ def _fit(  # noqa: PLR0913, PLR0914, PLR0917 - one loop of a numba kernel
     results: Any,
     family: Any,
     source_family: Any,
+    entity_sizes: Any,
+    peer_sizes: Any,
     room: Any,
 ) -> Any:
     """Find the longest prefixes of the candidates that fit; return (order, timed, lengths, counts).
@@ -180,10 +193,11 @@ def _fit(  # noqa: PLR0913, PLR0914, PLR0917 - one loop of a numba kernel
             mode[s],
             fraction[s],
             limit,
-            18 if source_family[s] == 6 else 6,
+            1 + entity_sizes[source_family[s]],
             index[part],
             results[part],
             family[part],
+            peer_sizes,
             sizes,
             positions,
             at_random,
@@ -214,6 +228,7 @@ def _first(  # noqa: PLR0913, PLR0917 - arrays of a numba kernel
     index: Any,
     results: Any,
     family: Any,
+    peer_sizes: Any,
     sizes: Any,
     positions: Any,
     at_random: Any,
@@ -227,7 +242,7 @@ def _first(  # noqa: PLR0913, PLR0917 - arrays of a numba kernel
         now = (np.uint64(j + 1) * fraction + _LOW) >> _32
         has_time = int(mode == FULL or (mode != NONE and now == lost))
         lost = now
-        size = base + results[j] + _peer_tokens(family[j])
+        size = base + results[j] + peer_sizes[family[j]]
         stamps = timed + has_time
         if total + size + 2 * stamps + (7 if stamps else 0) > limit:
             return j, timed, total
@@ -239,15 +254,6 @@ def _first(  # noqa: PLR0913, PLR0917 - arrays of a numba kernel
         timed += has_time
         untimed += 1 - has_time
     return len(index), timed, total
-
-
-@compiled
-def _peer_tokens(family: Any) -> Any:
-    if family == 0:
-        return 0
-    if family == 6:
-        return 17
-    return 5
 
 
 @compiled
@@ -354,6 +360,8 @@ def _build(  # noqa: C901, PLR0913, PLR0914, PLR0915, PLR0917 - one loop of a nu
     source: Any,
     result_sizes: Any,
     results: Any,
+    entity_sizes: Any,
+    peer_sizes: Any,
     tokens: Any,
 ) -> None:
     used = 0
@@ -368,7 +376,7 @@ def _build(  # noqa: C901, PLR0913, PLR0914, PLR0915, PLR0917 - one loop of a nu
         used += lengths[s]
         at = _0
         with_time = without = 0
-        previous = np.int64(-1)
+        previous = np.int64(0)
         untimed = counts[s] - timed[s]
         for position in range(counts[s]):
             has_time = untimed == 0
@@ -386,37 +394,30 @@ def _build(  # noqa: C901, PLR0913, PLR0914, PLR0915, PLR0917 - one loop of a nu
             value = times[m]
             if has_time:
                 stamp = _9
-                if previous >= 0:
+                if with_time > 1:  # not the first
                     value = times[m] - previous
                     stamp = _2 if value < 256 else _5
                 previous = times[m]
             code = codes[m]
             result = np.uint64(result_sizes[m])
-            peer = np.uint64(_peer_tokens(family[m]))
-            entity = _17 if source_family[s] == 6 else _5
+            peer = peer_sizes[family[m]]
+            entity = entity_sizes[source_family[s]]
             sizes = entity | peer << _8 | result << _16 | stamp << _24
             fields = ((draw_word(key[s], FIELDS + position) >> _32) * _24) >> _32
             out[at] = v.START
             at += _1
-            _address(
-                out, at + _sum(sizes & _BEFORE[fields, 0]), v.SOURCE_V4, source_family[s], source[s]
-            )
-            if peer:
-                _address(
-                    out,
-                    at + _sum(sizes & _BEFORE[fields, 1]),
-                    v.DESTINATION_V4,
-                    family[m],
-                    address[m],
-                )
+            _address(out, at + _sum(sizes & _BEFORE[fields, 0]), v.ENTITY, entity, source, s)
+            _address(out, at + _sum(sizes & _BEFORE[fields, 1]), v.PEER, peer, address, m)
             to = at + _sum(sizes & _BEFORE[fields, 2])
             if results.shape[1]:
                 for q in range(result):
                     out[to + np.uint64(q)] = results[m, q]
+            elif not result:
+                pass
             elif code == 0:
                 out[to] = v.FAILED
             else:
-                out[to] = v.ROUND_TRIP
+                out[to] = v.LATENCY
                 out[to + _1] = v.BYTE + (code >> 8)
                 out[to + _2] = v.BYTE + (code & 255)
             if has_time:
@@ -431,15 +432,20 @@ def _sum(lengths: Any) -> Any:
 
 
 @compiled
-def _address(out: Any, at: Any, role: Any, family: Any, address: Any) -> None:
-    if family == 6:
-        out[at] = role + 1
-        for q in range(_16):
-            out[at + _1 + q] = v.BYTE + np.int32(address[q])
-    else:
+def _address(out: Any, at: Any, role: Any, size: Any, addresses: Any, row: Any) -> None:
+    """Write an address of 16 bytes, or the last bytes of one of 4; nothing if size is 0."""
+    if size == _5:
         out[at] = role
         for q in range(_4):
-            out[at + _1 + q] = v.BYTE + np.int32(address[q])
+            out[at + _1 + q] = v.BYTE + np.int32(addresses[row, q])
+    elif size == _17:
+        out[at] = role + 1
+        for q in range(_16):
+            out[at + _1 + q] = v.BYTE + np.int32(addresses[row, q])
+    elif size:
+        out[at] = role
+        for q in range(_1, size):
+            out[at + q] = v.BYTE + np.int32(addresses[row, _4 + q - size])
 
 
 @compiled
