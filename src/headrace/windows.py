@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from headrace.series.forecasting import ForecastWindows, forecast
 from headrace.series.windows.aligned import aligned
 from headrace.series.windows.forecasts import write_forecasts
 from headrace.series.windows.windows import WindowCounts, WindowOptions, Windows, open_windows
@@ -25,12 +26,14 @@ if TYPE_CHECKING:
 _IN_TORCH = {"WindowDataset": "WindowDataset", "arrays_of": "arrays_of", "open": "open_dataset"}
 
 __all__ = [
+    "ForecastWindows",
     "WindowCounts",
     "WindowDataset",
     "WindowOptions",
     "Windows",
     "aligned",
     "arrays_of",
+    "forecast",
     "open",
     "open_windows",
     "write_forecasts",

@@ -121,12 +121,10 @@ def test_whole_numbers_that_grow_in_every_entity_are_times_by_their_name(
     expected = (name, form, frequency, "station" if long else "file_name", ["rain", "warm"])
     assert expected == tuple(
         (asked | asked.get("dialect", {})).get(key)
-        for key in ("time", "time_format", "frequency", "entity", "features")
+        for key in ("time", "time_format", "frequency", "entity", "past_features")
     )
     assert made["metadata"]["entities"] == {"original": 2, "passed": 2, "failed": 0}
-    assert (values[0] < 1000) == (
-        "Steps are counted, so years mean nothing." in text.replace("\n# ", " ")
-    )
+    assert (values[0] < 1000) == (", steps " in text.replace("\n# ", " "))
 
 
 @pytest.mark.parametrize(
@@ -200,7 +198,7 @@ def test_a_repeated_flag_adds_to_the_names_before_it(tmp_path: Path) -> None:
         source, tmp_path, *flags, "--static-features", "area,width", "--static-features", "height"
     )
 
-    assert ["warm", "rain"] == asked["features"]
+    assert ["warm", "rain"] == asked["past_features"]
     assert ["area", "width", "height"] == asked["static_features"]
 
 
@@ -214,7 +212,7 @@ def test_files_of_entities_run_as_they_are(tmp_path: Path) -> None:
     made = run(tmp_path)
 
     assert (config["entity"], config["time"], config["frequency"]) == ("file_name", "date", "1d")
-    assert config["features"] == ["rain", "warm"]
+    assert config["past_features"] == ["rain", "warm"]
     assert (config["static_entity"], config["static_features"]) == ("station", ["area"])
     assert "3 entities, e.g. 007; 3 were looked at" in text.replace("\n# ", " ")
     assert "Missing in the rows looked at: q " in text.replace("\n# ", " ")
@@ -275,7 +273,7 @@ def test_an_index_that_pandas_wrote_is_no_feature(tmp_path: Path) -> None:
 
     text, config = init(tmp_path / "raw", tmp_path, "--target", "q")
 
-    assert ["rain", "warm"] == config["features"]
+    assert ["rain", "warm"] == config["past_features"]
     assert "Left out, because they number things or hold no value: ''." in text.replace("\n# ", " ")
 
 
@@ -290,7 +288,7 @@ def test_ids_are_no_features(tmp_path: Path) -> None:
 
     text, config = init(tmp_path / "raw", tmp_path, "--target", "q")
 
-    assert ["rain", "warm", "humid"] == config["features"]
+    assert ["rain", "warm", "humid"] == config["past_features"]
     assert "hold no value: 'CustomerID', 'user_id', 'id'." in text.replace("\n# ", " ")
 
 
@@ -309,16 +307,11 @@ def test_what_first_rows_do_not_tell_is_said(tmp_path: Path) -> None:
     text, config = init(tmp_path / "raw", tmp_path, "--target", "q")
 
     words = text.replace("\n# ", " ")
-    assert (5.0, "station", ["rain"]) == (
-        config["min_train_years"],
-        config["entity"],
-        config["features"],
-    )
-    assert "How many entities have is not known: only first rows were looked at." in words
+    assert ("station", ["rain"]) == (config["entity"], config["past_features"])
     assert "500 entities in the first rows, e.g. s000" in words
 
 
-def test_short_series_ask_for_fewer_years_and_comments_are_the_descriptions(tmp_path: Path) -> None:
+def test_short_series_run_as_they_are_and_comments_are_the_descriptions(tmp_path: Path) -> None:
     (tmp_path / "raw").mkdir()
     for entity in ("a", "b"):
         table = frame_of(entity, days=400).with_columns(none=pl.lit(None, pl.Float64))
@@ -327,12 +320,11 @@ def test_short_series_ask_for_fewer_years_and_comments_are_the_descriptions(tmp_
     text, config = init(tmp_path / "raw", tmp_path, "--target", "q")
     words = text.replace("\n# ", " ")
 
-    assert ["rain", "warm"] == config["features"]
+    assert ["rain", "warm"] == config["past_features"]
     assert (
         "file_name" == config["entity"]
     )  # a time that comes twice by mistake does not make many entities
-    assert 0.5 < config["min_train_years"] < 0.7
-    for name in ("train_ratio", "min_train_years", "seed", "batch_size"):
+    for name in ("train_ratio", "seed", "batch_size"):
         assert Series.model_fields[name].description in words
     code, _, err = headrace("run", tmp_path / "series.yaml", "--set", "duplicate_times=first")
     assert code == 0, err
@@ -455,7 +447,6 @@ def test_camels_us_is_known(tmp_path: Path) -> None:
 
     assert (config["reader"], config["target"]) == ("camels_us", "qobs")
     assert "q_mean" not in config["static_features"]
-    assert "The 4 looked at have 1.8 to 1.8." in text.replace("\n# ", " ")
     assert re.search("Left out: [^;]*q_mean", text.replace("\n# ", " "))
     assert made["metadata"]["entities"]["passed"] == 4
 
@@ -524,6 +515,41 @@ def test_features_that_go_on_behind_the_target_are_known_ahead(tmp_path: Path) -
         write_source(tmp_path / "plain", ["a"]), tmp_path, "--target", "q", "--overwrite"
     )
     assert not {"future_features", "trim"} & usual.keys()
+    assert ["rain", "warm"] == usual["past_features"]
+
+
+def test_a_sensor_is_known_up_to_the_last_input_unless_it_is_said_to_be_known_ahead(
+    tmp_path: Path,
+) -> None:
+    """Taken as known ahead, its values of the horizon reach the model."""
+    source = write_source(tmp_path / "raw", ["a", "b"])
+    _, asked = init(source, tmp_path, "--target", "q")
+    _, named = init(source, tmp_path, "--target", "q", "--future-features", "rain", "--overwrite")
+
+    assert ["rain", "warm"] == asked["past_features"]
+    assert "future_features" not in asked
+    assert (["warm"], ["rain"]) == (named["past_features"], named["future_features"])
+
+
+def test_the_first_look_counts_windows_and_asks_what_an_absent_row_means(tmp_path: Path) -> None:
+    """Rows only on days with a sale, and a price that is missing in four of five."""
+    draw = np.random.default_rng(5)
+    lines = ["shop,date,sold,price"]
+    for name in ("a", "b"):
+        for day in np.flatnonzero(draw.random(400) < 0.7).tolist():
+            price = 3 if day % 5 == 0 else ""
+            lines.append(f"{name},{np.datetime64('2024-01-01') + day},{1 + day % 7},{price}")
+    (tmp_path / "sales.csv").write_text("\n".join(lines) + "\n")
+    text, asked = init(tmp_path / "sales.csv", tmp_path, "--target", "sold")
+    words = text.replace("\n# ", " ")
+    counted = re.search(r"(\d+) of ([\d,]+) windows of 28 \+ 7 steps are usable, (\w+)", words)
+
+    assert counted is not None
+    assert ("1d", "price") == (asked["frequency"], counted[3])
+    assert int(counted[1]) < 200 < int(counted[2].replace(",", ""))
+    assert "does an absent row mean 0 or missing?" in words
+    assert "# resample: {'*': mean, sold: total}" in text
+    run(tmp_path)
 
 
 def test_events_become_totals_of_days_with_zeros_between(tmp_path: Path) -> None:

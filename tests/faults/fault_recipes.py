@@ -193,7 +193,7 @@ def _series(directory: Path) -> Settings:
             "features": {
                 "strategy": "unified",
                 "pipeline": ["StandardScaler"],
-                "fit_on_n_basins": 3,
+                "fit_on_n_entities": 3,
             }
         },
     }

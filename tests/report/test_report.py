@@ -180,10 +180,10 @@ def test_series_say_who_failed_and_what_was_filled(layout: str, tmp_path: Path) 
     page = page_of(read_run(out))
     summary = json.loads((read_run(out).run.root / "quality_summary.json").read_bytes())
 
-    assert list(summary["excluded_basins"]) == ["probe_005"]
+    assert list(summary["excluded_entities"]) == ["probe_005"]
     assert "1 entity of 6 (16.7 %) was left out: probe_005." in figure(page, "quality").answer
     labels = {row["label"] for row in figure(page, "availability").chart.spec["data"]["values"]}
-    assert set(summary["retained_basins"]) == labels
+    assert set(summary["retained_entities"]) == labels
     assert ", none left out," not in figure(page, "availability").answer
     filled = {
         row[0]: [int(cell.replace(",", "")) for cell in row[1:]]

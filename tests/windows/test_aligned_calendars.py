@@ -151,7 +151,7 @@ def test_a_business_day_that_holds_the_weekend_ends_no_month_within_it(runs: Pat
     """31 July and 31 October 2021 are no business days, so the last ones of these months hold rows of the next."""
     own = {
         "input_length": 1,
-        "output_length": 0,
+        "output_length": 1,
         "targets": "none",
         "is_autoregressive": True,
         "future": "none",
@@ -175,7 +175,7 @@ def test_a_business_day_that_holds_the_weekend_ends_no_month_within_it(runs: Pat
 def test_steps_that_make_up_no_other_are_refused(runs: Path, coarse: str, fine: str) -> None:
     own = {
         "input_length": 1,
-        "output_length": 0,
+        "output_length": 1,
         "targets": "none",
         "is_autoregressive": True,
         "future": "none",

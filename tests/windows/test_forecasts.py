@@ -49,7 +49,7 @@ def test_targets_that_are_said_again_come_back_as_they_were(
     found = pl.read_parquet(tmp_path / "said.parquet")
     steps = [1, 2, 3, 4] if horizons is None else list(horizons)
     assert count == len(found) == len(windows) * len(steps)
-    assert ["entity", "issue_time", "horizon", "value"] == found.columns
+    assert ["entity", "issue_time", "horizon", "time", "value"] == found.columns
     assert steps == sorted(found["horizon"].unique())
     assert found.select("entity", "issue_time", "horizon").is_unique().all()
     issued = found["issue_time"].to_numpy().astype("datetime64[D]") - np.datetime64("2020-01-01")

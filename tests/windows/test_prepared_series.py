@@ -88,7 +88,7 @@ def test_targets_of_windows_are_the_raw_ones_when_brought_back(prepared, split):
 
     assert len(windows) > 100
     assert 4 == len(set(batch["entity"]))
-    assert ("rain", "warmth") == windows.input_names
+    assert ("warmth", "rain") == windows.input_names
     np.testing.assert_allclose(unscaled(windows, batch, raw), back, rtol=1e-5)
     assert np.isfinite(batch["X"]).all()
 
@@ -102,7 +102,7 @@ def test_windows_by_hand_from_the_readable_files_are_the_same(prepared):
     for number, name in enumerate(sorted(LENGTHS)):
         table = pq.read_table(run / "processed_time_series" / "train" / f"{name}.parquet")
         matrix = np.column_stack(
-            [table[each].to_numpy(zero_copy_only=False) for each in ("flow", "rain", "warmth")]
+            [table[each].to_numpy(zero_copy_only=False) for each in ("flow", "warmth", "rain")]
         )
         dates = table["date"].to_numpy().astype("datetime64[us]")
         assert (np.diff(dates) == np.timedelta64(1, "D")).all()
@@ -122,7 +122,7 @@ def test_masks_say_which_inputs_were_filled(prepared):
     folder, raw, _ = prepared
     windows = open_windows(folder / "out", "all", **RULE, masks="inputs", targets="none", stride=23)
 
-    assert ("rain", "warmth", "rain__filled", "warmth__filled") == windows.input_names
+    assert ("warmth", "rain", "warmth__filled", "rain__filled") == windows.input_names
     batch = windows.batch(range(len(windows)))
     assert {0, 1} == set(np.unique(batch["X"][:, :, 2:]))
     flags = {}
@@ -130,7 +130,7 @@ def test_masks_say_which_inputs_were_filled(prepared):
         windows.entity_names(batch["entity"]), batch["input_end_date"], batch["X"], strict=True
     ):
         for step, row in enumerate(window):
-            flags[name, end.astype("datetime64[D]") + np.timedelta64(step - 19, "D")] = row[3]
+            flags[name, end.astype("datetime64[D]") + np.timedelta64(step - 19, "D")] = row[2]
     gap = [np.datetime64(raw["ab_2"][0][each]) for each in (150, 151, 152, 201, 202)]
     assert all(flags.get(("ab_2", day), 1) == 1 for day in gap)
     assert 0 == flags["ab_2", np.datetime64(raw["ab_2"][0][30])]

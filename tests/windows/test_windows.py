@@ -209,7 +209,7 @@ def test_names_of_entities_come_on_demand(run):
     ("options", "message"),
     [
         ({"input_length": 0}, "input_length is 0; it should be greater than or equal to 1"),
-        ({"output_length": 0}, "output_length is 0; give 1 or more"),
+        ({"output_length": 0}, "output_length is 0; it should be greater than or equal to 1"),
         ({"stride": True}, "stride is True"),
         ({"horizons": (1, 3)}, r"ascending steps from 1 to output_length, 2"),
         ({"horizons": (2, 1)}, "ascending steps"),

@@ -518,14 +518,14 @@ def finish(
         metadata["pipelines"] = pipelines.save(files, joblib=settings.preprocessing_configs.joblib)
         sizes = _unified_sizes(settings, len(names))
         if sizes:
-            metadata["fit_on_n_basins"] = sizes
+            metadata["fit_on_n_entities"] = sizes
     excluded = _excluded(spools)
     summary = {
-        "original_basins": len(names) + len(excluded),
-        "passed_basins": len(names),
-        "failed_basins": len(excluded),
-        "excluded_basins": excluded,
-        "retained_basins": names,
+        "original_entities": len(names) + len(excluded),
+        "passed_entities": len(names),
+        "failed_entities": len(excluded),
+        "excluded_entities": excluded,
+        "retained_entities": names,
         "attributes_without_series": 0 if statics is None else statics.unused,
         "features_like_the_target": dict(near_target),
     }
@@ -568,8 +568,8 @@ def _unified_sizes(settings: Series, entities: int) -> list[dict[str, Any]]:
     """
     sizes = []
     for pipeline in settings.resolved.time_series:
-        if pipeline.fit_on_n_basins is not None:
-            count = min(pipeline.fit_on_n_basins, entities)
+        if pipeline.fit_on_n_entities is not None:
+            count = min(pipeline.fit_on_n_entities, entities)
             sizes.append({"columns": list(pipeline.columns or ()), "entities": count})
     return sizes
 

@@ -566,7 +566,7 @@ def _iso(micros: np.int64) -> str:
 def quality_report(
     settings: Series, entity: str, source: str, rows: Mapping[str, int], reason: str | None
 ) -> dict[str, Any]:
-    """Return the part of an entity's `BasinQualityReport` that every entity has, as JSON.
+    """Return the part of an entity's `QualityReport` that every entity has, as JSON.
 
     reason: why it does not pass; None if it passes, and `add_to_report` adds the rest.
     """

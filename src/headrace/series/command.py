@@ -74,7 +74,7 @@ def print_series(console: Console, manifest: Manifest, run: Path, detail: Detail
         )
     if not entities["failed"]:
         return
-    excluded = read_summary(run)["excluded_basins"]
+    excluded = read_summary(run)["excluded_entities"]
     table = Table(title="left out", title_justify="left", header_style="bold")
     table.add_column("entity")
     table.add_column("why", overflow="fold")

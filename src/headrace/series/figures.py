@@ -97,7 +97,7 @@ def _availability_figure(  # noqa: PLR0914 - two pictures, by the number of enti
     high = float(ends["test"].max())
     count = len(starts["train"])
     passed = ", none left out,"
-    if read_summary(run_facts.run.root)["excluded_basins"]:
+    if read_summary(run_facts.run.root)["excluded_entities"]:
         passed = ""
     answer = (
         f"{many_entities(count)}{passed} from {moment(low)} to {moment(high)}, a step of"
@@ -253,8 +253,8 @@ def _intervals(
 def _quality_figures(run_facts: RunFacts) -> list[Figure]:
     """Draw why entities were left out; nothing if all passed."""
     summary = read_summary(run_facts.run.root)
-    excluded = dict(summary["excluded_basins"])
-    original = int(summary["original_basins"])
+    excluded = dict(summary["excluded_entities"])
+    original = int(summary["original_entities"])
     if not excluded:
         return []
     failed = len(excluded)

@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,9 +17,8 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
-from headrace.arrays import F64
+from headrace.arrays import F64, I64
 from headrace.cli.init.asked import AskedSeries
 from headrace.cli.init.commented import Aside, Section, settings_of
 from headrace.cli.init.look import (
@@ -44,11 +44,13 @@ from headrace.formats.text_columns import as_text, plain_numerals
 from headrace.formats.types import is_text
 from headrace.report.words import many_entities, pluralise
 from headrace.series.arrays.axis import DAY_US, Frequency, agreed, infer, place_rows
-from headrace.series.readers.camels import FLOW, FORCING, basin_files, read_basin
+from headrace.series.readers.camels import FLOW, FORCING
 from headrace.series.readers.text import GRDC_NAME, grdc_table
 from headrace.series.settings import FILE_NAME, Series
 from headrace.series.sources import STATIC, entity_of, files_of, parse, shards_of
 from headrace.series.statics import static_table
+from headrace.series.times import Observed
+from headrace.series.usable import count_usable
 from headrace.storage.places import expanded
 
 _COMMAS = TextDialect(decimal=",")
@@ -99,6 +101,9 @@ _SENTINELS = (-999.0, -9999.0, -99999.0, -999.99, -9999.9, -99.99, -99.9, -1e20,
 _DAYS_A_YEAR = 366
 _WEEK = 7
 _FEW = 0.05  # share of rows whose time may repeat by mistake
+_ABSENT = 0.05  # share of steps without a row above which it is asked what they mean
+_PRESENT = 0.1  # least share of steps with a row
+_COUNTED = 1_000  # entities whose windows are counted
 _MANY = 10_000  # files per split; with more entities they are packed
 
 
@@ -113,6 +118,7 @@ class _SeriesDraft:
     entities: list[str] = field(default_factory=list)
     counted: bool = False  # the time counts steps
     about: str = ""  # one line for the terminal
+    proposed: dict[str, Any] = field(default_factory=dict)  # settings that are written as comments
 
 
 def series_sections(options: AskedSeries) -> tuple[list[Section], str]:
@@ -147,10 +153,11 @@ def series_sections(options: AskedSeries) -> tuple[list[Section], str]:
         "train_ratio",
         "val_ratio",
         "test_ratio",
-        "min_train_years",
         "max_imputation_gap_size",
     ):
         draft.settings.setdefault(name, fields[name].default)
+    for name, value in draft.proposed.items():
+        draft.settings.setdefault(name, Aside(value))
     draft.settings |= {
         "filled_mask": Aside("columns"),
         "preprocessing_configs": pipelines,
@@ -160,7 +167,7 @@ def series_sections(options: AskedSeries) -> tuple[list[Section], str]:
     }
     draft.seen["preprocessing_configs"] = (
         "Fitted on train rows only; per_group: one fit per entity; unified: one fit for all, on"
-        " fit_on_n_basins of them. Steps and their parameters are in docs/series_pipelines.md."
+        " fit_on_n_entities of them. Steps and their parameters are in docs/series_pipelines.md."
     )
     head = f"Written by `headrace init series` after a look at the data: {draft.about}."
     sections = [
@@ -184,32 +191,24 @@ def _camels(options: AskedSeries, root: Path) -> _SeriesDraft:
     features = [
         known(name, (*FLOW, *FORCING), "features") for name in options.feature_names or FORCING
     ]
+    ahead = [known(name, (*FLOW, *FORCING), "future_features") for name in options.future_names]
     settings = {
         "source": options.source,
         "reader": "camels_us",
         "dialect": {"null_values": list(NULLS)},  # of the attributes
         "forcing": "daymet" if "daymet" in products else products[0],
         "target": known(options.target or "qobs", (*FLOW, *FORCING), "target"),
-        "features": features,
+        **_roles([name for name in features if name not in ahead], ahead),
     }
     draft = _SeriesDraft(settings)
     draft.entities = sorted(
         {path.name[:8] for path in (root / "usgs_streamflow").rglob("*_streamflow_qc.txt*")}
     )
-    shaped = Series(**settings, min_train_years=0)
-    counts = []
-    files = basin_files(root, shaped.forcing, may_lack_flow=True)
-    for basin in (draft.entities[at] for at in evenly(len(draft.entities), FILES)):
-        _, values = read_basin(
-            shaped, [path for path, _ in files if path.name[:8] == basin], [shaped.target]
-        )
-        counts.append(np.isfinite(values).sum())
-    _require_train_years(draft, np.array(counts), Frequency.parse("1d"))
     draft.about = f"{pluralise(len(draft.entities), 'basin')} of CAMELS-US"
     return draft
 
 
-def _tables(options: AskedSeries) -> _SeriesDraft:
+def _tables(options: AskedSeries) -> _SeriesDraft:  # noqa: PLR0914 - each guess needs earlier ones
     reader, data = _look(options)
     time = _choose_time(options, data)
     commas = [
@@ -234,9 +233,10 @@ def _tables(options: AskedSeries) -> _SeriesDraft:
     if options.time_zone is not None:
         draft.settings["time_zone"] = options.time_zone
     features = [known(name, data.columns, "features") for name in options.feature_names]
-    notes = []
+    ahead = [known(name, data.columns, "future_features") for name in options.future_names]
+    notes = ["Known only up to the last input; name what is known ahead in future_features."]
     if not features:
-        notes.append("All numeric columns; take out what is not known when predicting.")
+        notes.append("All numeric columns.")
         left = [
             name
             for name in numbers
@@ -250,12 +250,10 @@ def _tables(options: AskedSeries) -> _SeriesDraft:
     if absent:
         words = ", ".join(absent)
         notes.append(f"Not every file has {words}: entities without a feature fail.")
-    draft.seen["features"] = " ".join(notes)
-    draft.settings |= {"frequency": "infer", "target": target, "features": features}
+    draft.seen["past_features"] = " ".join(notes)
+    past = [name for name in features if name not in ahead]
+    draft.settings |= {"frequency": "infer", "target": target, **_roles(past, ahead)}
     _look_at_rows(draft, data)
-    if draft.counted:
-        draft.settings["min_train_years"] = 0.0
-        draft.seen["min_train_years"] = "Steps are counted, so years mean nothing."
     return draft
 
 
@@ -427,10 +425,10 @@ def _look(options: AskedSeries) -> tuple[dict[str, str], Look]:
     return {"reader": reader}, look_of(tuple(options.source), folder, names, size, tables)
 
 
-def _look_at_rows(draft: _SeriesDraft, data: Look) -> None:  # noqa: PLR0914 - each guess needs earlier ones
+def _look_at_rows(draft: _SeriesDraft, data: Look) -> None:
     """Complete the draft from the first rows of some files, read as the run reads them."""
     seen = draft.seen
-    shaped = Series(**draft.settings, min_train_years=0)
+    shaped = Series(**draft.settings)
     rows = _rows(shaped, data)
     looked_at = rows["entity"].unique(maintain_order=True).to_list()
     to_their_end = all(len(table) < ROWS for _, table in data.tables)
@@ -446,16 +444,11 @@ def _look_at_rows(draft: _SeriesDraft, data: Look) -> None:  # noqa: PLR0914 - e
             " change, give time_zone."
         )
     sentinels = _look_at_missing(draft, shaped, rows)
+    numbers = pl.col("^\\d+$").replace(sentinels, np.nan)
+    rows = rows.select(pl.all().exclude("^\\d+$"), numbers)
+    shaped = shaped.with_frequency(draft.settings["frequency"])
     if to_their_end:
-        numbers = pl.col("^\\d+$").replace(sentinels, np.nan)
-        _known_ahead(draft, rows.select(pl.all().exclude("^\\d+$"), numbers))
-        observed = ~(pl.col("0").is_nan() | pl.col("0").is_in(sentinels))
-        targets = rows.group_by("entity").agg(pl.col("time").filter(observed).n_unique())["time"]
-        _require_train_years(draft, targets.to_numpy(), frequency)
-    else:
-        seen["min_train_years"] = (
-            "How many entities have is not known: only first rows were looked at."
-        )
+        _known_ahead(draft, shaped, rows)
     count = many_entities(len(draft.entities))
     if not files and not (to_their_end and len(data.tables) == len(data.names)):
         count += " in the first rows"
@@ -466,7 +459,7 @@ def _look_at_rows(draft: _SeriesDraft, data: Look) -> None:  # noqa: PLR0914 - e
     else:
         first, last = np.array([first, last]).astype("datetime64[us]").astype("datetime64[D]")
         span = f"{draft.settings['frequency']} steps, {first} to {last}"
-    draft.about = f"{count}, {span}"
+    draft.about = f"{count}, {span}; {_count_windows(draft, shaped, rows)}"
 
 
 def _look_at_steps(
@@ -494,7 +487,7 @@ def _look_at_steps(
             path=file,
             remedy=f"correct the source, or give {setting_name('time')}",
         )
-    settings["frequency"] = agreed(steps, "infer")
+    settings["frequency"] = _finer_step(times_of_entities, agreed(steps, "infer"))
     step = Frequency.parse(settings["frequency"])
     irregular = 0  # entities of which most rows share their time with another or lie between steps
     for entity_times in times_of_entities:
@@ -527,6 +520,30 @@ def _look_at_steps(
     return rows
 
 
+def _finer_step(times_of_entities: Sequence[I64], word: str) -> str:
+    """Return the longest step that all rows are on, if rows of most entities lie between those of
+    `word`: with rows only on days of a sale, the most common distance is not the step.
+
+    Returns `word` if nearly all of the finer steps would be without a row.
+    """
+    step = Frequency.parse(word)
+    between = 0
+    common = 0
+    rows = 0
+    span = 0
+    for times in times_of_entities:
+        distinct = np.unique(times)
+        between += len(place_rows(times, step).off_grid) > 0
+        common = int(np.gcd.reduce(np.append(np.diff(distinct), common)))
+        rows += len(distinct)
+        span += int(distinct[-1] - distinct[0])
+    if step.months or not common or 2 * between <= len(times_of_entities):
+        return word
+    if rows * common < _PRESENT * span:
+        return word
+    return Frequency(common).word
+
+
 def _look_at_missing(draft: _SeriesDraft, shaped: Series, rows: pl.DataFrame) -> list[float]:
     """Note how much is missing, add the numbers that mean missing to the draft, and return them."""
     sentinels: dict[float, list[str]] = {}
@@ -550,38 +567,68 @@ def _look_at_missing(draft: _SeriesDraft, shaped: Series, rows: pl.DataFrame) ->
     return list(sentinels)
 
 
-def _require_train_years(draft: _SeriesDraft, targets: NDArray[Any], frequency: Frequency) -> None:
-    """Require as many years to train as nine of ten entities have.
+def _known_ahead(draft: _SeriesDraft, shaped: Series, rows: pl.DataFrame) -> None:
+    """Take the features as known ahead that have values after the last target in most entities,
+    if others have none.
 
-    targets: observed ones of those looked at.
+    If all have, the target may only have failed or be late, so the user is asked.
     """
-    train_ratio, enough = (
-        Series.model_fields[name].default for name in ("train_ratio", "min_train_years")
-    )
-    years = train_ratio * targets / frequency.steps_per_year
-    draft.settings["min_train_years"] = min(
-        enough, float(np.floor(np.quantile(years, 0.1) * 10) / 10)
-    )
-    draft.seen["min_train_years"] = (
-        f"The {len(years)} looked at have {years.min():.1f} to {years.max():.1f}."
-    )
-
-
-def _known_ahead(draft: _SeriesDraft, rows: pl.DataFrame) -> None:
-    """Add to the draft the features that have values after the last target, if others have none."""
-    features = Series(**draft.settings, min_train_years=0).feature_names
     last = pl.col("time").filter(pl.col("0").is_not_nan()).max().over("entity")
     later = rows.filter(pl.col("time") > last)
+    if shaped.future_features:
+        if len(later):
+            draft.settings["trim"] = "none"
+        return
+    features = shaped.feature_names
+    entities = rows["entity"].n_unique()
     ahead = []
-    for at, name in enumerate(features, 1):
-        if later[str(at)].is_not_nan().any():
+    for number, name in enumerate(features, len(shaped.targets)):
+        having = later.filter(pl.col(str(number)).is_not_nan())["entity"].n_unique()
+        if 2 * having >= entities:
             ahead.append(name)
+    after = f"in the {pluralise(len(later), 'row')} after the last target"
     if 0 < len(ahead) < len(features):
-        draft.settings |= {"future_features": ahead, "trim": "none"}
+        del draft.settings["past_features"]
+        past = [name for name in features if name not in ahead]
+        draft.settings |= _roles(past, ahead) | {"trim": "none"}
+        draft.seen["future_features"] = f"Seen: only these have values {after}."
+    elif ahead:
+        draft.proposed["future_features"] = ahead
         draft.seen["future_features"] = (
-            f"Seen: only these have values in the {pluralise(len(later), 'row')} after the last"
-            " target."
+            f"All features have values {after}: is the target late, or are they known ahead? If"
+            " they are, name them here and not in past_features."
         )
+
+
+def _count_windows(draft: _SeriesDraft, shaped: Series, rows: pl.DataFrame) -> str:
+    """Say how many windows the rows looked at give, and what costs the others.
+
+    Adds the question what an absent row means to the draft, if many are.
+    """
+    settings = Series(**draft.settings)
+    order = [str(shaped.columns.index(name)) for name in settings.columns]
+    rows = rows.unique(["entity", "time"], keep="last").sort("entity", "time")
+    observed = {}
+    for (entity,), part in islice(rows.group_by("entity", maintain_order=True), _COUNTED):
+        values = part.select(order).to_numpy().astype(np.float64)
+        observed[str(entity)] = Observed(part["time"].to_numpy(), values)
+    usable = count_usable(settings, observed)
+    words = str(usable)
+    if not settings.resample and usable.absent_share > _ABSENT:
+        draft.proposed["resample"] = {"*": "mean", settings.target: "total"}
+        draft.seen["resample"] = (
+            f"{usable.absent_share:.0%} of the steps between an entity's first and last row have no"
+            " row: does an absent row mean 0 or missing? It is taken as missing; this resample"
+            f" makes it 0 in {settings.target}."
+        )
+        words += f"; {draft.seen['resample'].removesuffix('.')}"
+    return words
+
+
+def _roles(past: Sequence[str], future: Sequence[str]) -> dict[str, list[str]]:
+    """Return the settings of features, without empty ones."""
+    roles = {"past_features": list(past), "future_features": list(future)}
+    return {name: names for name, names in roles.items() if names}
 
 
 def _rows(settings: Series, data: Look) -> pl.DataFrame:

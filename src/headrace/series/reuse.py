@@ -147,12 +147,9 @@ def contradiction(settings: Mapping[str, Any], named: NamedRun) -> str | None:
     for name in _SAME:
         here = settings[name]
         there = fitted[name]
-        if isinstance(here, list):
-            here = sorted(here)
-            there = sorted(there)
         if here != there:
             return f"{name} is {here!r}, and {there!r} in {run}, whose pipelines are reused"
-    if sorted(settings["more_targets"]) != sorted(fitted["more_targets"]):
+    if list(settings["more_targets"]) != list(fitted["more_targets"]):
         return f"more_targets are {settings['more_targets']!r}, which are not those of {run}"
     features = _feature_names(settings)
     fitted_features = _feature_names(fitted)
@@ -169,5 +166,6 @@ def contradiction(settings: Mapping[str, Any], named: NamedRun) -> str | None:
 
 
 def _feature_names(settings: Mapping[str, Any]) -> list[str]:
+    """Return the features in the order in which windows have them, which a model learned."""
     roles = ("features", "past_features", "future_features")
-    return sorted({name for role in roles for name in settings[role]})
+    return list(dict.fromkeys(name for role in roles for name in settings[role]))

@@ -264,7 +264,8 @@ class Series(RecipeSettings):
     categories: Mapping[str, Names] = _column(
         {},
         description=(
-            "Text features, and the texts that each may hold; stored as positions in this list."
+            "Text features, and the texts that each may hold; stored as positions in this list,"
+            " from 1. 0 is any other text of a run that reuses pipelines."
         ),
     )
     calendar: Names = _column(
@@ -374,7 +375,9 @@ class Series(RecipeSettings):
         ),
     )
     min_train_years: float = Field(
-        5.0, ge=0, description="Years of observed targets that an entity needs for training."
+        0.0,
+        ge=0,
+        description="Years of observed targets that an entity needs in train; 0: one target.",
     )
     duplicate_times: Literal["error", "first", "last", "nearest"] = _rows(
         "error",
@@ -590,19 +593,17 @@ class Series(RecipeSettings):
 
     @cached_property
     def targets(self) -> tuple[str, ...]:
-        """The columns to predict: the target, then the others sorted by name."""
-        return (self.target, *sorted(self.more_targets))
+        """The columns to predict: the target, then the others in the order given."""
+        return (self.target, *self.more_targets)
 
     @cached_property
     def feature_names(self) -> list[str]:
-        """The features of all roles, sorted."""
-        return sorted({*self.features, *self.past_features, *self.future_features})
+        """The features of all roles, each once, in the order given: features, past, future."""
+        return list(dict.fromkeys([*self.features, *self.past_features, *self.future_features]))
 
     @cached_property
     def columns(self) -> list[str]:
-        """The value columns: the target, further targets sorted by name, then the features sorted
-        by name.
-        """
+        """The value columns: the targets, then the features, in the order given."""
         return [*self.targets, *self.feature_names]
 
     @cached_property
@@ -612,11 +613,12 @@ class Series(RecipeSettings):
 
     @cached_property
     def future_names(self) -> list[str]:
-        """The features known ahead, sorted, then the calendar columns, which are always known
-        ahead.
+        """The features known ahead, in the order of the features, then the calendar columns, which
+        are always known ahead.
         """
         known_ahead = set(self.future_features) or set(self.feature_names) - set(self.past_features)
-        return [*sorted(known_ahead), *self.calendar_columns]
+        names = [name for name in self.feature_names if name in known_ahead]
+        return [*names, *self.calendar_columns]
 
     @property
     def filled_columns(self) -> list[str]:
@@ -731,7 +733,8 @@ class Series(RecipeSettings):
             "more_targets": self.targets[1:],
             "features": self.feature_names,
             "future_features": self.future_names,
-            "static_features": sorted(self.static_features),
+            "static_features": list(self.static_features),
+            "categories": {name: ["", *texts] for name, texts in self.categories.items()},
             "regions": sorted(self.region_time_series_base_dirs),
             "train_end": self.cuts and self.cuts[0],
             "val_end": self.val_end and self.cuts and self.cuts[1],

@@ -65,6 +65,7 @@ if TYPE_CHECKING:
 
 SERIES = "series"
 STATIC = "static"
+UNKNOWN = 0.0  # the position of a text that is none of the listed categories
 
 NamedFiles = list[tuple[Path, str]]
 
@@ -160,12 +161,18 @@ def source_files(settings: Series) -> NamedFiles:
         names = set(requested)
         series = [(path, name) for path, name in series if entity_of(settings, name) in names]
     files = [(path, f"{SERIES}/{name}") for path, name in series]
+    return sorted([*files, *static_files(settings)], key=lambda file: file[1])
+
+
+def static_files(settings: Series) -> NamedFiles:
+    """Find the files of static attributes, with names below `static/`."""
+    files: NamedFiles = []
     for prefix, paths in _regions(settings.region_static_attributes_base_dirs, settings.static):
         tables = _tables(paths)
         root = Path(os.path.commonpath([path.parent for path in tables] or [Path()]))
         for path in tables:
             files.append((path, f"{STATIC}/{prefix}{path.relative_to(root).as_posix()}"))
-    return sorted(files, key=lambda file: file[1])
+    return files
 
 
 def _regions(
@@ -628,12 +635,19 @@ def parse_values(
 def _read_categories(
     column: pa.ChunkedArray, settings: Series, out: F64, categories: Sequence[str]
 ) -> list[int]:
-    """Write the index of each text among the categories, NaN for missing; return the rows of
-    unknown texts.
+    """Write the position of each text, counted from 1, NaN for missing; return the rows of unknown
+    texts that are errors.
+
+    Position 0 is that of unknown texts. A run that fits takes them for mistakes; for one that
+    reuses pipelines the list was made before its rows.
     """
     texts = as_text(column, settings.dialect.null_values, "a column of categories")
-    out[:] = pc.index_in(texts, value_set=pa.array(categories, texts.type)).to_numpy()
-    rows: list[int] = np.flatnonzero(np.isnan(out) & np.asarray(texts.is_valid())).tolist()
+    known = pc.index_in(texts, value_set=pa.array(categories, texts.type)).to_numpy()
+    unknown = np.isnan(known) & np.asarray(texts.is_valid())
+    out[:] = np.where(unknown, UNKNOWN, known + 1)
+    if not settings.fits:
+        return []
+    rows: list[int] = np.flatnonzero(unknown).tolist()
     return rows
 
 

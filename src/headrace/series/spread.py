@@ -384,3 +384,57 @@ def _spread_source(settings: Series, run: Path, parts: int, columns: Sequence[in
         return Observed(all_times, all_values[:, : len(requested)], bad_time)
 
     return EntitySource(names, rows)
+
+
+def read_in_memory(settings: Series, files: Sequence[tuple[Path, str]]) -> EntitySource:
+    """Read a source without writing anything: tables of many entities whole, O(rows) of memory."""
+    if settings.entity_is_file and settings.reader != "wide":
+        return entity_source(settings, files)
+    shards = shards_of(settings, files)
+    types = partition_types(name for _, name in shards)
+    parts: list[_EntityRows] = []
+    column_of_row = [np.empty(0, np.int64)]
+    bad: dict[str, dict[str, str]] = {"values": {}, "time": {}}
+    for path, name in shards:
+        column = wide_column(settings, path) if settings.reader == "wide" else 0
+        for rows in _SpreadShard(settings, path, name, types).rows():
+            parts.append(rows)
+            column_of_row.append(np.full(len(rows.times), column, np.int64))
+            bad["values"] = rows.unread | bad["values"]
+            bad["time"] = rows.untimed | bad["time"]
+    return _grouped(settings, parts, np.concatenate(column_of_row), bad)
+
+
+def _grouped(
+    settings: Series,
+    parts: Sequence[_EntityRows],
+    columns: I64,
+    bad: Mapping[str, Mapping[str, str]],
+) -> EntitySource:
+    """Group rows by entity. columns: of wide tables, the column of each row; bad: of `_spread`."""
+    row_of = _rows_by_entity([rows.entities for rows in parts])
+    times = np.concatenate([np.empty(0, np.int64), *(rows.times for rows in parts)])
+    width = len(settings.columns)
+    values = np.concatenate([np.empty((0, width)), *(rows.values for rows in parts)])
+    names = list(row_of)
+
+    def read(number: int, requested: Sequence[str]) -> Observed:
+        name = names[number]
+        if name in bad["values"]:
+            raise InputError(bad["values"][name])
+        at = row_of[name]
+        rows = times[at], values[at]
+        if settings.reader == "wide":
+            rows = _join_times(*rows, columns[at])
+        bad_time = InputError(bad["time"][name]) if name in bad["time"] else None
+        return Observed(rows[0], rows[1][:, : len(requested)], bad_time)
+
+    return EntitySource(names, read)
+
+
+def _rows_by_entity(parts: Sequence[pa.Array]) -> dict[str, I64]:
+    """Return the rows of each entity, ascending, in the order of their names."""
+    texts = [pa.array([], pa.large_string()), *(part.cast(pa.large_string()) for part in parts)]
+    rows = pl.DataFrame({"entity": pl.Series(pa.concat_arrays(texts))}).with_row_index("row")
+    groups = rows.group_by("entity", maintain_order=True).agg(pl.col("row").cast(pl.Int64))
+    return {name: np.array(numbers) for name, numbers in groups.sort("entity").iter_rows()}

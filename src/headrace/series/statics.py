@@ -36,7 +36,7 @@ _COMPRESSIONS: dict[str, Compression] = {".gz": "gz", ".zst": "zst"}
 
 @dataclass(frozen=True)
 class Statics:
-    """The static features of entities, sorted by name: one row each, null if missing.
+    """The static features of entities, one row each, in the order given, null if missing.
 
     unused: number of entities in static files that have no series.
     unknown: entities with a text that reused encoders do not know: entity → message.
@@ -70,7 +70,7 @@ def read_statics(  # noqa: PLR0914 - files are joined column by column
     encoded = settings.resolved.encoded
     names = pl.DataFrame({"entity": sorted(entities)}, {"entity": pl.String})
     key = settings.static_entity or settings.entity
-    values: dict[str, list[pl.DataFrame]] = {name: [] for name in sorted(settings.static_features)}
+    values: dict[str, list[pl.DataFrame]] = {name: [] for name in settings.static_features}
     unused: set[str] = set()
     for path, name in files:
         if not path.stat().st_size:
@@ -226,7 +226,8 @@ def static_table(
 class ProcessedStatics:
     """The static features of the retained entities as model inputs.
 
-    table: entities, then float32 features by name, with the encoded columns in place of each text.
+    table: entities, then float32 features in the order given, with the encoded columns in place of
+    each text.
     imputed: by feature, the number of entities that lacked it and got the mean or median.
     """
 

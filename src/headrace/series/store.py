@@ -368,6 +368,6 @@ def stored_settings(run: FinishedRun) -> Series:
 def read_summary(run: Path) -> dict[str, Any]:
     """Read quality_summary.json. Raises `CorruptShard`."""
     summary = read_object(run / SUMMARY)
-    if not {"original_basins", "excluded_basins", "retained_basins"} <= summary.keys():
+    if not {"original_entities", "excluded_entities", "retained_entities"} <= summary.keys():
         raise damaged(run / SUMMARY, "lacks counts of basins")
     return summary

@@ -118,8 +118,8 @@ def _check_entities(run: FinishedRun, settings: Series) -> Check:
     table = read_run_table(path, ENTITIES_SCHEMA)
     names = table["entity"].to_pylist()
     summary = read_summary(run.root)
-    original = summary["original_basins"]
-    excluded = summary["excluded_basins"]
+    original = summary["original_entities"]
+    excluded = summary["excluded_entities"]
     detail = f"{len(names):,} retained of {original:,}, each with its static row and its targets"
     problem = None
     required = max(int(settings.fits), required_targets(settings))
@@ -128,7 +128,7 @@ def _check_entities(run: FinishedRun, settings: Series) -> Check:
         if targets < required and settings.division.trains(name):
             short.append(name)
     unreported = sorted({*names, *excluded} - _reported(run, settings, {*names, *excluded}))
-    if names != summary["retained_basins"] or not excluded.keys().isdisjoint(names):
+    if names != summary["retained_entities"] or not excluded.keys().isdisjoint(names):
         problem = f"{path}: holds other entities than {SUMMARY} retains"
     elif len(names) + len(excluded) != original:
         problem = (

@@ -18,7 +18,8 @@ from headrace.run.prepare import Prepared, prepare
 from headrace.series.settings import Series
 
 FEATURES = ("rain", "cold")
-COLUMNS = ("flow", "cold", "rain")  # as they are stored: the target, then the features by name
+COLUMNS = ("flow", "rain", "cold")  # as they are stored: the target, then the features as given
+_DRAWN = ("flow", "cold", "rain")
 SPLITS = ("train", "val", "test")
 START = datetime(2001, 1, 1)
 DAY = timedelta(days=1)
@@ -42,10 +43,10 @@ def a_basin(
     rng = random.Random(seed)
     columns = {
         name: [round(rng.gauss(10 * place, 3), 3) for _ in range(days)]
-        for place, name in enumerate(COLUMNS)
+        for place, name in enumerate(_DRAWN)
     }
-    gone: dict[str, set[int]] = {name: set() for name in COLUMNS}
-    for name in COLUMNS:
+    gone: dict[str, set[int]] = {name: set() for name in _DRAWN}
+    for name in _DRAWN:
         gone[name] |= {day for day in range(days) if rng.random() < holes}
         for _ in range(outages):
             first = rng.randrange(days)

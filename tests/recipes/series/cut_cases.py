@@ -18,7 +18,9 @@ DAYS = 100  # of every entity; all columns are observed on the first and the las
 CUT, TEST_CUT = 60, 80  # where val and test begin while every target is observed
 NAMES = ("q", "rain", "warm")
 LOGGED = {"features": {"strategy": "per_group", "pipeline": [{"step": "FunctionTransformer", "func": "log1p"}, "StandardScaler"]}}  # fmt: skip
-UNIFIED = {"features": {"strategy": "unified", "fit_on_n_basins": 2, "pipeline": ["RobustScaler"]}}
+UNIFIED = {
+    "features": {"strategy": "unified", "fit_on_n_entities": 2, "pipeline": ["RobustScaler"]}
+}
 IMPUTED = {"features": {"strategy": "per_group", "pipeline": [{"step": "KNNImputer"}, {"step": "QuantileTransformer", "n_quantiles": 20}]}}  # fmt: skip
 CONFIGS = {"usual": {}, "logged": LOGGED, "unified": UNIFIED, "imputed": IMPUTED}
 

@@ -90,8 +90,8 @@ def test_a_value_that_a_step_cannot_take_fails_only_before_the_cut(tmp_path: Pat
     summary = json.loads((prepared.run / "quality_summary.json").read_bytes())
     report = json.loads((prepared.run / "quality_reports/late.json").read_bytes())
     told = [each.text for each in events if type(each).__name__ == "Note"]
-    assert ["a", "late"] == summary["retained_basins"]
-    assert "cannot take" in summary["excluded_basins"]["early"]
+    assert ["a", "late"] == summary["retained_entities"]
+    assert "cannot take" in summary["excluded_entities"]["early"]
     assert 2 == report["imputation_info"]["rain"]["unusable_values_count"]
     assert {"rain": 2} == prepared.manifest.metadata["unusable_values"]
     assert any("2 values of rain" in each and "missing" in each for each in told)

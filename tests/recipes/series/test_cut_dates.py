@@ -50,7 +50,7 @@ def test_every_row_is_on_its_side_of_the_dates(tmp_path: Path) -> None:
         assert expected == [
             split for split in SPLITS if name in rows[split] for _ in rows[split][name].times
         ]
-    excluded = json.loads((made.run / "quality_summary.json").read_bytes())["excluded_basins"]
+    excluded = json.loads((made.run / "quality_summary.json").read_bytes())["excluded_entities"]
     assert ["late"] == list(excluded)
     assert excluded["late"].startswith(
         "0 observed targets would train before train_end 2002-03-01 (of"
@@ -105,7 +105,7 @@ def test_without_val_end_nothing_validates(tmp_path: Path) -> None:
     assert made.manifest.splits["test"].rows > 0
 
 
-UNIFIED = {"strategy": "unified", "pipeline": "StandardScaler", "fit_on_n_basins": 9}
+UNIFIED = {"strategy": "unified", "pipeline": "StandardScaler", "fit_on_n_entities": 9}
 HELD = {"preprocessing_configs": {"features": UNIFIED, "target": UNIFIED}}
 
 

@@ -45,7 +45,7 @@ def test_too_few_times_are_told(tmp_path: Path) -> None:
 def test_entities_that_pass_are_no_reason_why_none_trains(tmp_path: Path) -> None:
     source = write_source(tmp_path / "in", ["a", "b"], days=400)
     (source / "b.csv").write_text("date,q\n2020-01-01,1\n")
-    unified = {"strategy": "unified", "pipeline": "StandardScaler", "fit_on_n_basins": 9}
+    unified = {"strategy": "unified", "pipeline": "StandardScaler", "fit_on_n_entities": 9}
     asked = {
         "test_entities": ["a"],
         "preprocessing_configs": {"features": unified, "target": unified},

@@ -15,7 +15,7 @@ from headrace.series.clean import Gaps
 from headrace.series.leaks import leak_checks
 
 ENTITIES = ["a", "b", "c", "d", "e"]
-UNIFIED = {"strategy": "unified", "pipeline": ["RobustScaler"], "fit_on_n_basins": 3}
+UNIFIED = {"strategy": "unified", "pipeline": ["RobustScaler"], "fit_on_n_entities": 3}
 LOGGED = {"strategy": "per_group", "pipeline": [{"step": "Log", "offset": 0.1}, "StandardScaler"]}
 RANKS = {"strategy": "per_group", "pipeline": [{"step": "QuantileTransformer", "n_quantiles": 50}]}
 

@@ -7,8 +7,10 @@ import pyarrow.parquet as pq
 import pytest
 from series_sources import frame_of, run_of, series, write_source
 
+import headrace
 from headrace.errors import InputError
 from headrace.run.prepare import Prepared, prepare
+from headrace.windows import open_windows
 from raised import raised
 
 AS_IS = {"features": {"strategy": "per_group", "pipeline": []}}
@@ -90,12 +92,22 @@ def test_entities_may_be_categories(tmp_path: Path, of: type[pl.DataType]) -> No
     assert texts.read_bytes() == categories.read_bytes()
 
 
-def test_the_order_of_features_makes_no_other_run(tmp_path: Path) -> None:
+def test_columns_are_in_the_order_given_and_a_trained_model_is_not_given_another(
+    tmp_path: Path,
+) -> None:
+    """Sorted by name, the first output of a model for two targets was the second target."""
     source = write_source(tmp_path / "raw", ["a"])
-    first = run_of(source, tmp_path / "out", features=["rain", "warm"])
-    second = run_of(source, tmp_path / "out", features=["warm", "rain"])
+    asked = {"target": "warm", "more_targets": ["rain"], "features": ["q"]}
+    first = run_of(source, tmp_path / "out", target="q", features=["warm", "rain"])
+    both = run_of(source, tmp_path / "both", **asked)
+    windows = open_windows(both.out, "train", input_length=9, output_length=2)
 
-    assert ("reused", first.run) == (second.how, second.run)
+    assert ["q", "warm", "rain"] == first.manifest.metadata["columns"]
+    assert ("warm", "rain") == windows.target_names
+    with raised(headrace.SettingsError, setting="pipelines_from"):
+        _ = headrace.Series(
+            source=source, pipelines_from=first.run, features=["rain", "warm"]
+        ).reused
 
 
 def test_the_manifest_says_on_how_many_entities_a_pipeline_was_fitted(tmp_path: Path) -> None:
@@ -103,15 +115,15 @@ def test_the_manifest_says_on_how_many_entities_a_pipeline_was_fitted(tmp_path: 
     unified = {"strategy": "unified", "pipeline": ["StandardScaler"]}
     asked = {
         "features": [
-            {**unified, "columns": ["rain"], "fit_on_n_basins": 2},
-            {**unified, "columns": ["warm"], "fit_on_n_basins": 100},
+            {**unified, "columns": ["rain"], "fit_on_n_entities": 2},
+            {**unified, "columns": ["warm"], "fit_on_n_entities": 100},
         ]
     }
     metadata = run_of(source, tmp_path / "out", preprocessing_configs=asked).manifest.metadata
     expected = [{"columns": ["rain"], "entities": 2}, {"columns": ["warm"], "entities": 3}]
 
-    assert expected == metadata["fit_on_n_basins"]
-    assert "fit_on_n_basins" not in run_of(source, tmp_path / "grouped").manifest.metadata
+    assert expected == metadata["fit_on_n_entities"]
+    assert "fit_on_n_entities" not in run_of(source, tmp_path / "grouped").manifest.metadata
 
 
 def test_files_that_are_not_read_are_named(tmp_path: Path) -> None:

@@ -39,7 +39,12 @@ def resolved(**configs):
 
 MIXED = resolved(
     features=[
-        {"strategy": "unified", "pipeline": "RobustScaler", "columns": ["t"], "fit_on_n_basins": 2},
+        {
+            "strategy": "unified",
+            "pipeline": "RobustScaler",
+            "columns": ["t"],
+            "fit_on_n_entities": 2,
+        },
         {"strategy": "per_group", "pipeline": ["MinMaxScaler"], "columns": ["p"]},
     ]
 )
@@ -181,7 +186,7 @@ print(len(headrace.verify(made.out).problems), back.shape)
 def test_native_steps_need_nothing_but_numpy(tmp_path: Path, trust: str) -> None:
     source = write_source(tmp_path / "raw", ["a", "b"], days=400)
     configs = {
-        "features": {"strategy": "unified", "pipeline": ["RobustScaler"], "fit_on_n_basins": 1}
+        "features": {"strategy": "unified", "pipeline": ["RobustScaler"], "fit_on_n_entities": 1}
     }
     code = BLOCKED.format(
         tests=str(Path(__file__).parent),

@@ -90,7 +90,7 @@ def test_t4_every_parameter_of_a_pipeline_is_in_the_run_id(tmp_path) -> None:
                 "features": {
                     "strategy": "unified",
                     "pipeline": StandardScaler(),
-                    "fit_on_n_basins": 1,
+                    "fit_on_n_entities": 1,
                 }
             },
         )
@@ -148,7 +148,7 @@ def grouped(steps="StandardScaler", **more):
 
 
 def unified(steps="StandardScaler", **more):
-    return {"strategy": "unified", "pipeline": steps, "fit_on_n_basins": 5} | more
+    return {"strategy": "unified", "pipeline": steps, "fit_on_n_entities": 5} | more
 
 
 @pytest.mark.parametrize(
@@ -157,9 +157,8 @@ def unified(steps="StandardScaler", **more):
         ({"features": {"strategy": "per_group"}}, "pipeline is required"),
         ({"features": {"pipeline": "StandardScaler"}}, "strategy is required"),
         ({"features": grouped(strategy="grouped")}, "strategy is 'grouped'"),
-        ({"features": grouped(fit_on_n_basins=3)}, "fit_on_n_basins is 3 and strategy is per_group"),
-        ({"features": unified(fit_on_n_basins=None)}, "unified without fit_on_n_basins; give how many"),
-        ({"features": unified(fit_on_n_basins=0)}, "fit_on_n_basins is 0"),
+        ({"features": grouped(fit_on_n_entities=3)}, "fit_on_n_entities is 3 and strategy is per_group"),
+        ({"features": unified(fit_on_n_entities=0)}, "fit_on_n_entities is 0"),
         ({"features": unified(columns=[])}, "columns is empty"),
         ({"features": unified(columns=["p"])}, "columns t are in no pipeline; add them"),
         ({"features": unified(columns=["p", "t", "x"])}, "columns x are not among the features: p, t"),
@@ -202,7 +201,7 @@ def test_objects_of_the_specification_are_taken_with_their_columns() -> None:
         target={
             "strategy": "unified",
             "pipeline": UnifiedPipeline(StandardScaler(), ["q"]),
-            "fit_on_n_basins": 2,
+            "fit_on_n_entities": 2,
         },
     )
 
@@ -265,7 +264,7 @@ def test_a_fitted_pipeline_of_scikit_learn_is_refused(given, role: str) -> None:
     config = {
         "strategy": "unified",
         "pipeline": given,
-        **({} if role == "static_features" else {"fit_on_n_basins": 2}),
+        **({} if role == "static_features" else {"fit_on_n_entities": 2}),
     }
     with pytest.raises(
         SettingsError, match=r"is fitted already.*would be fitted again.*sklearn\.base\.clone"

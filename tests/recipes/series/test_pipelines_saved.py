@@ -21,7 +21,7 @@ from raised import raised
 ENTITIES = ["a", "b", "c", "d", "e"]
 MIXED = {
     "features": [
-        {"strategy": "unified", "pipeline": [{"step": "Log", "offset": 0.5}, "RobustScaler"], "columns": ["rain"], "fit_on_n_basins": 3},
+        {"strategy": "unified", "pipeline": [{"step": "Log", "offset": 0.5}, "RobustScaler"], "columns": ["rain"], "fit_on_n_entities": 3},
         {"strategy": "per_group", "pipeline": {"step": "QuantileTransformer", "n_quantiles": 30}, "columns": ["warm"]},
     ],
     "target": {"strategy": "per_group", "pipeline": [{"step": "FunctionTransformer", "func": "log1p"}, "StandardScaler"]},

@@ -128,9 +128,9 @@ def test_a_column_that_only_some_files_have_fails_the_others(tmp_path: Path) -> 
     prepared = caravan(tmp_path / "out", features=[*FORCING, "pr_emo1"])
 
     summary = json.loads((prepared.run / "quality_summary.json").read_bytes())
-    assert ["camelses_1414"] == summary["retained_basins"]
-    assert 4 == len(summary["excluded_basins"])
-    assert all("column 'pr_emo1': " in reason for reason in summary["excluded_basins"].values())
+    assert ["camelses_1414"] == summary["retained_entities"]
+    assert 4 == len(summary["excluded_entities"])
+    assert all("column 'pr_emo1': " in reason for reason in summary["excluded_entities"].values())
 
 
 @needs_caravan
@@ -160,9 +160,9 @@ def test_regions_are_found_by_prefix(tmp_path: Path) -> None:
 
     summary = json.loads((prepared.run / "quality_summary.json").read_bytes())
     assert ["camelsch_4001", "camelsch_4003", "camelslx_054", "camelslx_055"] == summary[
-        "retained_basins"
+        "retained_entities"
     ]
-    assert "is of region 'camelsch' by its name" in summary["excluded_basins"]["camelsch_9"]
+    assert "is of region 'camelsch' by its name" in summary["excluded_entities"]["camelsch_9"]
 
 
 def camels(out: Path, forcing: str, **more) -> Prepared:
@@ -189,7 +189,8 @@ def test_camels_us_end_to_end(tmp_path: Path, forcing: str) -> None:
 
     names = ["01022500", "01547700", "02064000", "03015500"]  # leading zeros stay
     assert (
-        names == json.loads((prepared.run / "quality_summary.json").read_bytes())["retained_basins"]
+        names
+        == json.loads((prepared.run / "quality_summary.json").read_bytes())["retained_entities"]
     )
     assert 4 * 1_096 == sum(prepared.manifest.metadata["source_rows"].values())
     assert (365 if forcing == "daymet" else 0) == prepared.manifest.dropped[
@@ -240,7 +241,7 @@ def test_camels_us_flags_are_a_column(tmp_path: Path) -> None:
 
 @needs_camels
 def test_an_ungauged_basin_of_camels_us_is_served(tmp_path: Path) -> None:
-    unified = {"strategy": "unified", "pipeline": ["StandardScaler"], "fit_on_n_basins": 4}
+    unified = {"strategy": "unified", "pipeline": ["StandardScaler"], "fit_on_n_entities": 4}
     pipelines = {"features": unified, "target": unified}
     trained = camels(tmp_path / "out", "daymet", preprocessing_configs=pipelines)
     shutil.copytree(CAMELS / "basin_mean_forcing", tmp_path / "ungauged" / "basin_mean_forcing")
@@ -274,7 +275,7 @@ def test_a_benchmark_with_common_dates_and_basins_held_out_is_three_commands(
         "--config",
         config,
     )
-    pipelines = {"strategy": "unified", "pipeline": "StandardScaler", "fit_on_n_basins": 9}
+    pipelines = {"strategy": "unified", "pipeline": "StandardScaler", "fit_on_n_entities": 9}
     by_all = json.dumps({"features": pipelines, "target": pipelines})
     dates = (
         "--train-end",

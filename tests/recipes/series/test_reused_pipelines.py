@@ -24,8 +24,8 @@ from headrace.windows import open_windows, write_forecasts
 from raised import raised
 
 UNIFIED = {
-    "features": {"strategy": "unified", "fit_on_n_basins": 3, "pipeline": ["StandardScaler"]},
-    "target": {"strategy": "unified", "fit_on_n_basins": 3, "pipeline": ["StandardScaler"]},
+    "features": {"strategy": "unified", "fit_on_n_entities": 3, "pipeline": ["StandardScaler"]},
+    "target": {"strategy": "unified", "fit_on_n_entities": 3, "pipeline": ["StandardScaler"]},
 }
 GROUPED = {"target": {"strategy": "per_group", "pipeline": ["RobustScaler"]}}
 
@@ -234,7 +234,7 @@ def test_an_entity_without_a_fit_is_left_out_with_its_reason(tmp_path: Path) -> 
     shutil.copy(source / "b.csv", source / "c.csv")
     made = served(source, tmp_path / "trained", tmp_path / "now")
 
-    excluded = json.loads((made.run / "quality_summary.json").read_bytes())["excluded_basins"]
+    excluded = json.loads((made.run / "quality_summary.json").read_bytes())["excluded_entities"]
     assert ["c"] == list(excluded)
     assert "no pipeline was fitted for it" in excluded["c"]
     assert 900 == made.manifest.dropped["entity_failed"]
@@ -287,7 +287,7 @@ def test_static_features_are_scaled_by_the_named_run(tmp_path: Path) -> None:
     assert {
         "v": "its static rock is 'basalt', which no entity had that the encoder was fitted on",
         "w": "has no static rock",
-    } == json.loads((few.run / "quality_summary.json").read_text())["excluded_basins"]
+    } == json.loads((few.run / "quality_summary.json").read_text())["excluded_entities"]
     assert ["u"] == pl.read_parquet(few.run / "processed_static_features.parquet")["id"].to_list()
 
 

@@ -21,7 +21,11 @@ def configuration(directory: Path, **more) -> Path:
         "min_train_years": 0.02,
         "batch_size": 3,
         "preprocessing_configs": {
-            "features": {"strategy": "unified", "pipeline": ["MinMaxScaler"], "fit_on_n_basins": 2},
+            "features": {
+                "strategy": "unified",
+                "pipeline": ["MinMaxScaler"],
+                "fit_on_n_entities": 2,
+            },
             "target": {
                 "strategy": "per_group",
                 "pipeline": [{"step": "StandardScaler", "with_mean": False}],
@@ -98,8 +102,8 @@ def test_a_file_of_entities_restricts_the_run(tmp_path: Path) -> None:
     summary = json.loads(
         (Path(json.loads(done.stdout)["run"]) / "quality_summary.json").read_bytes()
     )
-    assert ["g0", "g2"] == summary["retained_basins"]
-    assert {"nobody": "no file has its name; correct entities"} == summary["excluded_basins"]
+    assert ["g0", "g2"] == summary["retained_entities"]
+    assert {"nobody": "no file has its name; correct entities"} == summary["excluded_entities"]
 
 
 def test_flags_override_the_file(tmp_path: Path) -> None:

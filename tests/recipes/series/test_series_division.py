@@ -17,7 +17,7 @@ from headrace.errors import InputError, SettingsError
 from headrace.run.prepare import Prepared
 from raised import raised
 
-UNIFIED = {"strategy": "unified", "pipeline": "StandardScaler", "fit_on_n_basins": 100}
+UNIFIED = {"strategy": "unified", "pipeline": "StandardScaler", "fit_on_n_entities": 100}
 BY_ALL = {"features": UNIFIED, "target": UNIFIED}
 DATES = {"train_end": "2002-03-01", "val_end": "2002-09-01"}
 NAMES = ("a", "b", "c", "d", "e")
@@ -103,7 +103,7 @@ def test_each_entity_has_the_dates_of_its_own(source: Path, tmp_path: Path) -> N
     again = series(source, cut_dates=tmp_path / "same.csv", **DATES)
     assert headrace.prepare(again, tmp_path / "out").manifest.run_id == made.manifest.run_id
     alone = run_of(source, tmp_path / "alone", cut_dates=pl.read_csv(tmp_path / "same.csv"))
-    assert json.loads((alone.run / "quality_summary.json").read_bytes())["retained_basins"] == [
+    assert json.loads((alone.run / "quality_summary.json").read_bytes())["retained_entities"] == [
         "a",
         "b",
     ]
@@ -245,7 +245,7 @@ def test_folds_roll_for_held_out_entities_and_from_dates_of_their_own(
     source: Path, tmp_path: Path
 ) -> None:
     """Each fold is what a prepared split is whose dates are all a step later."""
-    plain = {"strategy": "unified", "pipeline": [], "fit_on_n_basins": 1}
+    plain = {"strategy": "unified", "pipeline": [], "fit_on_n_entities": 1}
     asked = {
         **{
             "preprocessing_configs": {"features": plain, "target": plain},

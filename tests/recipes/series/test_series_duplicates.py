@@ -25,7 +25,7 @@ from laws import examples
 
 NAMES = ["a", "b", "c", "d"]
 UNIFIED = {
-    "features": {"strategy": "unified", "pipeline": ["StandardScaler"], "fit_on_n_basins": 3}
+    "features": {"strategy": "unified", "pipeline": ["StandardScaler"], "fit_on_n_entities": 3}
 }
 AS_IS = {role: {"strategy": "per_group", "pipeline": []} for role in ("features", "target")}
 ONCE = ("fitted_pipelines.json", "processed_static_features.parquet")
@@ -98,7 +98,7 @@ def test_drop_equals_a_run_without_the_copies(tmp_path: Path, batch_size: int, c
     assert {**without.manifest.dropped, "duplicate": 1800} == left.manifest.dropped
     assert {"original": 6, "passed": 4, "failed": 2} == left.manifest.metadata["entities"]
     summary = json.loads((left.run / "quality_summary.json").read_bytes())
-    assert {"aa": "has the values and times of 'a'", "z": "has the values and times of 'c'"} == summary["excluded_basins"]  # fmt: skip
+    assert {"aa": "has the values and times of 'a'", "z": "has the values and times of 'c'"} == summary["excluded_entities"]  # fmt: skip
     report = json.loads((left.run / "quality_reports/aa.json").read_bytes())
     assert (False, {"duplicate": 900}) == (report["passed_quality_check"], report["source_rows"])
     assert headrace.verify(tmp_path / "left").problems == []

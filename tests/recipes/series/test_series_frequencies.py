@@ -93,7 +93,7 @@ def test_entities_that_differ_are_told_and_the_usual_step_wins(tmp_path: Path) -
         isinstance(each, Note) and "entities differ in frequency: 1h (3), 30m (1)" in each.text
         for each in heard
     )
-    excluded = json.loads((prepared.run / "quality_summary.json").read_bytes())["excluded_basins"]
+    excluded = json.loads((prepared.run / "quality_summary.json").read_bytes())["excluded_entities"]
     assert "50 times are between steps of 1h, first 2019-12-30T00:30:00" in excluded["half"]
 
 

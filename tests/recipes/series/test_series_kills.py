@@ -68,7 +68,7 @@ def asked() -> str:
             [row for _, _, row in rows],
             [name for _, name, _ in rows],
         )
-    unified = {"strategy": "unified", "pipeline": ["StandardScaler"], "fit_on_n_basins": 3}
+    unified = {"strategy": "unified", "pipeline": ["StandardScaler"], "fit_on_n_entities": 3}
     asked = settings(
         directory / "in",
         entity="gauge",

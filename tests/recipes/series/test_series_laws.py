@@ -69,7 +69,7 @@ def test_what_is_stored_is_what_the_words_give(
             assert by_hand.times[split] == found[split][name].times
             assert close(values, found[split][name].values)
         assert by_hand.targets == {split: report["targets"][split] for split in SPLITS}
-        assert by_hand.filled == [report["imputation_info"][column]["imputed_values_count"] for column in ("flow", "cold", "rain")]  # fmt: skip
+        assert by_hand.filled == [report["imputation_info"][column]["imputed_values_count"] for column in ("flow", "rain", "cold")]  # fmt: skip
 
 
 @pytest.mark.slow
@@ -115,7 +115,7 @@ def test_any_number_of_workers_gives_the_same_bytes(
     source = write_basins(tmp_path / "in", some_basins(3, 8))
     pipeline = {"strategy": strategy, "pipeline": ["StandardScaler"]}
     if strategy == "unified":
-        pipeline["fit_on_n_basins"] = 4
+        pipeline["fit_on_n_entities"] = 4
     asked = {
         "layout": layout,
         "preprocessing_configs": {"features": pipeline, "target": pipeline},
@@ -239,7 +239,7 @@ def test_the_mask_says_what_was_filled(tmp_path: Path) -> None:
             int(sum(row[4] or 0 for row in values)),
         ]
         assert {0.0, 1.0} >= {cell for row in values for cell in row[3:]}
-    assert ["cold__filled", "rain__filled"] == prepared.manifest.metadata["masks"]
+    assert ["rain__filled", "cold__filled"] == prepared.manifest.metadata["masks"]
 
 
 def test_targets_are_filled_only_when_asked(tmp_path: Path) -> None:

@@ -309,7 +309,7 @@ def test_a_first_configuration_names_the_reader(tmp_path: Path) -> None:
     assert ["xarray", "gauge", "date", "1d"] == [
         store[each] for each in ("reader", "entity", "time", "frequency")
     ]
-    assert ["area", "rain", "warm", "year"] == sorted(store["features"])  # type: ignore[call-overload]
+    assert ["area", "rain", "warm", "year"] == sorted(store["past_features"])  # type: ignore[call-overload]
     assert ["grdc", "file_name", "1mo"] == [
         months[each] for each in ("reader", "entity", "frequency")
     ]

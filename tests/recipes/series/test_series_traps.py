@@ -91,7 +91,7 @@ def test_a_long_outage_is_left_whole(tmp_path: Path) -> None:
 
     told = report(prepared, "a")["imputation_info"]["rain"]
     assert {"short_gaps_count": 1, "imputed_values_count": 2, "long_gaps_count": 1, "unfilled_gaps_count": 0, "cut_gaps_count": 0, "unusable_values_count": 0, "missing_values_count": 8, "longest_gap": 8} == told  # fmt: skip
-    rains = [row[2] for split in SPLITS for row in stored(prepared)[split]["a"].values]
+    rains = [row[1] for split in SPLITS for row in stored(prepared)[split]["a"].values]
     assert list(range(10, 18)) == [place for place, rain in enumerate(rains) if rain is None]
     assert rains[29] == rains[30] == rains[31]
 
@@ -163,8 +163,8 @@ def test_a_missing_static_value_is_never_a_zero(tmp_path: Path) -> None:
     )
 
     summary = json.loads((dropped.run / "quality_summary.json").read_bytes())
-    assert ["a", "c"] == summary["retained_basins"]
-    assert "has no static height" == summary["excluded_basins"]["b"]
+    assert ["a", "c"] == summary["retained_entities"]
+    assert "has no static height" == summary["excluded_entities"]["b"]
     assert 0 == pytest.approx(
         pq.read_table(mean.run / "processed_static_features.parquet")["height"][1].as_py(), abs=1e-6
     )
@@ -274,14 +274,14 @@ def test_one_bad_file_fails_alone_with_its_reason(tmp_path: Path) -> None:
     prepared = series(source, tmp_path / "out", batch_size=100)
 
     summary = json.loads((prepared.run / "quality_summary.json").read_bytes())
-    assert sorted(good) == summary["retained_basins"]
+    assert sorted(good) == summary["retained_entities"]
     assert (15, 4, 11) == tuple(
-        summary[f"{word}_basins"] for word in ("original", "passed", "failed")
+        summary[f"{word}_entities"] for word in ("original", "passed", "failed")
     )
-    assert set(BAD_FILES) == set(summary["excluded_basins"])
+    assert set(BAD_FILES) == set(summary["excluded_entities"])
     for name, reason in BAD_FILES.items():
-        assert reason in summary["excluded_basins"][name], name
-        assert summary["excluded_basins"][name] == report(prepared, name)["failure_reason"]
+        assert reason in summary["excluded_entities"][name], name
+        assert summary["excluded_entities"][name] == report(prepared, name)["failure_reason"]
     alone = series(write_basins(tmp_path / "alone", good), tmp_path / "out")
     assert stored(alone) == stored(prepared)
     assert [] == headrace.verify(tmp_path / "out", run=prepared.manifest.run_id).problems
@@ -301,7 +301,7 @@ def test_a_bad_row_of_a_long_table_fails_its_entity_alone(tmp_path: Path) -> Non
     prepared = series(source, tmp_path / "out", entity="gauge")
 
     assert ["a", "c"] == json.loads((prepared.run / "quality_summary.json").read_bytes())[
-        "retained_basins"
+        "retained_entities"
     ]
     assert "row 46, column 'rain' is 'wet'" in report(prepared, "b")["failure_reason"]
 
@@ -384,8 +384,7 @@ def test_rows_that_may_be_dropped_are_counted(tmp_path: Path) -> None:
         ({"sourcce": "x"}, "did you mean 'source'"),
         ({"preprocessing_configs": {"features": {"strategy": "per_group", "pipeline": ["StandardScaler"], "columns": ["rain"]}}}, "cold are in no pipeline"),
         ({"preprocessing_configs": {"features": {"strategy": "per_group", "pipeline": ["StandardScaler"], "columns": ["rain", "cold", "flow"]}}}, "target 'flow' is among the columns"),
-        ({"preprocessing_configs": {"target": {"strategy": "per_group", "pipeline": ["StandardScaler"], "fit_on_n_basins": 3}}}, "fit_on_n_basins"),
-        ({"preprocessing_configs": {"target": {"strategy": "unified", "pipeline": ["StandardScaler"]}}}, "without fit_on_n_basins"),
+        ({"preprocessing_configs": {"target": {"strategy": "per_group", "pipeline": ["StandardScaler"], "fit_on_n_entities": 3}}}, "fit_on_n_entities"),
     ],
 )  # fmt: skip
 def test_settings_that_cannot_work_are_refused_before_any_work(

@@ -51,6 +51,14 @@ class AskedSeries:
         list[str] | None,
         unless_given(metavar="TEXT,...", help="Comma-separated; all numeric columns unless given."),
     ] = None
+    future_features: Annotated[
+        list[str] | None,
+        unless_given(
+            metavar="TEXT,...",
+            help="Features known ahead, such as promotions; unless given, those with values after"
+            " the last target.",
+        ),
+    ] = None
     static: Annotated[
         list[str] | None, unless_given(help="Files of static attributes; may be repeated.")
     ] = None
@@ -71,6 +79,11 @@ class AskedSeries:
     def feature_names(self) -> list[str]:
         """Feature columns; empty if they must be found in the data."""
         return _names(self.features)
+
+    @property
+    def future_names(self) -> list[str]:
+        """Features known ahead; empty if they must be found in the data."""
+        return _names(self.future_features)
 
     @property
     def static_names(self) -> list[str]:

@@ -182,7 +182,7 @@ def fit(
 
     columns: the columns of the matrix.
     entities: for "unified" in the order of `chosen_entities`; a pipeline is fitted on the first
-    fit_on_n_basins of them.
+    fit_on_n_entities of them.
     Raises `InputError` if a column has nothing to fit on or a step cannot take it.
     """
     parts: list[AnyScalers] = []
@@ -199,8 +199,10 @@ def fit(
         if strategy == "per_group":
             parts.append(make(pipeline.pipeline, names, rows, offsets, entities))
         else:
-            if pipeline.fit_on_n_basins is not None and pipeline.fit_on_n_basins < len(entities):
-                rows = rows[: int(offsets[pipeline.fit_on_n_basins])]
+            if pipeline.fit_on_n_entities is not None and pipeline.fit_on_n_entities < len(
+                entities
+            ):
+                rows = rows[: int(offsets[pipeline.fit_on_n_entities])]
             parts.append(make(pipeline.pipeline, names, rows, offsets, None))
     return Fitted(tuple(parts))
 

@@ -298,6 +298,7 @@ def _class(word: str) -> Any:
 Strategy = Literal["per_group", "unified"]
 
 _STANDARD = {"strategy": "per_group", "pipeline": ["StandardScaler"]}
+_FITTED_ENTITIES = 100  # by default; their train rows are in memory
 
 
 class PipelineSettings(Settings):
@@ -308,14 +309,14 @@ class PipelineSettings(Settings):
     or through Python a scikit-learn transformer or Pipeline, a `GroupedPipeline` or a
     `UnifiedPipeline`. No steps leave values as they are. columns: which it scales; None: all of its
     role.
-    fit_on_n_basins: how many entities a unified pipeline of time series is fitted on; their train
-    rows are in memory.
+    fit_on_n_entities: how many entities a unified pipeline of time series is fitted on, by default
+    100; their train rows are in memory.
     """
 
     strategy: Strategy
     pipeline: tuple[StepData, ...]
     columns: Names | None = None
-    fit_on_n_basins: int | None = Field(None, ge=1)
+    fit_on_n_entities: int | None = Field(None, ge=1)
 
     @model_validator(mode="before")
     @classmethod
@@ -361,10 +362,11 @@ class PipelineSettings(Settings):
             raise ValueError(
                 f"pipeline is {words}; an encoder is the only step of its pipeline, give it its own"
             )
-        if self.strategy == "per_group" and self.fit_on_n_basins is not None:
+        if self.strategy == "per_group" and self.fit_on_n_entities is not None:
             raise ValueError(
-                f"fit_on_n_basins is {self.fit_on_n_basins} and strategy is per_group, which fits"
-                " every entity on its own; leave fit_on_n_basins out, or give strategy: unified"
+                f"fit_on_n_entities is {self.fit_on_n_entities} and strategy is per_group, which"
+                " fits every entity on its own; leave fit_on_n_entities out, or give strategy:"
+                " unified"
             )
         return self
 
@@ -378,7 +380,7 @@ class PipelineSettings(Settings):
 
 
 # Unified, so that it also applies to entities that were not fitted; one entity is enough to fit it.
-_AS_THEY_ARE = PipelineSettings(strategy="unified", pipeline=(), fit_on_n_basins=1)
+_AS_THEY_ARE = PipelineSettings(strategy="unified", pipeline=(), fit_on_n_entities=1)
 Pipelines = Annotated[
     tuple[PipelineSettings, ...],
     BeforeValidator(lambda value: value if isinstance(value, list | tuple) else (value,)),
@@ -451,14 +453,19 @@ class Preprocessing(Settings):
             )
         return Resolved(
             features=(
-                *_covered("features", self.features, sorted(set(features).difference(categories))),
+                *map(
+                    _with_count,
+                    _covered(
+                        "features", self.features, sorted(set(features).difference(categories))
+                    ),
+                ),
                 *(
                     [_AS_THEY_ARE.model_copy(update={"columns": tuple(categories)})]
                     if categories
                     else ()
                 ),
             ),
-            target=(self.target.model_copy(update={"columns": tuple(targets)}),),
+            target=(_with_count(self.target.model_copy(update={"columns": tuple(targets)})),),
             static_features=_covered("static_features", self.static_features, static_features),
         )
 
@@ -499,7 +506,7 @@ class Resolved(Settings):
         """
         return max(
             (
-                pipeline.fit_on_n_basins or 0
+                pipeline.fit_on_n_entities or 0
                 for pipeline in self.time_series
                 if pipeline.strategy == "unified"
             ),
@@ -526,15 +533,13 @@ def _check_time_series(role: str, pipeline: PipelineSettings) -> None:
             setting="preprocessing_configs",
             remedy="use it in static_features",
         )
-    if pipeline.strategy == "unified" and pipeline.fit_on_n_basins is None:
-        raise SettingsError(
-            f"{role}: strategy is unified without fit_on_n_basins",
-            setting="preprocessing_configs",
-            remedy=(
-                "give how many entities it is fitted on, e.g. fit_on_n_basins: 100 (their train"
-                " rows are held in memory)"
-            ),
-        )
+
+
+def _with_count(pipeline: PipelineSettings) -> PipelineSettings:
+    """Return a pipeline of time series with the number of entities that it is fitted on."""
+    if pipeline.strategy == "per_group" or pipeline.fit_on_n_entities is not None:
+        return pipeline
+    return pipeline.model_copy(update={"fit_on_n_entities": _FITTED_ENTITIES})
 
 
 def _check_goes_back(target: PipelineSettings) -> None:

@@ -147,7 +147,7 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
         chunk_size: int | None = None,
         validation: Validation = "both",
         validation_chunk_size: int | None = None,
-        is_autoregressive: bool = False,
+        is_autoregressive: bool | None = None,
         shuffle: Shuffle = "everywhere",
         seed: int = 0,
         remainder: Remainder | None = None,

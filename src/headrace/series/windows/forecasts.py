@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from headrace.arrays import F64
 from headrace.digest import canonical_json
 from headrace.errors import InputError, SettingsError
+from headrace.series.arrays.axis import times_at
 from headrace.series.pipelines.save import Pipelines, load
 from headrace.series.windows.windows import Windows
 from headrace.storage.local import beside, make_directory, publish, storing
@@ -26,6 +27,7 @@ _SCHEMA = pa.schema(
         pa.field("entity", pa.string(), nullable=False),
         pa.field("issue_time", pa.timestamp("us"), nullable=False),
         pa.field("horizon", pa.int32(), nullable=False),
+        pa.field("time", pa.timestamp("us"), nullable=False),
         pa.field("value", pa.float64()),
     ]
 )
@@ -48,6 +50,7 @@ def write_forecasts(
     entity: text.
     issue_time: the moment of the last input.
     horizon: steps after it, from 1.
+    time: that of this step.
     value: in the unit of the target, by the run's own pipelines; null if the forecast is NaN.
     target: name of the target, present with several targets.
 
@@ -56,75 +59,25 @@ def write_forecasts(
     write.
     """
     opened: Windows = getattr(windows, "windows", windows)
-    options = opened.options
-    store = opened.store
     target = Path(local_path_of(path, "write_forecasts"))
     if target.exists():
         raise SettingsError(
             "exists", setting="path", path=target, remedy="give another path, or remove it"
         )
-    steps = np.array(options.horizons or range(1, options.output_length + 1), np.int32)
-    pipelines = load(store.root, store.pipeline_digests)
-    metadata = canonical_json(
-        {"run": store.run_id, "target": pipelines.target, "frequency": store.columns.frequency.word}
-    )
-    targets = store.columns.targets
-    name = []
-    if len(targets) > 1:
-        name = [pa.field("target", pa.string(), nullable=False)]
-    schema = pa.schema([*_SCHEMA, *name], {METADATA: metadata})
-
-    def rows(batch: Mapping[str, Any], forecast: Any) -> pa.Table:
-        scaled = as_array(forecast)
-        entity = as_array(batch["entity"])
-        issued = as_array(batch["input_end_date"])
-        shape = (len(entity), len(steps), len(targets))[: 2 + len(name)]
-        if scaled.shape != shape:
-            of = ""
-            if name:
-                of = f" and {len(targets)} targets"
-            raise SettingsError(
-                f"a forecast has the shape {scaled.shape}, and its batch {len(entity)} windows of"
-                f" {len(steps)} horizons{of}",
-                setting="forecasts",
-                value=scaled.shape,
-                remedy=f"give {shape}",
-            )
-        if "valid" in batch:
-            valid = as_array(batch["valid"]).astype(bool)
-        else:
-            valid = np.ones(len(entity), bool)
-        names = np.array(opened.entity_names(entity[valid]), object)
-        values = in_units(pipelines, scaled[valid].astype(np.float64), names.tolist(), targets)
-        rows_of_window = len(steps) * len(targets)
-        columns = [
-            pa.array(np.repeat(names, rows_of_window), pa.string()),
-            pa.array(
-                np.repeat(issued[valid].astype("datetime64[us]"), rows_of_window),
-                pa.timestamp("us"),
-            ),
-            pa.array(np.tile(np.repeat(steps, len(targets)), len(names)), pa.int32()),
-            pa.array(values.reshape(-1), pa.float64(), from_pandas=True),
-            *[
-                pa.array(np.tile(np.array(targets, object), len(names) * len(steps)), pa.string())
-                for _ in name
-            ],
-        ]
-        return pa.Table.from_arrays(columns, schema=schema)
-
+    table = ForecastTable(opened)
     make_directory(target.parent)
     written = 0
-    pending = [schema.empty_table()]
+    pending = [table.schema.empty_table()]
     with beside(target) as temporary:
         with (
             storing(target),
             pq.ParquetWriter(
-                temporary, schema, compression="zstd", write_page_checksum=True
+                temporary, table.schema, compression="zstd", write_page_checksum=True
             ) as writer,
         ):
             for batch, forecast in forecasts:
-                pending.append(rows(batch, forecast))
-                if sum(table.num_rows for table in pending) >= _GROUP_ROWS:
+                pending.append(table.rows(batch, forecast))
+                if sum(part.num_rows for part in pending) >= _GROUP_ROWS:
                     written += _flush(writer, pending)
             written += _flush(writer, pending)
         if not written:
@@ -133,6 +86,76 @@ def write_forecasts(
             )
         publish(temporary, target)
     return written
+
+
+class ForecastTable:
+    """Rows of forecasts of windows, one per window, horizon and target; see `write_forecasts`."""
+
+    def __init__(self, windows: Windows) -> None:
+        store = windows.store
+        options = windows.options
+        self._windows = windows
+        self._pipelines = load(store.root, store.pipeline_digests)
+        self._steps = np.array(options.horizons or range(1, options.output_length + 1), np.int32)
+        frequency = store.columns.frequency.word
+        metadata = {"run": store.run_id, "target": self._pipelines.target, "frequency": frequency}
+        fields = list(_SCHEMA)
+        if len(windows.target_names) > 1:
+            fields.append(pa.field("target", pa.string(), nullable=False))
+        self.schema = pa.schema(fields, {METADATA: canonical_json(metadata)})
+
+    def rows(self, batch: Mapping[str, Any], forecast: Any) -> pa.Table:
+        """Return the rows of the valid windows of a batch.
+
+        Raises `SettingsError` for a forecast of another shape, `InputError` for an entity that the
+        target's pipeline does not know.
+        """
+        entity = as_array(batch["entity"])
+        valid = np.ones(len(entity), bool)
+        if "valid" in batch:
+            valid = as_array(batch["valid"]).astype(bool)
+        scaled = self._checked(as_array(forecast), len(entity))[valid].astype(np.float64)
+        entity = entity[valid]
+        issued = as_array(batch["input_end_date"])[valid].astype("datetime64[us]")
+        names = self._windows.entity_names(entity)
+        targets = self._windows.target_names
+        values = in_units(self._pipelines, scaled, names, targets)
+        store = self._windows.store
+        times = times_at(
+            store.columns.frequency,
+            issued.astype(np.int64)[:, None],
+            store.entities.anchor[entity][:, None],
+            self._steps.astype(np.int64),
+        )
+        per_window = len(self._steps) * len(targets)
+        columns = [
+            pa.array(np.repeat(np.array(names, object), per_window), pa.string()),
+            pa.array(np.repeat(issued, per_window), pa.timestamp("us")),
+            pa.array(np.tile(np.repeat(self._steps, len(targets)), len(names)), pa.int32()),
+            pa.array(np.repeat(times.reshape(-1), len(targets))).cast(pa.timestamp("us")),
+            pa.array(values.reshape(-1), pa.float64(), from_pandas=True),
+        ]
+        if len(targets) > 1:
+            repeated = np.tile(np.array(targets, object), len(names) * len(self._steps))
+            columns.append(pa.array(repeated, pa.string()))
+        return pa.Table.from_arrays(columns, schema=self.schema)
+
+    def _checked(self, scaled: Any, windows: int) -> Any:
+        targets = len(self._windows.target_names)
+        shape: tuple[int, ...] = (windows, len(self._steps))
+        of = ""
+        if targets > 1:
+            shape = (*shape, targets)
+            of = f" and {targets} targets"
+        if scaled.shape != shape:
+            raise SettingsError(
+                f"a forecast has the shape {scaled.shape}, and its batch {windows} windows of"
+                f" {len(self._steps)} horizons{of}",
+                setting="forecasts",
+                value=scaled.shape,
+                remedy=f"give {shape}",
+            )
+        return scaled
 
 
 def in_units(

@@ -27,8 +27,9 @@ from headrace.arrays import F32, I64, Bools
 from headrace.dataset.indexed import ALIASES, Verify
 from headrace.dataset.local_shards import DISK_BYTES, LocalFiles
 from headrace.digest import canonical_json, sha256_hex
-from headrace.errors import InputError, setting, setting_name
+from headrace.errors import InputError, SettingsError, setting, setting_name
 from headrace.report.words import many_entities, pluralise, verb
+from headrace.series.arrays.axis import CALENDAR, calendar_names
 from headrace.series.arrays.windows import (
     NOTHING,
     Missing,
@@ -37,7 +38,7 @@ from headrace.series.arrays.windows import (
     WindowRuns,
     find_valid_sequences,
 )
-from headrace.series.windows.store import Matrices, SeriesStore, open_store
+from headrace.series.windows.store import Columns, Matrices, SeriesStore, open_store
 from headrace.settings import Settings
 
 Layout = Literal["views", "contiguous"]
@@ -51,13 +52,15 @@ class WindowOptions(Settings):
     input_length, output_length: L and H, the steps of the inputs and of the horizon after them.
     horizons: the steps of the horizon in y, from 1 to H, ascending; None: all.
     stride: steps from one window of an entity to the next.
-    is_autoregressive: whether X begins with the past of the target, or of each target.
+    is_autoregressive: whether X begins with the past of the target, or of each target; None: if the
+    run has no feature but the calendar, as a series is then forecast from its own past.
     history: whether inputs may reach into the rows before the split ("preceding") or not
     ("within"). Labels never cross: the whole horizon of a window is in the split.
     targets: "all" horizons of a window must be observed; "any" of them, the others being 0 in y and
-    false in y_observed; "none": no y at all, for predicting beyond the last row.
-    future: the horizon's known-ahead forcing as a separate input; "none": neither required nor
-    returned. static: static attributes if the run has them; "none": not returned.
+    false in y_observed; "none": no y at all, for predicting without targets.
+    future: the horizon's features known ahead as a separate input; "none": neither required nor
+    returned.
+    static: static attributes if the run has them; "none": not returned.
     masks: whether X ends with the columns that mark filled values; "none": without them.
     incomplete: "skip" windows that miss a value; "keep" all windows, for predicting, with NaN in X
     and future for missing values and `complete` false for such windows.
@@ -68,10 +71,10 @@ class WindowOptions(Settings):
     """
 
     input_length: _Steps = Field(ge=1)
-    output_length: _Steps = Field(ge=0)
+    output_length: _Steps = Field(ge=1)
     horizons: tuple[_Steps, ...] | None = None
     stride: _Steps = Field(1, ge=1)
-    is_autoregressive: StrictBool = False
+    is_autoregressive: StrictBool | None = None
     history: Literal["within", "preceding"] = "within"
     targets: Targets = "all"
     future: Literal["known", "none"] = "known"
@@ -83,11 +86,6 @@ class WindowOptions(Settings):
 
     @model_validator(mode="after")
     def _check_horizon(self) -> WindowOptions:
-        if not self.output_length and (self.targets != "none" or self.future != "none"):
-            raise ValueError(
-                f"{setting_name('output_length')} is 0; give 1 or more, or pass"
-                f" {setting('targets', 'none')} and {setting('future', 'none')}"
-            )
         steps = self.horizons
         last = self.output_length
         if steps is not None and (
@@ -392,6 +390,11 @@ class Windows:
         )
 
     @property
+    def target_names(self) -> tuple[str, ...]:
+        """The targets, in the order of the last axis of y."""
+        return self.store.columns.targets
+
+    @property
     def input_names(self) -> tuple[str, ...]:
         """The column names of X."""
         return self.store.columns.names[self._inputs]
@@ -552,6 +555,25 @@ class Windows:
         )
 
 
+def with_inputs(columns: Columns, options: WindowOptions, run: Path) -> WindowOptions:
+    """Return the options with `is_autoregressive` decided.
+
+    Raises `SettingsError` if X would have no column.
+    """
+    if options.is_autoregressive is None:
+        measured = set(columns.features).difference(calendar_names(CALENDAR))
+        return options.model_copy(update={"is_autoregressive": not measured})
+    if not options.is_autoregressive and not columns.features:
+        raise SettingsError(
+            "the run has no features, so X would have no column",
+            setting="is_autoregressive",
+            path=run,
+            value=False,
+            remedy="leave it out, and X holds the past of the target",
+        )
+    return options
+
+
 def windows_of(store: SeriesStore, split: str, options: WindowOptions) -> Windows:
     """Find the windows of a split, with one pass over the values to find missing ones.
 
@@ -595,6 +617,7 @@ def windows_of(store: SeriesStore, split: str, options: WindowOptions) -> Window
                 f" {setting('masks', 'none')}"
             ),
         )
+    options = with_inputs(columns, options, store.root)
     segments = segments_of(store, name, options, blockers_of(store, options))
     return Windows(store, name, options, segments, entities.first_row, starts, ends)
 
