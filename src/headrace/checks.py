@@ -104,17 +104,11 @@ def time_on_clock(name: str, text: str, zone: str | None) -> int:
     Without an offset it is a time of these clocks. zone: None for UTC. Raises `SettingsError`.
     """
     moment = _moment(name, text)
-    is_instant = moment.tzinfo is not None
-    if not is_instant:
-        moment = moment.replace(tzinfo=UTC)
-    micros = (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
-    if not is_instant or zone is None:
-        return micros
-    import numpy as np  # imported late: checks load no data libraries
-
-    from headrace.formats.dates import utc_to_wall
-
-    return int(utc_to_wall(np.array([micros]), zone)[0])
+    if moment.tzinfo is not None:
+        moment = moment.astimezone(UTC if zone is None else ZoneInfo(zone))
+    return (moment.replace(tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(
+        microseconds=1
+    )
 
 
 def duration_us(name: str, value: str) -> int:

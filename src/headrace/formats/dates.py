@@ -367,10 +367,10 @@ def _period_begins(groups: pl.DataFrame) -> I64:
         years = year.astype("datetime64[Y]").astype("datetime64[D]").astype(np.int64)
         first_monday = (years + 3 + 3) // 7 * 7 - 3  # of the week of 4 January
         days = first_monday + (week - 1) * 7
-        begins = np.asarray((days + day - 1) * DAY_US, np.int64)
+        starts = np.asarray((days + day - 1) * DAY_US, np.int64)
         # A week belongs to the year of its Thursday.
         thursday = (days + 3).astype("datetime64[D]").astype("datetime64[Y]").astype(np.int64)
-        return np.where((week > 0) & (thursday == year), begins, MISSING)
+        return np.where((week > 0) & (thursday == year), starts, MISSING)
     if "quarter" in groups.columns:
         month = (groups["quarter"].cast(pl.Int64).to_numpy() - 1) * 3
     elif "month" in groups.columns:

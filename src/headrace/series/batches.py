@@ -426,19 +426,19 @@ def _rounded_targets(
     high = np.fmax.reduceat(stored, starts)
     with np.errstate(invalid="ignore", over="ignore"):
         # As many float32 numbers as this lie between the lowest and the highest.
-        held = (high - low) / np.spacing(np.maximum(np.abs(low), np.abs(high)))
-    for number, column in np.argwhere(held < _FEW_NUMBERS).tolist():
+        resolved = (high - low) / np.spacing(np.maximum(np.abs(low), np.abs(high)))
+    for number, column in np.argwhere(resolved < _FEW_NUMBERS).tolist():
         before = group[number].of_batch(values)[:, column]
         after = group[number].of_batch(matrix)[:, column]
         distinct = len(np.unique(before[~np.isnan(before)]))
-        kept = len(np.unique(after[~np.isnan(after)]))
-        if kept * 2 < distinct:
+        remaining = len(np.unique(after[~np.isnan(after)]))
+        if remaining * 2 < distinct:
             rounded.append(
                 {
                     "entity": group[number].entity,
                     "column": settings.targets[column],
                     "values": distinct,
-                    "kept": kept,
+                    "kept": remaining,
                 }
             )
     return rounded

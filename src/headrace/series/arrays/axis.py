@@ -267,8 +267,8 @@ def steps_until(
         first_months, _, _ = month_numbers(first)
         from_end = np.isin(anchor, _FROM_END)
         count, beside = np.divmod(months - first_months - from_end, frequency.months)
-        begins = np.where(from_end, _start_of(months), _in_month(months, first, anchor))
-        return count + from_end, (beside == 0) & (begins == end)
+        start = np.where(from_end, _start_of(months), _in_month(months, first, anchor))
+        return count + from_end, (beside == 0) & (start == end)
     if frequency.days is None:
         count, beside = np.divmod(end - first, frequency.micros)
         return count, np.asarray(beside == 0)
