@@ -288,7 +288,7 @@ def test_weeks_begin_on_the_weekday_that_is_named(weekday: str) -> None:
     placed = place_rows(micros(days), step)
     assert np.array_equal(micros(begins), micros(days)[placed.rows])
     assert np.array_equal(micros(begins), placed.axis.times())
-    with raised(headrace.SettingsError, value=None):
+    with pytest.raises(headrace.SettingsError, match="weeks from a weekday"):
         series(frequency="1d-mon")
 
 
