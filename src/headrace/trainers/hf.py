@@ -543,7 +543,7 @@ def _schedule(
     steps = done
     epoch = current.epoch
     # Bins, and shares of whole shards, differ from epoch to epoch. Of rows every epoch has as many.
-    differ = stream.options.source is not None or stream.options.distribution != "balanced"
+    differ = stream.options.needs_lengths or stream.options.distribution != "balanced"
     left = _updates(current.steps or 0, accumulated)
     while steps < most if most > 0 else epoch < epochs:
         part = epochs - epoch

@@ -68,7 +68,7 @@ class PackingPasses(BinnedPasses):
         *,
         lengths: I32,
     ) -> None:
-        self.pack, self.form = cast(PackRows, options.source), check_packing(options)
+        self.pack, self.form = cast(PackRows, options.pack), check_packing(options)
         pack_columns = [name for name in (self.pack.tokens, self.pack.mask) if name is not None]
         self.others = [
             name for name in options.columns or () if name not in (*pack_columns, BLEND_SOURCE)

@@ -20,7 +20,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -173,7 +173,8 @@ class LengthPasses(BinnedPasses):
         *,
         lengths: I32,
     ) -> None:
-        self.groups = cast(LengthGroups, options.source)
+        assert options.grouped_column is not None
+        self.groups = LengthGroups.of(options, options.grouped_column)
         self.mean_width = 1.0
         if len(lengths):
             self.mean_width = float(self.groups.bound.widths(lengths.astype(np.int64)).mean())

@@ -259,7 +259,7 @@ class Dataset(IndexedDataset):
         self, split: str | None, options: StreamOptions
     ) -> tuple[SplitIndex, ReadBlock]:
         index = self.split_index(split)
-        if options.cost_model is not None and options.source is None:
+        if options.cost_model is not None and not options.needs_lengths:
             index = self.counted_index(split, options)
         if options.form is not None:
             index = options.form.index_of(index)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, get_args
 
 import pyarrow as pa
 
@@ -636,13 +636,9 @@ class StreamOptions:
         return self.packed
 
     @property
-    def source(self) -> RowSource | None:
-        """The source of passes that are not made of rows; None for rows."""
-        if self.grouped_column is not None:
-            from headrace.stream.loader.by_length import LengthGroups
-
-            return LengthGroups.of(self, self.grouped_column)
-        return cast(RowSource | None, self.pack)  # __post_init__ turned a number into a source
+    def needs_lengths(self) -> bool:
+        """Whether batches are made by the lengths of all rows."""
+        return self.pack is not None or self.grouped_column is not None
 
     @property
     def grouped_column(self) -> str | None:
@@ -734,7 +730,7 @@ class StreamOptions:
             place_of(root).reads == "requests" for root, _ in parts
         ):
             return replace(self, read_threads=STORE_THREADS).for_splits(parts)
-        if self.packed == "auto" and self.source is None:
+        if self.packed == "auto" and not self.needs_lengths:
             # Packed rows are lists. Skip the import for others: it takes a third of the time to
             # open a small split.
             may_be = all(any(map(pa.types.is_nested, index.schema.types)) for _, index in parts)

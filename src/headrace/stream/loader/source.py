@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from headrace.dataset.index import SplitIndex
-from headrace.stream.loader.options import StreamOptions
+from headrace.stream.loader.by_length import LengthGroups
+from headrace.stream.loader.options import RowSource, StreamOptions
 from headrace.stream.loader.passes import MakePasses
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.ranks.topology import Topology, capture
@@ -104,11 +105,14 @@ def source_of_rows(
     open_blocks: opens the blocks as given options say. contents, cache_dir: see `RowSource`;
     contents is called only if a row source asks for it.
     """
-    if options.source is None:
+    source: RowSource
+    if options.grouped_column is not None:
+        source = LengthGroups.of(options, options.grouped_column)
+    elif options.pack is not None:
+        source = cast(RowSource, options.pack)  # a number became a source when it was checked
+    else:
         index, read_block = open_blocks(options)
         return StreamSource(index, read_block, options)
     index, read_block = open_blocks(replace(options, packed="off"))
-    passes = options.source.passes_of(
-        index, read_block, options, contents=contents(), cache_dir=cache_dir
-    )
+    passes = source.passes_of(index, read_block, options, contents=contents(), cache_dir=cache_dir)
     return StreamSource(index, read_block, options, passes)

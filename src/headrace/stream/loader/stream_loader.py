@@ -168,7 +168,7 @@ class StreamLoader:
         self.passes: Passes
         if passes is not None:
             self.passes = passes(index, read_block, options, self.topology)
-        elif options.source is not None:
+        elif options.needs_lengths:
             name = "pack" if options.grouped_column is None else "group_by_length"
             raise SettingsError(
                 f"{setting(name)} needs the lengths of all rows",
