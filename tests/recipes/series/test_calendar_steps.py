@@ -75,12 +75,13 @@ def table(times: object, load: object) -> pl.DataFrame:
 def rows_of(prepared: Prepared) -> dict[datetime, float | None]:
     rows = {}
     for split in readable_rows(prepared).values():
-        rows |= dict(zip(split["a"].times, (row[0] for row in split["a"].values), strict=True))
+        if "a" in split:
+            rows |= dict(zip(split["a"].times, (row[0] for row in split["a"].values), strict=True))
     return rows
 
 
 def warnings(heard: list[Event]) -> list[str]:
-    return [event.text for event in heard if isinstance(event, Note) and event.kind == "warning"]
+    return [event.text for event in heard if isinstance(event, Note) and event.level == "warning"]
 
 
 @settings(max_examples=60, deadline=None)
@@ -135,7 +136,7 @@ def test_sums_of_local_steps_are_those_of_resample(step: str, theirs: str, zone:
 def test_daily_totals_are_of_local_days(tmp_path: Path, offsets: str) -> None:
     """Sales until late on Friday are Friday's, in their sum, label, weekday and split."""
     truth = pandas.date_range("2024-01-01", "2024-12-30 23:00", freq="h", tz="America/New_York")
-    sales = np.where(truth.hour >= 20, 3.0, 0.5) + truth.dayofweek
+    sales = np.where(truth.hour >= 20, 3.0, 0.5) + truth.day_of_week
     texts = truth.strftime("%Y-%m-%d %H:%M")
     if offsets == "written":
         texts = truth.map(lambda moment: moment.isoformat())
@@ -148,7 +149,7 @@ def test_daily_totals_are_of_local_days(tmp_path: Path, offsets: str) -> None:
         calendar=["day_of_week"],
         train_end="2024-09-01",
         val_end="2024-11-01T00:00:00-04:00",
-        preprocessing_configs={"target": {"pipeline": []}},
+        preprocessing_configs={"target": {"pipeline": [], "strategy": "per_group"}},
     )
     expected = pandas.Series(sales, truth).resample("D").sum()
     rows = rows_of(made)
@@ -258,7 +259,6 @@ def test_a_mistyped_date_is_told(tmp_path: Path, mistyped: str) -> None:
     assert told in warnings(heard)
     assert mistyped in told
     assert "for 731 rows" in told
-    assert told in str(headrace.report(tmp_path / "out").read_text()) if hasattr(headrace, "report") else True  # fmt: skip
 
 
 @pytest.mark.parametrize("pipeline", [[], ["MaxAbsScaler"]])
@@ -266,7 +266,7 @@ def test_a_target_that_float32_rounds_is_told(tmp_path: Path, pipeline: list[str
     days = pandas.date_range("2020-01-01", periods=900)
     load = 1.2e8 + np.arange(900) % 300 - 150.0
     heard: list[Event] = []
-    asked = {"target": {"pipeline": pipeline}}
+    asked = {"target": {"pipeline": pipeline, "strategy": "per_group"}}
     made = prepare(table(days, load), tmp_path / "out", heard, preprocessing_configs=asked)
 
     (told,) = made.manifest.metadata["rounded_targets"]
@@ -288,7 +288,7 @@ def test_weeks_begin_on_the_weekday_that_is_named(weekday: str) -> None:
     placed = place_rows(micros(days), step)
     assert np.array_equal(micros(begins), micros(days)[placed.rows])
     assert np.array_equal(micros(begins), placed.axis.times())
-    with raised(headrace.SettingsError, setting="frequency"):
+    with pytest.raises(headrace.SettingsError, match="weeks from a weekday"):
         series(frequency="1d-mon")
 
 
@@ -322,7 +322,7 @@ def test_a_year_of_a_number_is_read_and_a_truncated_day_is_not(tmp_path: Path) -
     made = prepare(table([1935, 1936, 1937], [1.0, 2.0, 4.0]), tmp_path / "out")
 
     assert "12mo" == made.manifest.metadata["frequency"]
-    with raised(headrace.InputError, value="2019-01"):
+    with pytest.raises(headrace.InputError, match="is '2019-01': not a time"):
         prepare(table(["2019-01-01", "2019-01", "2019-01-03"], [1.0, 2.0, 3.0]), tmp_path / "no")
     unread = parse_dates(pl.Series(["2019-W53", "2019Q5", "0935"]).to_arrow(), "period")
     assert [MISSING] * 3 == unread.micros.tolist()
