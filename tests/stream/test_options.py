@@ -69,7 +69,7 @@ def test_an_option_of_another_loader_is_answered_with_ours(option, remedy):
     ("option", "remedy"),
     [
         ("tipes", "did you mean 'types'"),
-        ("revision", "@REVISION"),
+        ("revision", "load_dataset"),
         ("split", "stream"),
         ("batch_size", "stream"),
     ],

@@ -144,14 +144,12 @@ class Progress:
     longest: float = 0.0
     lately: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_WAITS))
     making: str = ""
+    sources: SourceCounts = field(default_factory=SourceCounts)
     _began: float = field(default_factory=time.monotonic)
     _since: float = field(default_factory=time.monotonic)
     _phase: str = "loop"
     _stores_before: Traffic = field(default_factory=traffic)
     _stores_after: Traffic | None = None
-
-    def __post_init__(self) -> None:
-        self.sources = SourceCounts(self)
 
     def wait(self) -> None:
         """Note that the loop asks for a batch."""
@@ -174,6 +172,7 @@ class Progress:
         if not self.steps:
             self.first = wait
         self.steps += 1
+        self.sources.delivered = self.steps
         self.waited += wait
         self.longest = max(self.longest, wait)
         self.lately.append(wait)
@@ -206,7 +205,7 @@ class Progress:
         self.reading = other.reading
         self.blocks_read = other.blocks_read
         self.sources = other.sources
-        self.sources.progress = self
+        self.sources.delivered = self.steps
 
     def _enter(self, phase: str) -> None:
         """Leave the loop, or a wait that came to nothing."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,26 +25,21 @@ from headrace.stream.read.ragged import Ragged
 TOKENS = "input_ids"
 
 
-class HasSteps(Protocol):
-    steps: int
-
-
 class SourceCounts:
     """Rows and tokens by source in the batches of one pass, which are read ahead of the loop.
 
-    progress: has in `steps` how many batches the loop has; these are only added up. Pickled without
-    counts.
+    delivered: how many batches the loop has; these are only added up. Pickled without counts.
     """
 
-    def __init__(self, progress: HasSteps) -> None:
-        self.progress = progress
+    def __init__(self, delivered: int = 0) -> None:
+        self.delivered = delivered
         self._lock = Lock()
         self._total: I64 | None = None  # int64 [2, sources], of the batches below `_first`
         self._first = 0
         self._ahead: deque[I64] = deque()
 
-    def __reduce__(self) -> tuple[type[SourceCounts], tuple[HasSteps]]:
-        return SourceCounts, (self.progress,)
+    def __reduce__(self) -> tuple[type[SourceCounts], tuple[int]]:
+        return SourceCounts, (self.delivered,)
 
     def restart(self, batch: int) -> None:
         """Forget batches from number `batch` on, because they are read again."""
@@ -82,7 +77,7 @@ class SourceCounts:
             return self._total
 
     def _fold(self) -> None:
-        while self._ahead and self._first < self.progress.steps:
+        while self._ahead and self._first < self.delivered:
             counts = self._ahead.popleft()
             self._first += 1
             self._total = counts if self._total is None else self._total + counts
