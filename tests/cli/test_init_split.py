@@ -146,19 +146,25 @@ def test_counts_and_keys_are_no_times(tmp_path: Path) -> None:
     assert ("random_split", "customer") == (record["recipe"], record["by"])
 
 
-@pytest.mark.parametrize(
-    ("drop", "asked", "needed"),
-    [("booked", {"split_date": "2024-09-01"}, "time="), ("customer", {}, "entity=")],
-)
-def test_without_a_date_or_an_entity_it_says_what_to_give(
-    drop: str, asked: dict[str, str], needed: str, tmp_path: Path
-) -> None:
-    frame = table().drop(drop, "shop") if drop == "customer" else table().drop(drop)
+def test_without_a_date_it_says_what_to_give(tmp_path: Path) -> None:
     root = tmp_path / "raw"
     root.mkdir()
-    frame.write_csv(root / "part-0.csv")
-    with raised(SettingsError, remedy=f"give {needed}"):
-        configured(root, tmp_path / "out", **asked)
+    table().drop("booked").write_csv(root / "part-0.csv")
+    with raised(SettingsError, remedy="give time="):
+        configured(root, tmp_path / "out", split_date="2024-09-01")
+
+
+def test_without_an_entity_it_splits_by_time_alone_and_says_so(tmp_path: Path) -> None:
+    root = tmp_path / "raw"
+    root.mkdir()
+    table().drop("customer", "shop", "order_no").write_csv(root / "part-0.csv")
+    record, text = configured(root, tmp_path / "out")
+
+    assert {"entity", "train_ratio"}.isdisjoint(record)
+    assert "split by time alone" in text
+    assert {"train", "test"} == {
+        name for name, split in prepare(record).manifest.splits.items() if split.rows
+    }
 
 
 def test_a_flag_is_no_entity_and_one_day_is_no_time(tmp_path: Path) -> None:

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.arrays import I64
 from headrace.cli.init.asked import AskedSplit
@@ -25,7 +28,7 @@ from headrace.cli.init.look import (
     named,
     number_share,
 )
-from headrace.cli.init.times import day_first_doubt, number_time_format
+from headrace.cli.init.times import day_first_doubt, number_time_format, time_forms
 from headrace.errors import SettingsError, setting
 from headrace.formats.dates import MISSING, parse_dates
 from headrace.formats.text_columns import as_text, nulled
@@ -55,6 +58,7 @@ _ENTITY_WORDS = (
 )
 _TIME_WORDS = ("date", "time", "datetime", "timestamp", "created", "occurred", "day", "event")
 _LEAST_ENTITIES = 3  # a column of two values is a flag
+_MOSTLY = 0.5  # share of texts
 _MOST_OWN = 0.8  # distinct values per row; a column with more is probably a row key
 
 
@@ -78,6 +82,13 @@ class Candidate:
         return f"{self.name} ({self.distinct:,} values, {rows_per_value:,.1f} rows each{absent})"
 
 
+_SHARES = Section(
+    "This share of the entities with rows before the cutoff goes to train and the others to val;"
+    " the seed decides which. Entities in val may also be in test, unless val_in_test is drop.",
+    {"train_ratio": 0.9, "seed": 42, "val_in_test": Aside("drop")},
+)
+
+
 def split_sections(options: AskedSplit) -> tuple[list[Section], str]:
     """Return the sections of the configuration, and a line about the data.
 
@@ -90,6 +101,7 @@ def split_sections(options: AskedSplit) -> tuple[list[Section], str]:
             "has no rows to look at", path=options.source[0], remedy="give a source that has some"
         )
     if options.time is None and options.split_date is None and not _times(sample):
+        _refuse_mixed_times(sample)
         return _random_sections(sample, options, rows)
     time, time_section = _time(sample, options)
     entity, entity_section = _entity(sample, options, time.name)
@@ -108,12 +120,7 @@ def split_sections(options: AskedSplit) -> tuple[list[Section], str]:
         time_section,
         entity_section,
         Section(cut_words, {"split_date": split_date}),
-        Section(
-            "This share of the entities with rows before the cutoff goes to train and the others to"
-            " val; the seed decides which. Entities in val may also be in test, unless val_in_test"
-            " is drop.",
-            {"train_ratio": 0.9, "seed": 42, "val_in_test": Aside("drop")},
-        ),
+        *([_SHARES] if entity else []),
         *_column_sections(sample, entity),
         Section(
             "layout: a shard per source shard, or single: a file per split. format: same as the"
@@ -125,7 +132,8 @@ def split_sections(options: AskedSplit) -> tuple[list[Section], str]:
     written = settings_of(sections)
     del written["recipe"], written["out"]
     TemporalSplit(**written)
-    return sections, f"{about}; date {time.name}, entity {entity}, cutoff {split_date}"
+    whose = f"entity {entity}" if entity else "no entity"
+    return sections, f"{about}; date {time.name}, {whose}, cutoff {split_date}"
 
 
 def _about(sample: Look, rows: int) -> str:
@@ -222,12 +230,18 @@ def _time(sample: Look, options: AskedSplit) -> tuple[Column, Section]:
         f"When a row happened.{also} {day_first_doubt(columns, best.time_format)}".strip()
     )
     section.settings["time"] = best.name
-    if best.time_format not in (None, "iso"):
-        section.settings["dialect"] = {"time_format": best.time_format}
+    section.settings |= _dialect(best)
     if best.missing:
         section.settings["bad_rows"] = "drop"
     section.settings["time_zone"] = Aside("UTC")
     return best, section
+
+
+def _dialect(time: Column) -> dict[str, Any]:
+    """Return the setting that says how a time is written, if one is needed."""
+    if time.time_format not in (None, "iso"):
+        return {"dialect": {"time_format": time.time_format}}
+    return {}
 
 
 def _number_times(sample: Look) -> Iterator[Column]:
@@ -240,6 +254,19 @@ def _number_times(sample: Look) -> Iterator[Column]:
             yield replace(sample.columns[name], content="time", time_format=form)
 
 
+def _refuse_mixed_times(sample: Look) -> None:
+    """Raise `SettingsError` for a column of times in several forms, which a split cannot read."""
+    for name in sample.everywhere("text"):
+        forms = time_forms([table[name] for _, table in sample.tables])
+        if forms is not None and len(forms.forms) > 1 and not forms.unread:
+            raise SettingsError(
+                f"its times are written in several forms: {', '.join(forms.forms)}",
+                path=sample.source[0],
+                column=name,
+                remedy="write them in one form, such as 2025-01-31 12:00",
+            )
+
+
 def _entity(sample: Look, options: AskedSplit, time: str) -> tuple[str, Section]:
     """Choose the entity column, and return the section that explains the choice."""
     if options.entity is not None:
@@ -248,11 +275,11 @@ def _entity(sample: Look, options: AskedSplit, time: str) -> tuple[str, Section]
     else:
         usable = _entities(sample, time)
         if not usable:
-            raise SettingsError(
-                "no column looks like an entity",
-                path=options.source[0],
-                remedy=(f"give {setting('entity')}, one of {', '.join(list(sample.columns)[:20])}"),
+            words = (
+                "No column looks like an entity, so rows are split by time alone, without val: an"
+                " entity may be in both train and test. Name its column if there is one."
             )
+            return "", Section(words, {"entity": Aside("COLUMN")})
         best = usable[0]
         others = usable[1:4]
         words = (
@@ -270,16 +297,17 @@ def _entity(sample: Look, options: AskedSplit, time: str) -> tuple[str, Section]
 
 
 def _entities(sample: Look, time: str) -> list[Candidate]:
-    """Return the columns that may be the entity, the likeliest first; without a time, only those
-    whose name says so.
+    """Return the columns that may be the entity, the likeliest first; numbers, and without a
+    time all others too, only if their name says so.
     """
     usable = []
     for column in sample.columns.values():
         is_usual = column.content in ("text", "number")
         if not is_usual or column.in_files < len(sample.tables) or column.name == time:
             continue
-        if not time and not named(column.name, _ENTITY_WORDS) and not id_like(column.name):
-            continue
+        is_named = named(column.name, _ENTITY_WORDS) or id_like(column.name)
+        if not is_named and (not time or column.content == "number"):
+            continue  # numbers are counts and readings rather than names
         if _may_name(sample, column.name):
             candidate = _candidate(sample, column.name)
             most = _MOST_OWN * max(1, candidate.rows - candidate.missing)
@@ -307,10 +335,18 @@ def _may_name(sample: Look, name: str) -> bool:
         numbers = number_share(table[name])
         if numbers is None and not is_text(table[name].type):
             return False
+        if numbers is None and _are_readings(table[name]):
+            return False
         values = np.asarray([] if numbers is None else numbers.drop_null().to_numpy(), np.float64)
         if (values != np.floor(values)).any() or (values < 0).any():
             return False
     return True
+
+
+def _are_readings(texts: pa.ChunkedArray) -> bool:
+    """Return whether most texts are numbers with a fraction, beside words for missing ones."""
+    fractions = pc.match_substring_regex(texts, r"^\s*[-+]?[0-9]*\.[0-9]+\s*$")
+    return (pc.mean(fractions).as_py() or 0) > _MOSTLY
 
 
 def _instants(sample: Look, time: Column) -> I64:
@@ -337,14 +373,14 @@ def _cutoff(sample: Look, options: AskedSplit, time: Column) -> tuple[str, str]:
         )
     words = f"Dates looked at run from {_day(dates[0])} to {_day(dates[-1])}"
     if options.split_date is not None:
-        return options.split_date, f"{words}. Rows from here on test."
+        return options.split_date, f"{words}. Rows from here on are in test."
     at = int(dates[int((1 - _TEST_SHARE) * (len(dates) - 1))])
     day = at - at % _DAY_US
     if day <= int(dates[0]):
         day += _DAY_US
     words += (
         f"; {100 * float((dates >= day).mean()):.0f} % of the rows are from here on and go to"
-        " test, unless their entity is in train. The instant itself is test."
+        " test, except those of entities in train. A row at this instant is in test."
     )
     return _day(day), words
 

@@ -8,17 +8,22 @@ an entity.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import difflib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer.core import TyperGroup
 
 from headrace.cli.output import emit, say
 from headrace.cli.settings_flags import Json, unless_given, with_groups
 from headrace.errors import SettingsError, setting
 from headrace.recipe import Recipe, recipes
+
+if TYPE_CHECKING:
+    from headrace.cli.init.commented import Section
 
 Config = Annotated[Path, unless_given("--config", help="The YAML file to write.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")]
@@ -182,17 +187,124 @@ def _names(texts: list[str] | None) -> list[str]:
     return result
 
 
+class _InitGroup(TyperGroup):
+    """A command group in which data in the place of a command's name asks for the best one."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Take `headrace init DATA` for `headrace init data DATA`."""
+        if args and args[0] not in self.commands and _is_data(args[0], list(self.commands)):
+            args = [_ANY, *args]
+        return super().resolve_command(ctx, args)
+
+
+_ANY = "data"
+
+
+def _is_data(text: str, commands: Sequence[str]) -> bool:
+    """Return whether a word is a path and not a mistyped command."""
+    if text.startswith("-"):
+        return False
+    return Path(text).exists() or not difflib.get_close_matches(text, commands, n=1)
+
+
 def init_app() -> typer.Typer:
     """Make the command group `headrace init`, with one command per recipe that can look at data."""
     app = typer.Typer(
+        cls=_InitGroup,
         no_args_is_help=True,
-        help="Inspect data and write a commented configuration for `headrace run`.",
+        help="Inspect data and write a commented configuration for `headrace run`. `headrace init"
+        " DATA` chooses the recipe.",
         context_settings={"help_option_names": ["-h", "--help"]},
     )
+    app.command(_ANY)(with_groups(_look_and_choose))
     for recipe in recipes().values():
         if recipe.init_word is not None:
             app.command(recipe.init_word)(_command_for(recipe))
     return app
+
+
+def _look_and_choose(
+    source: Annotated[
+        list[str], typer.Argument(help="Files, directories or glob patterns of any data.")
+    ],
+    *,
+    out: Out,
+    config: Config,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """Look at data, choose the recipe that fits best, and write its configuration. `headrace init
+    DATA` does the same.
+
+    Example:  headrace init raw --out out --config config.yaml
+    """
+    from headrace.cli.init.choose import fits, needs
+
+    target = _Target.of(source, out, config, overwrite=overwrite)
+    best, *others = fits(source, out)
+    to_run = target.write(best.sections)
+    if as_json:
+        others_said = {fit.word: needs(fit) for fit in others}
+        record = {"recipe": best.word, "about": best.about, "run": to_run, "others": others_said}
+        emit({"config": str(target.config), **record})
+        return
+    say(f"{target.config}: {best.word}: {best.about}")
+    for fit in others:
+        say(f"or  {needs(fit)}")
+    say(f"run it:  {to_run}")
+
+
+@dataclass(frozen=True)
+class _Target:
+    """The configuration to write."""
+
+    config: Path
+    overwrite: bool
+
+    @classmethod
+    def of(cls, source: list[str], out: str, config: Path, *, overwrite: bool) -> _Target:
+        """Check that a run from the source to `out` and a new file are possible."""
+        from headrace.run.identity import check_apart
+        from headrace.storage.places import local_path_of, path_of
+
+        check_apart(path_of(out), source, ())  # the run would refuse it later
+        target = cls(local_path_of(config, "--config"), overwrite)
+        if target.config.exists() and not overwrite:
+            raise target.there
+        return target
+
+    @property
+    def there(self) -> SettingsError:
+        """The error for a file that exists."""
+        return SettingsError(
+            "already exists",
+            path=self.config,
+            remedy=f"give another {setting('config')}, or {setting('overwrite')}",
+        )
+
+    def write(self, sections: Sequence[Section]) -> str:
+        """Write the configuration, and return the command that runs it."""
+        from headrace.cli.init.commented import Aside, commented_yaml
+
+        try:
+            with self.config.open("w" if self.overwrite else "x", encoding="utf-8") as file:
+                file.write(commented_yaml(sections))
+        except FileExistsError:
+            raise self.there from None
+        except OSError as error:
+            raise SettingsError(
+                f"cannot be written ({error.strerror})",
+                path=self.config,
+                remedy=f"give another {setting('config')}",
+            ) from error
+        proposed: dict[str, Any] = {}
+        for section in sections:
+            proposed |= section.settings
+        needed = []
+        for name, value in proposed.items():
+            if isinstance(value, Aside) and value.needed:
+                needed.append(f" --set {name}={value.value}")
+        return f"headrace run {self.config}{''.join(needed)}"
 
 
 def _command_for(recipe: Recipe) -> Callable[..., None]:
@@ -204,43 +316,13 @@ def _command_for(recipe: Recipe) -> Callable[..., None]:
     def command(
         config: Config, request: Any, *, overwrite: Overwrite = False, as_json: Json = False
     ) -> None:
-        from headrace.cli.init.commented import Aside, commented_yaml
-        from headrace.run.identity import check_apart
-        from headrace.storage.places import local_path_of, path_of
-
-        check_apart(path_of(request.out), request.source, ())  # the run would refuse it later
-        config = local_path_of(config, "--config")
-        there = SettingsError(
-            "already exists",
-            path=config,
-            remedy=f"give another {setting('config')}, or {setting('overwrite')}",
-        )
-        if config.exists() and not overwrite:
-            raise there
+        target = _Target.of(request.source, request.out, config, overwrite=overwrite)
         sections, about = recipe.init(request)
-        try:
-            with config.open("w" if overwrite else "x", encoding="utf-8") as file:
-                file.write(commented_yaml(sections))
-        except FileExistsError:
-            raise there from None
-        except OSError as error:
-            raise SettingsError(
-                f"cannot be written ({error.strerror})",
-                path=config,
-                remedy=f"give another {setting('config')}",
-            ) from error
-        proposed: dict[str, Any] = {}
-        for section in sections:
-            proposed |= section.settings
-        needed = []
-        for name, value in proposed.items():
-            if isinstance(value, Aside) and value.needed:
-                needed.append(f" --set {name}={value.value}")
-        to_run = f"headrace run {config}{''.join(needed)}"
+        to_run = target.write(sections)
         if as_json:
-            emit({"config": str(config), "about": about, "run": to_run})
+            emit({"config": str(target.config), "about": about, "run": to_run})
             return
-        say(f"{config}: {about}")
+        say(f"{target.config}: {about}")
         say(f"run it:  {to_run}")
 
     command.__annotations__["request"] = options
