@@ -40,8 +40,10 @@ def test_every_command_has_an_example() -> None:
 def test_an_example_parses(words: tuple[str, ...], example: str) -> None:
     given = arguments_of(example)
     known = (
-        [*words, *given[1:]] if words[0] == given[0] and words[1:2] == ("data",) else given
-    )  # the default one
+        [*words, *given[1:]]
+        if words[0] == given[0] and words[1:2] in (("prepare",), ("data",))
+        else given
+    )  # the default ones
     assert tuple(known[: len(words)]) == words
     context = COMMANDS[words].make_context(words[-1], known[len(words) :])
 
