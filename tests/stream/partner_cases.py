@@ -196,6 +196,16 @@ def rows_of(batch: Any) -> list[int]:
     return batch.filter(batch["valid"])["row"].to_pylist()
 
 
+def _is_dead(note: Path) -> bool:
+    """Whether the process whose id is in a file has ended: it says so before it is killed."""
+    if not note.exists() or not (pid := note.read_text()):
+        return False
+    try:
+        return Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
 def kill_one(process: int, processes: int, folder: str, who: str) -> None:
     """A pass of which the reader or a partner is killed in the middle; what the others are told."""
     log = join_group(process, processes, folder)
@@ -211,7 +221,7 @@ def kill_one(process: int, processes: int, folder: str, who: str) -> None:
         if min(Path(folder).glob(f"{who}-*")).name == f"{who}-{process}":
             Path(folder, "killed").write_text(str(os.getpid()))
             os.kill(os.getpid(), signal.SIGKILL)
-        wait_until(Path(folder, "killed").exists)
+        wait_until(lambda: _is_dead(Path(folder, "killed")))
         told["rest"] = len(list(batches))
         next(iter(stream))
     except headrace.HeadraceError as error:
