@@ -223,7 +223,9 @@ def kill_one(process: int, processes: int, folder: str, who: str) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         wait_until(lambda: _is_dead(Path(folder, "killed")))
         told["rest"] = len(list(batches))
-        next(iter(stream))
+        for _ in range(100):  # the death is noticed by a thread, which may not have run yet
+            next(iter(stream))
+            time.sleep(0.1)
     except headrace.HeadraceError as error:
         told |= {"error": str(error), "kind": type(error).__name__}
         told["gone"] = getattr(error, "pid", None)
