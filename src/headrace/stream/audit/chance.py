@@ -23,7 +23,7 @@ from math import exp, sqrt
 import numpy as np
 import pyarrow as pa
 
-from headrace.arrays import F64, I64, U64
+from headrace.arrays import I64, U64
 from headrace.digest import derive_key
 from headrace.draws import mix
 from headrace.formats.content import NOTHING, among, row_digests
@@ -98,25 +98,29 @@ def _deals(keys: U64, side: I64) -> Iterator[I64]:
 
 def _if_independent(units: Units, splits: Sequence[SplitBlocks]) -> dict[tuple[str, str], float]:
     """Return the shares if columns were independent, of pairs of splits that share contents. Reads
-    the compared columns again if there are any.
+    the compared columns of these splits again.
     """
     fractions = {}
-    for early, late in combinations(splits, 2):
-        known = np.sort(units.digests[early.name])
-        known = known[known != NOTHING]
-        digests = units.digests[late.name]
-        if not among(digests, known).any():
+    filled = {name: digests[digests != NOTHING] for name, digests in units.digests.items()}
+    known = {name: np.sort(digests) for name, digests in filled.items()}
+    for number, late in enumerate(splits):
+        sharing = [
+            early for early in splits[:number] if among(filled[late.name], known[early.name]).any()
+        ]
+        if not sharing:
             continue
+        rows = len(units.digests[late.name])
         sampled, values = _sample(units, late)
-        both = np.sort(np.concatenate([known, digests]))
-        equal = np.searchsorted(both, sampled, "right") - np.searchsorted(both, sampled)
-        others = np.maximum(len(both) - equal, 1)
-        expected = np.full(len(sampled), float(len(known)))
-        for name, column in zip(units.compared, values, strict=True):
-            counts = _count(early, name, column) + _count(late, name, column)
-            expected *= np.maximum(counts - equal, 0) / others
-        mean = float(-np.expm1(-expected).sum()) / max(1, len(sampled)) * len(digests)
-        fractions[early.name, late.name] = min(1.0, most_by_chance(mean) / max(1, len(digests)))
+        own_counts = _counts(units, late, values)
+        for early in sharing:
+            both = np.sort(np.concatenate([known[early.name], known[late.name]]))
+            equal = np.searchsorted(both, sampled, "right") - np.searchsorted(both, sampled)
+            others = np.maximum(len(both) - equal, 1)
+            expected = np.full(len(sampled), float(len(known[early.name])))
+            for counts in own_counts + _counts(units, early, values):
+                expected *= np.maximum(counts - equal, 0) / others
+            mean = float(-np.expm1(-expected).sum()) / max(1, len(sampled)) * rows
+            fractions[early.name, late.name] = min(1.0, most_by_chance(mean) / max(1, rows))
     return fractions
 
 
@@ -159,17 +163,27 @@ def _value_digests(table: pa.Table) -> Iterator[U64]:
         yield row_digests(table.select([name]))
 
 
-def _count(split: SplitBlocks, column: str, values: U64) -> F64:
-    """Count the rows of a split that have each of some values in a column."""
-    distinct, which = np.unique(values, return_inverse=True)
+def _counts(units: Units, split: SplitBlocks, values: U64) -> I64:
+    """Count the rows of a split that have each of some values of the compared columns.
 
-    def counted(table: pa.Table) -> I64:
-        digests = row_digests(table)
-        positions = np.searchsorted(distinct, digests)
-        positions = positions[distinct[np.minimum(positions, len(distinct) - 1)] == digests]
-        return np.bincount(positions, minlength=len(distinct))
+    values: digests, uint64 [columns, N]. Returns int64 [columns, N].
+    """
+    tables = []
+    for column in values:
+        tables.append(np.unique(column, return_inverse=True))
 
-    if not len(distinct):
-        return np.empty(0)
-    totals = sum(split.map([column], counted), np.zeros(len(distinct), np.int64))
-    return totals[which].astype(np.float64)
+    def counted(table: pa.Table) -> list[I64]:
+        counts = []
+        for (distinct, _), digests in zip(tables, _value_digests(table), strict=True):
+            positions = np.searchsorted(distinct, digests)
+            positions = positions[distinct[np.minimum(positions, len(distinct) - 1)] == digests]
+            counts.append(np.bincount(positions, minlength=len(distinct)))
+        return counts
+
+    result = np.zeros(values.shape, np.int64)
+    if not values.shape[1]:
+        return result
+    for counts in split.map(units.compared, counted):
+        for row, count, (_, which) in zip(result, counts, tables, strict=True):
+            row += count[which]
+    return result
