@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -178,10 +178,12 @@ def _write_shuffled(
             ranges += plan_ranges(of_split, index, directories[split], settings.shard_bytes, begin)
         begin += len(of_split)
     targets = [key_range.target for key_range in ranges]
-    writes = []
-    for key_range, task in zip(ranges, _tasks(source, targets, writer), strict=True):
-        writes.append(replace(task, work=partial(writer.write_range, key_range)))
-    return targets, context.stage("rewrite", writes)
+    tasks = []
+    for key_range in ranges:
+        target = key_range.target
+        # reads the files of the stage before, and no longer the source
+        tasks.append(Task(target.target, target.bytes, partial(writer.write_range, key_range)))
+    return targets, context.stage("rewrite", tasks)
 
 
 def _gaps(source: IndexedDataset) -> set[str]:
@@ -297,9 +299,8 @@ class _PieceWriter:
 
     def write_range(self, key_range: KeyRange, files: TaskFiles) -> dict[str, Any]:
         """Write the rows of a range of keys."""
-        where = self.source.root
-        tables = ((where, table) for table in read_range(files.run, key_range, self.schema))
-        return self._write(key_range.target, tables, files)
+        table = read_range(files.run, key_range, self.schema)
+        return self._write(key_range.target, [(self.source.root, table)], files)
 
     def _write(
         self, chunk: Piece, tables: Iterable[tuple[Path, pa.Table]], files: TaskFiles

@@ -11,7 +11,7 @@ in memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -102,7 +102,7 @@ class KeyedWriter:
         return {"rows_in": chunk.rows}
 
 
-def read_range(run: Path, key_range: KeyRange, schema: pa.Schema) -> Iterator[pa.Table]:
+def read_range(run: Path, key_range: KeyRange, schema: pa.Schema) -> pa.Table:
     """Read the rows of an output shard, ascending by key."""
     parts = []
     for number in key_range.sources:
@@ -113,4 +113,4 @@ def read_range(run: Path, key_range: KeyRange, schema: pa.Schema) -> Iterator[pa
             parts.append(batch.slice(begin, end - begin))
     table = pa.Table.from_batches(parts)
     order = np.argsort(table[_KEY].to_numpy())
-    yield table.select(schema.names).take(order)
+    return table.select(schema.names).take(order)
