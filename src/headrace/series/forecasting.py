@@ -34,8 +34,8 @@ from headrace.series.settings import Series
 from headrace.series.sources import UNKNOWN, static_files
 from headrace.series.spread import read_in_memory
 from headrace.series.statics import process_statics, read_statics
-from headrace.series.store import calendar_rows
-from headrace.series.tables import TableStore, read_table
+from headrace.series.store import calendar_rows, read_entities
+from headrace.series.tables import TableStore, read_table, stored_columns
 from headrace.series.times import Observed, put_on_clock
 from headrace.series.windows.forecasts import ForecastTable
 from headrace.series.windows.loader import as_tensors
@@ -202,7 +202,7 @@ def _read(
     settings: Series, fitted: NamedRun, new_data: Any, without: dict[str, str]
 ) -> dict[str, Observed]:
     """Read the rows of each entity. without: gets the entities that cannot be read, and why."""
-    known = pl.DataFrame(pa.table({"entity": _entities_of(fitted)}))["entity"].to_list()
+    known = read_entities(fitted.root)["entity"].to_list()
     observed: dict[str, Observed] = {}
     if _is_path(new_data):
         source = read_in_memory(settings, settings.source_files())
@@ -231,12 +231,6 @@ def _only(settings: Series, known: Sequence[str]) -> str:
         column=settings.entity_column,
         remedy="add it, with the name of the entity in every row",
     )
-
-
-def _entities_of(fitted: NamedRun) -> pa.Array:
-    from headrace.series.store import read_entities
-
-    return read_entities(fitted.root)["entity"].to_arrow()
 
 
 def _statics(
@@ -298,13 +292,7 @@ class _Cutter:
         cls, settings: Series, fitted: NamedRun, options: WindowOptions, origin: int | None
     ) -> _Cutter:
         """Raises `SettingsError` and `InputError` for options that do not fit the run."""
-        columns = Columns(
-            targets=settings.targets,
-            features=(*settings.feature_names, *settings.calendar_columns),
-            masks=tuple(settings.mask_columns),
-            frequency=settings.step,
-            future=tuple(settings.future_names),
-        )
+        columns = stored_columns(settings, settings.mask_columns)
         if options.masks != "none" and not columns.masks:
             raise InputError(
                 "has no masks of filled values",

@@ -26,6 +26,17 @@ from headrace.series.times import Observed
 from headrace.series.windows.store import Columns, EntityTable, Matrices, SeriesStore
 
 
+def stored_columns(settings: Series, masks: Sequence[str] = ()) -> Columns:
+    """Return the columns that a store of these settings has. masks: those of filled values."""
+    return Columns(
+        targets=settings.targets,
+        features=(*settings.feature_names, *settings.calendar_columns),
+        masks=tuple(masks),
+        frequency=settings.step,
+        future=tuple(settings.future_names),
+    )
+
+
 class TableStore(SeriesStore):
     """A store of series whose rows are in memory.
 

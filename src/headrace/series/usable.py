@@ -14,9 +14,8 @@ from headrace.series.arrays.axis import Axis, place_rows
 from headrace.series.clean import clean
 from headrace.series.settings import Series
 from headrace.series.store import calendar_rows
-from headrace.series.tables import TableStore
+from headrace.series.tables import TableStore, stored_columns
 from headrace.series.times import Observed, put_on_clock
-from headrace.series.windows.store import Columns
 from headrace.series.windows.windows import WindowOptions, windows_of
 
 # Example lengths of inputs and horizon, by the least number of steps a year.
@@ -128,15 +127,8 @@ class _Counter:
         """Return the number of windows of each entity: int64 [E]."""
         if not matrices:
             return np.zeros(0, np.int64)
-        settings = self.settings
-        columns = Columns(
-            targets=settings.targets,
-            features=(*settings.feature_names, *settings.calendar_columns),
-            masks=(),
-            frequency=settings.step,
-            future=tuple(settings.future_names),
-        )
-        return windows_of(TableStore(columns, self.axes, matrices), "all", self.options).per_entity
+        store = TableStore(stored_columns(self.settings), self.axes, matrices)
+        return windows_of(store, "all", self.options).per_entity
 
 
 def _costs(
