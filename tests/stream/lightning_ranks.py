@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch.plugins.environments import TorchElasticEnvironment
-from rank_processes import leave_group
+from rank_processes import TIMEOUT, leave_group
 
 Group = tuple[
     str, int, int, Mapping[str, Mapping[str, Any]]
@@ -57,9 +58,26 @@ def fits_of_rank(
                 "TORCHELASTIC_RUN_ID": "headrace",
             }
         )
+        _await_turn(rank, Path(folder, f"{name}.turn"))
         record[name] = {}
         for title, job in jobs.items():
             record[name][title] = fitted(job)
             torch.distributed.barrier()
         leave_group()
     Path(folder, f"rank-{rank}.json").write_text(json.dumps(record))
+
+
+def _await_turn(rank: int, turn: Path) -> None:
+    """Wait until rank 0, which is in every group, has come to this one.
+
+    A client of torch's TCPStore that is early tries again after ever longer pauses, of up to 90 seconds: a rank that
+    is only in a later group would keep the others waiting.
+    """
+    if rank == 0:
+        turn.touch()
+        return
+    until = time.monotonic() + TIMEOUT.total_seconds()
+    while not turn.exists():
+        if time.monotonic() > until:
+            raise TimeoutError(f"rank {rank}: rank 0 has not come to {turn.stem}")
+        time.sleep(0.02)

@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-_TIMEOUT = timedelta(
+TIMEOUT = timedelta(
     seconds=240
 )  # what would hang fails instead, before the test itself runs out of time
 
@@ -57,7 +57,7 @@ def end_ranks(
     for each in started:
         each.start()
     for each in started:
-        each.join(_TIMEOUT.total_seconds())
+        each.join(TIMEOUT.total_seconds())
     codes = [each.exitcode for each in started]
     for each in started:
         each.kill()
@@ -70,7 +70,7 @@ def _run(rank: int, function: Callable[..., None], arguments: tuple[object, ...]
         None, force=True
     )  # workers start as they would elsewhere, not as we did
     faulthandler.dump_traceback_later(
-        _TIMEOUT.total_seconds() + 30
+        TIMEOUT.total_seconds() + 30
     )  # says where it hangs, before the test is ended
     function(rank, *arguments)
 
@@ -94,7 +94,7 @@ def process_group(
     torch.set_num_threads(1)
     store = f"file://{folder}/{name}.store"
     dist.init_process_group(
-        "gloo", init_method=store, rank=rank, world_size=world_size, timeout=_TIMEOUT
+        "gloo", init_method=store, rank=rank, world_size=world_size, timeout=TIMEOUT
     )
     yield
     leave_group()
