@@ -12,10 +12,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+WIDE = 0.3
+
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """The median of so many rounds and their range, with so many digits behind the point."""
+    """The median of so many rounds and their range, with so many digits behind the point.
+
+    † marks a range that is wider than `WIDE` of the median: such a figure says little.
+    """
 
     median: float
     least: float
@@ -27,7 +32,8 @@ class Figure:
         middle, least, most = (
             _number(each, self.digits) for each in (self.median, self.least, self.most)
         )
-        return middle if least == most else f"{middle} [{least}–{most}]"
+        mark = "†" if self.most - self.least > WIDE * abs(self.median) else ""
+        return middle if least == most else f"{middle} [{least}–{most}]{mark}"
 
 
 def figure(values: Iterable[float], digits: int = 2) -> Figure:

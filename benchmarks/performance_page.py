@@ -4,7 +4,7 @@
 
 `--take` first copies the results of a run into benchmarks/results. The text between `<!-- table: PROGRAM/TABLE -->` and
 `<!-- end -->` is that table of benchmarks/results/PROGRAM.json. `<!-- runs -->` says when and with which versions each
-program ran, and `<!-- headline -->` is a choice of ten ratios. A table without a result stays unchanged. The words
+program ran, and `<!-- headline -->` is a choice of ratios. A table without a result stays unchanged. The words
 around the tables are written by hand.
 """
 
@@ -21,11 +21,10 @@ from typing import Any
 from figures import Cell, Table, markdown, of_json
 
 ROOT = Path(__file__).parents[1]
-SPEED, BEST_FIT, PEER = (
-    "speed, of the first's",
-    "times our best fit",
-    "headrace makes times as many",
-)
+SPEED = "speed, of the first's"
+SECOND = "speed, of the second's"
+BEST_FIT = "times our best fit"
+PEER = "headrace makes times as many"
 RESULTS = ROOT / "benchmarks" / "results"
 PAGES = (
     ROOT / "docs" / "performance.md",
@@ -37,23 +36,39 @@ MARKED = re.compile(
 )
 HEADLINE = (  # (what is compared, PROGRAM/TABLE, the row that begins so, its column)
     (
-        "Streaming ordinary Parquet, compared with pyarrow on 2 threads",
-        "streaming/numbers",
+        "Streaming ordinary Parquet, shuffled, compared with a loop over pyarrow",
+        "streaming/numbers_numpy",
         "headrace",
         SPEED,
     ),
+    ("The same, compared with a loop over Polars", "streaming/numbers_numpy", "headrace", SECOND),
+    ("In order, compared with a loop over pyarrow", "streaming/in_order_numpy", "headrace", SPEED),
     (
-        "The same from rewritten files, each shard checked",
-        "streaming/numbers",
-        "headrace, rewritten files, e",
+        "Rewritten files, shuffled, each shard checked, compared with pyarrow on ordinary ones",
+        "streaming/numbers_numpy",
+        "headrace, rewritten",
         SPEED,
     ),
     (
-        "Streaming lists of tokens, padded, compared with pyarrow",
+        "The same, compared with Polars on ordinary ones",
+        "streaming/numbers_numpy",
+        "headrace, rewritten",
+        SECOND,
+    ),
+    (
+        "CSV with types, in order, compared with a loop over Polars",
+        "streaming/csv",
+        "headrace",
+        SPEED,
+    ),
+    ("CSV with types, shuffled", "streaming/csv_shuffled", "headrace", SPEED),
+    (
+        "Lists of tokens, padded, compared with a loop over pyarrow",
         "streaming/tokens",
         "headrace",
         SPEED,
     ),
+    ("Two DataLoader workers, compared with pyarrow", "streaming/workers", "headrace", SPEED),
     (
         'A later epoch of `cache="decoded"`, compared with copying memory',
         "cache/epochs",
@@ -66,6 +81,7 @@ HEADLINE = (  # (what is compared, PROGRAM/TABLE, the row that begins so, its co
         "the pandas",
         "times headrace's",
     ),
+    ("Splitting Parquet, compared with pandas", "split/parquet", "the pandas", "times headrace's"),
     (
         "Packing 100,000 lengths, compared with trl",
         "packing/pack-100000",
@@ -112,7 +128,7 @@ def compose(page: str, results: Results) -> str:
     def put(match: re.Match[str]) -> str:
         name = match["name"]
         if name is None:
-            made = runs(results) if match["part"] == "runs" else headline(found)
+            made = runs(results) if match["part"] == "runs" else headline(found, results)
             return f"{match['begin']}\n{markdown(made)}\n\n{match['end']}"
         if name in found:
             title = f"**{found[name].title}**"
@@ -139,6 +155,13 @@ def runs(results: Results) -> Table:
         ]
         took = f"{kept['wall_s'] / 60:.1f}"
         rows.append((f"`{kept['command']}`", kept["date"], took, ", ".join(others) or "–"))
+    minutes = sum(kept["wall_s"] for kept in results.values()) / 60
+    note = f"{conditions(results)} Together: {minutes:.0f} minutes."
+    return Table("runs", "What was run", ("command", "date", "minutes", "versions"), rows, note)
+
+
+def conditions(results: Results) -> str:
+    """The machines and the versions of these runs."""
     machines = sorted({kept["machine"] for kept in results.values()})
     versions = sorted(
         {
@@ -146,13 +169,12 @@ def runs(results: Results) -> Table:
             for kept in results.values()
         }
     )
-    minutes = sum(kept["wall_s"] for kept in results.values()) / 60
-    note = f"Machine: {'; '.join(machines)}. Everywhere: {'; '.join(versions)}. Together: {minutes:.0f} minutes."
-    return Table("runs", "What was run", ("command", "date", "minutes", "versions"), rows, note)
+    return f"Machine: {'; '.join(machines)}. Everywhere: {'; '.join(versions)}."
 
 
-def headline(found: Mapping[str, Table]) -> Table:
+def headline(found: Mapping[str, Table], results: Results) -> Table:
     """Those of the chosen ratios that were measured. Raises `ValueError` if a table has no such row or column."""
+    shown: dict[str, Mapping[str, Any]] = {}
     rows: list[tuple[Cell, ...]] = []
     for words, name, begins, head in HEADLINE:
         table = found.get(name)
@@ -164,8 +186,12 @@ def headline(found: Mapping[str, Table]) -> Table:
                 f"the headline asks {name} for the row {begins!r} and the column {head!r}"
             )
         cell = lines[0][table.heads.index(head)] if lines else "not measured"
-        rows.append((words, cell, f"`{name.partition('/')[0]}`"))
-    return Table("headline", "Ratios", ("what", "times as fast", "`make bench-…`"), rows)
+        program = name.partition("/")[0]
+        shown[program] = results[program]
+        rows.append((words, cell, f"`{program}`"))
+    dates = sorted({kept["date"] for kept in shown.values()})
+    note = f"Measured on {', '.join(dates)}. {conditions(shown)}"
+    return Table("headline", "Ratios", ("what", "times as fast", "`make bench-…`"), rows, note)
 
 
 def read_pages() -> dict[Path, str]:

@@ -80,7 +80,8 @@ def test_ratios_are_taken_within_rounds(figures: Any) -> None:
     ("values", "digits", "said"),
     [
         ([1234.5], 0, "1,234"),
-        ([1.0, 2.0, 3.0], 1, "2.0 [1.0–3.0]"),
+        ([1.0, 2.0, 3.0], 1, "2.0 [1.0–3.0]†"),
+        ([10.0, 10.0, 13.0], 0, "10 [10–13]"),
         ([0.001, 0.001, 0.0011], 2, "0.0010 [0.0010–0.0011]"),
         ([1.001, 1.002], 2, "1.00"),
         ([0.0], 2, "0.00"),
@@ -144,7 +145,7 @@ TEXT = (
 def test_the_page_shows_the_results_and_keeps_its_words(page: Any, figures: Any) -> None:
     made = page.compose(TEXT, {"split": result(figures, 1.0, 2.0, 4.0)})
 
-    assert "| headrace | 2.00 [1.00–4.00] |" in made
+    assert "| headrace | 2.00 [1.00–4.00]† |" in made
     assert "`python benchmarks/split.py --rounds 5` | 2026-11-22 | 1.5 | polars 2.1.0 |" in made
     assert "old" not in made
     assert "-->\nkept\n<!--" in made
@@ -167,8 +168,9 @@ def test_the_headline_takes_the_ratios_of_the_tables(page: Any, figures: Any) ->
     table = figures.Table(
         "csv", "CSV", ("what", "times headrace's"), rows, missing={"a bare rewrite": "no polars"}
     )
-    made = page.headline({"split/csv": table})
+    made = page.headline({"split/csv": table}, {"split": result(figures, 1.0)})
 
+    assert made.note.startswith("Measured on 2026-11-22. Machine: 2 cores.")
     assert [("9.0 [8.0–9.5]", "`split`")] == [
         (str(ratio), section) for _, ratio, section in made.rows
     ]
@@ -180,7 +182,7 @@ def test_a_headline_of_no_such_column_is_refused(page: Any, figures: Any) -> Non
     )
 
     with pytest.raises(ValueError, match="the headline asks split/csv for the row 'the pandas'"):
-        page.headline({"split/csv": table})
+        page.headline({"split/csv": table}, {"split": result(figures, 1.0)})
 
 
 def test_a_table_that_its_program_does_not_make_is_refused(page: Any, figures: Any) -> None:
@@ -203,11 +205,13 @@ def tables_of_all_pages(page: Any) -> set[str]:
 
 
 def test_every_program_that_make_runs_is_on_the_page_and_no_other(page: Any) -> None:
-    listed = re.search(
-        r"^BENCHES := ((?:.*\\\n)*.*)$", (ROOT / "Makefile").read_text("utf-8"), re.M
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    quick, long = (
+        set(line.split()) for line in re.findall(r"^(?:BENCHES|LONG) := (.*)$", makefile, re.M)
     )
-    assert listed is not None
-    programs = set(listed[1].replace("\\\n", " ").split())
+    programs = quick | long
+
+    assert {name.partition("/")[0] for _, name, _, _ in page.HEADLINE} <= quick
 
     assert programs == {name.partition("/")[0] for name in tables_of_all_pages(page)}
     assert [] == [name for name in programs if not (BENCHMARKS / f"{name}.py").exists()]
