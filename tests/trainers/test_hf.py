@@ -270,7 +270,7 @@ def test_packed_sequences_do_not_see_each_other(tmp_path, packing):
 
 @pytest.mark.slow
 def test_the_trainers_own_loaders_repeat_and_leave_out_rows(data, tmp_path):
-    """The figures of docs/trainers/hugging_face.md."""
+    """What the loaders of the Trainer itself deliver."""
     kinds = ("map-style", "streaming", "iterable")
     cases = [
         {"call": "own_path", "data": data, "folder": str(tmp_path / kind), "dataset": kind}
