@@ -88,7 +88,9 @@ def test_a_blend_and_a_torch_dataset_derive_their_batches(path):
     both = headrace.blend([dataset, dataset]).stream(
         batch_size=5, global_batch_size=24, topology=topology
     )
+    whole = headrace.blend([dataset, dataset]).stream(global_batch_size=24, topology=topology)
     loader = dataset.torch_dataset(global_batch_size=24, topology=topology)
 
     assert (4, 2) == (both.options.batch_size, both.batches_per_step)
+    assert (8, 1) == (whole.options.batch_size, whole.batches_per_step)
     assert 8 == len(next(iter(loader))["row"])
