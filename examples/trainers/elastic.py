@@ -17,8 +17,8 @@ import headrace
 def print_step(step: int, batch: dict[str, torch.Tensor], loss: float) -> None:
     """Print the loss of a step on the first rank."""
     if dist.get_rank() == 0:
-        parts = f"{dist.get_world_size()} parts of {len(batch['row'])} rows"
-        print(f"step {step}, {parts}: loss {loss:.4f}", flush=True)
+        ranks = dist.get_world_size()
+        print(f"step {step}: {ranks} x {len(batch['row'])} rows, loss {loss:.4f}", flush=True)
 
 
 def main(on_step: Callable[[int, dict[str, torch.Tensor], float], Any] = print_step) -> None:

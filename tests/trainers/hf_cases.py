@@ -13,7 +13,14 @@ import pyarrow.parquet as pq
 import torch
 from rank_processes import leave_group
 from script_processes import tell_rank
-from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    LlamaForSequenceClassification,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
 
 import headrace
 from headrace.trainers.hf import HeadraceTrainerMixin
@@ -263,14 +270,9 @@ def trl_arguments(kind: type, folder: str, **settings: Any) -> Any:
         "report_to": [],
         "disable_tqdm": True,
     }
+    usual |= {"per_device_train_batch_size": 2, "per_device_eval_batch_size": 2}
     return kind(
-        folder,
-        use_cpu=True,
-        bf16=False,
-        gradient_checkpointing=False,
-        per_device_train_batch_size=2,
-        per_device_eval_batch_size=2,
-        **{**usual, **settings},
+        folder, use_cpu=True, bf16=False, gradient_checkpointing=False, **{**usual, **settings}
     )
 
 
@@ -287,21 +289,26 @@ class NotingCollator:
 
 
 def preference(
-    data: str, folder: str, *, resume: str | None = None, **settings: Any
+    data: str, folder: str, *, kind: str, resume: str | None = None, **settings: Any
 ) -> dict[str, Any]:
-    """DPO on pairs of texts, tokenised by TRL."""
-    from trl import DPOConfig, DPOTrainer
-    from trl.trainer.dpo_trainer import DataCollatorForPreference
+    """DPO, or a model of rewards, on pairs of texts, tokenised by TRL."""
+    import trl
+    from trl.trainer import dpo_trainer, reward_trainer
 
-    class Pairs(HeadraceTrainerMixin, DPOTrainer):
-        pass
-
-    collator = NotingCollator(DataCollatorForPreference(pad_token_id=0), "prompt_ids")
+    models = [language_model(attention_dropout=0.0)]
+    if kind == "DPO":
+        collate: Any = dpo_trainer.DataCollatorForPreference(pad_token_id=0)
+        collator = NotingCollator(collate, "prompt_ids")
+        models.append(language_model(attention_dropout=0.0))  # the reference
+    else:
+        collate = reward_trainer.DataCollatorForPreference(pad_token_id=0)
+        collator = NotingCollator(collate, "chosen_ids")  # the prompt before the answer
+        models[0].config.num_labels = 1
+        models = [LlamaForSequenceClassification(models[0].config)]
     pairs = headrace.open(data)
-    trainer = Pairs(
-        language_model(attention_dropout=0.0),
-        language_model(attention_dropout=0.0),
-        trl_arguments(DPOConfig, folder, **settings),
+    trainer = type("Pairs", (HeadraceTrainerMixin, getattr(trl, f"{kind}Trainer")), {})(
+        *models,
+        args=trl_arguments(getattr(trl, f"{kind}Config"), folder, **settings),
         data_collator=collator,
         train_dataset=pairs.stream(batch_size=2, batch_format="rows", shuffle=True, seed=3),
         eval_dataset=pairs.stream(batch_size=2, batch_format="rows"),
@@ -314,6 +321,53 @@ def preference(
         "rows": trained,
         "evaluated": collator.seen,
         "loss": loss,
+        "losses": [entry["loss"] for entry in trainer.state.log_history if "loss" in entry],
+        "step": trainer.state.global_step,
+        "max_steps": trainer.state.max_steps,
+        "weights": [float(each.detach().double().sum()) for each in trainer.model.parameters()],
+    }
+
+
+def generation(
+    data: str,
+    folder: str,
+    *,
+    kind: str = "GRPO",
+    batch_size: int,
+    stream: dict[str, Any],
+    resume: str | None = None,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Train on completions of prompts: the numbers of the prompts that the reward is told of, by generation."""
+    import trl
+
+    told: list[list[int]] = []
+
+    def reward(prompts, completions, chosen, **_):
+        assert [" yes"] * len(prompts) == chosen
+        told.append([int(prompt.split()[0]) for prompt in prompts])
+        return [float(sum(map(ord, text)) % 7) for text in completions]
+
+    base, config = getattr(trl, f"{kind}Trainer"), getattr(trl, f"{kind}Config")
+    trainer = type("OnPrompts", (HeadraceTrainerMixin, base), {})(
+        language_model(attention_dropout=0.0),
+        reward,
+        trl_arguments(
+            config,
+            folder,
+            max_completion_length=4,
+            learning_rate=0.01,
+            per_device_train_batch_size=batch_size,
+            **settings,
+        ),
+        train_dataset=headrace.open(data).stream(
+            batch_size=batch_size, batch_format="rows", **stream
+        ),
+        processing_class=word_tokenizer(),
+    )
+    trainer.train(resume_from_checkpoint=resume)
+    return {
+        "told": told,
         "losses": [entry["loss"] for entry in trainer.state.log_history if "loss" in entry],
         "step": trainer.state.global_step,
         "max_steps": trainer.state.max_steps,
@@ -526,8 +580,7 @@ def tokenised(data: str, folder: str, *, kind: str, tokenizer: str) -> dict[str,
 
 
 def generated(data: str, folder: str, *, tokenizer: str) -> dict[str, Any]:
-    """Steps of GRPO on prompts, from the files of the split: what the reward function is told."""
-    from datasets import Dataset
+    """Steps of GRPO on prompts of chats: what the reward function is told."""
     from transformers import PreTrainedTokenizerFast
     from trl import GRPOConfig, GRPOTrainer
 
@@ -537,13 +590,14 @@ def generated(data: str, folder: str, *, tokenizer: str) -> dict[str, Any]:
         told.append([prompts, [each["ground_truth"] for each in reward_model]])
         return [float(len(each[0]["content"])) for each in completions]
 
-    trainer = GRPOTrainer(
+    class OnPrompts(HeadraceTrainerMixin, GRPOTrainer):
+        pass
+
+    trainer = OnPrompts(
         language_model(vocab_size=512, max_position_embeddings=512),
         reward,
         trl_arguments(GRPOConfig, folder, num_generations=2, max_completion_length=4, max_steps=2),
-        train_dataset=Dataset.from_parquet(
-            f"{data}/splits/train/*.parquet", cache_dir=f"{folder}-cache"
-        ),
+        train_dataset=headrace.open(data).stream("train", batch_size=2, batch_format="rows"),
         processing_class=PreTrainedTokenizerFast.from_pretrained(tokenizer, padding_side="left"),
     )
     trainer.train()

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import logging
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -36,6 +37,7 @@ try:
     from transformers import TrainerCallback
     from transformers.trainer_callback import ExportableState
 
+    from headrace.trainers.generation import PromptBatches
     from headrace.trainers.hf_arguments import check_arguments, check_training_arguments
     from headrace.trainers.model_inputs import Inputs, ModelInputs, RowFeed, first_rows
 except ImportError as error:
@@ -48,6 +50,8 @@ if TYPE_CHECKING:
 else:
     _Trainer = object  # the Trainer that the mixin is put before
 
+log = logging.getLogger("headrace")
+
 __all__ = ["HeadraceCallback", "HeadraceTrainerMixin"]
 
 # the Trainer's own; its step and our position are written together
@@ -55,61 +59,84 @@ _STATE_FILE = "trainer_state.json"
 
 
 class SplitLoader:
-    """A loader that passes over a stream and yields each batch as the arguments of a model."""
+    """A loader that passes over a stream and yields each batch as the arguments of a model.
 
-    def __init__(self, stream: StreamLoader, inputs_of: Callable[[Any], Inputs]) -> None:
+    repeats: how often it yields each batch in turn. finished: batches of the stream in this pass
+    that it has yielded as often.
+    """
+
+    def __init__(
+        self, stream: StreamLoader, inputs_of: Callable[[Any], Any], *, repeats: int = 1
+    ) -> None:
         self.stream = stream
+        self.repeats = repeats
+        self.finished = 0
         self._inputs_of = inputs_of
 
     def __len__(self) -> int:
         """Return the batches of a pass: the mixin has the Trainer count from where it begins."""
-        return self.stream.current.steps or 0
+        return (self.stream.current.steps or 0) * self.repeats
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next pass this epoch, or what a loaded state left of it."""
         self.stream.set_epoch(epoch)
 
-    def __iter__(self) -> Iterator[Inputs]:
+    def __iter__(self) -> Iterator[Any]:
         data_loader = getattr(self.stream, "data_loader", None)
         # A DataLoader draws a seed for its workers. A resumed run must not draw more numbers than
         # the first one.
         with torch.random.fork_rng(devices=[]):
             batches = iter(self.stream if data_loader is None else data_loader())
-        yield from map(self._inputs_of, batches)
+        self.finished = 0
+        for batch in batches:
+            for turn in range(self.repeats):
+                inputs = self._inputs_of(batch)
+                self.finished += turn + 1 == self.repeats
+                yield inputs
 
 
 class HeadraceCallback(TrainerCallback, ExportableState):  # type: ignore[misc]  # transformers has no types here
     """Keeps the position of the stream in `trainer_state.json` of every checkpoint; the mixin adds
     it.
 
-    The position is that after the last optimizer step, the same on every rank.
+    The position is that after the last optimizer step, the same on every rank. A generation batch
+    that is not finished begins again, as its completions are not saved.
     """
 
     def __init__(self) -> None:
-        self._stream: StreamLoader | None = None
+        self._loader: SplitLoader | None = None
         self._stepped = 0
+        self._is_inside = False  # a batch that is to be yielded again
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **_others: Any) -> None:  # noqa: ARG002 - the hook's signature
-        """Set the stream whose position is saved."""
-        self._stream = getattr(_others.get("train_dataloader"), "stream", None)
+        """Set the loader whose position is saved."""
+        loader = _others.get("train_dataloader")
+        self._loader = loader if isinstance(loader, SplitLoader) else None
         self._stepped = 0
+        self._is_inside = False
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_others: Any) -> None:  # noqa: ARG002 - the hook's signature
         """Count the batches that the optimizer has stepped with."""
-        stream = self._stream
-        if stream is None:
+        if self._loader is None:
             return
-        self._stepped = stream.delivered_count
+        stream = self._loader.stream
+        self._stepped = self._loader.finished
+        self._is_inside = self._stepped < stream.delivered_count
         if stream.partial_epoch:  # the Trainer counts from where this run began
             epoch_steps = stream.passes.full(stream.current).steps or 1
-            state.epoch = stream.epoch + 1 - stream.remaining / epoch_steps
+            left = (stream.current.steps or 0) - self._stepped
+            state.epoch = stream.epoch + 1 - left / epoch_steps
 
     def state(self) -> dict[str, Any]:
         """Return what the Trainer writes into the checkpoint."""
-        if self._stream is None:
-            saved = None
-        else:
-            saved = self._stream.state_after(self._stepped)
+        if self._loader is None:
+            return {"args": {}, "attributes": {"saved": None}}
+        if self._is_inside:
+            log.warning(
+                "the checkpoint is inside a generation batch: a run that resumes from it generates"
+                " for the prompts of that batch again"
+            )
+        saved = self._loader.stream.state_after(self._stepped)
         return {"args": {}, "attributes": {"saved": saved}}
 
 
@@ -129,6 +156,7 @@ class HeadraceTrainerMixin(_Trainer):  # type: ignore[misc]
         self, *arguments: Any, train_dataset: Any = None, eval_dataset: Any = None, **settings: Any
     ) -> None:
         self.train_dataset: Any = train_dataset
+        self._prompts: PromptBatches | None = None
         self._given = {"train_dataset": train_dataset, "eval_dataset": eval_dataset}
         self._feed: RowFeed | None = None
         self._resumed: dict[str, Any] | None = None
@@ -138,10 +166,17 @@ class HeadraceTrainerMixin(_Trainer):  # type: ignore[misc]
         self._gathered: tuple[int, torch.Tensor] | None = None
         self._sums = torch.zeros(2, dtype=torch.float64)
         train_stream = train_dataset
-        if _is_streams(train_dataset):
-            _refuse_own_loader(type(self))
+        generates = _has_own_loader(type(self))
+        if generates and _is_streams(eval_dataset):
+            raise SettingsError(
+                "the trainer generates for rows by their numbers when it evaluates",
+                setting="eval_dataset",
+                remedy="give it a dataset that `datasets` loads, such as Dataset.from_parquet(…)",
+            )
         # TRL's, of its own kinds
-        if isinstance(train_dataset, StreamLoader) and hasattr(super(), "_prepare_dataset"):
+        if isinstance(train_dataset, StreamLoader) and (
+            generates or hasattr(super(), "_prepare_dataset")
+        ):
             self._feed = RowFeed(first_rows(train_dataset))
             train_dataset = self._feed.dataset()
             if _is_streams(eval_dataset):
@@ -153,6 +188,9 @@ class HeadraceTrainerMixin(_Trainer):  # type: ignore[misc]
             self.add_callback(HeadraceCallback())
         if isinstance(train_stream, StreamLoader):
             self._check_training(train_stream)
+            if generates:
+                self._prompts = PromptBatches.of(self.args)
+                self.train_dataset = self._prompts.stream_of(train_stream)
 
     def _prepare_dataset(self, dataset: Any, *arguments: Any, **settings: Any) -> Any:
         """Leave rows of prompts and answers that are tokens already as they are."""
@@ -194,7 +232,14 @@ class HeadraceTrainerMixin(_Trainer):  # type: ignore[misc]
             stream.load_state_dict(self._resumed["stream"])
             if not stream.remaining:
                 stream.set_epoch(stream.epoch + 1)
-        return self._loader(stream)
+        if self._prompts is None:
+            return self._loader(stream)
+        self._prompts.check_pass(stream)
+        # TRL generates where its own count says so, which no argument sets; a run that begins or
+        # resumes is where a generation batch begins
+        self._step = 0
+        self._buffered_inputs = None
+        return SplitLoader(stream, self._prompts.of_rank, repeats=self._prompts.repeats)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
         """Return the loader of an evaluation stream, given or by name."""
@@ -235,7 +280,11 @@ class HeadraceTrainerMixin(_Trainer):  # type: ignore[misc]
         check_arguments(self.args, stream, self.args.eval_batch_size, "per_device_eval_batch_size")
 
     def _check_training(self, stream: StreamLoader) -> None:
-        check_arguments(self.args, stream, self._train_batch_size, "per_device_train_batch_size")
+        if self._prompts is None:
+            size = self._train_batch_size
+        else:
+            size = self._prompts.prompts
+        check_arguments(self.args, stream, size, "per_device_train_batch_size")
         check_training_arguments(self.args, stream)
 
     def _loader(self, stream: StreamLoader) -> SplitLoader:
@@ -304,7 +353,7 @@ class HeadraceTrainerMixin(_Trainer):  # type: ignore[misc]
             args, dataloader
         )
         epochs, steps = _schedule(
-            stream,
+            dataloader,
             done=0 if resumed is None else resumed["global_step"],
             accumulated=args.gradient_accumulation_steps,
             epochs=args.num_train_epochs,
@@ -503,21 +552,14 @@ class HeadraceTrainerMixin(_Trainer):  # type: ignore[misc]
         return recursively_apply(lambda value: value[real], gathered)
 
 
-def _refuse_own_loader(trainer: type) -> None:
-    """Refuse a trainer of TRL that reads rows through a loader of its own: GRPO repeats each
-    prompt, and counts on its place among all ranks.
+def _has_own_loader(trainer: type) -> bool:
+    """Return whether a trainer is one of TRL's that reads rows through a loader of its own, to
+    generate completions of each.
     """
     for base in trainer.__mro__:
         if "get_train_dataloader" in vars(base) and base.__module__.startswith("trl."):
-            raise SettingsError(
-                f"{base.__name__} reads rows by their numbers, each several times, and a stream"
-                " gives each once in its own order",
-                setting="train_dataset",
-                remedy=(
-                    "give it a dataset that `datasets` loads from the run's files, such as"
-                    ' Dataset.from_parquet("out/splits/train/*.parquet")'
-                ),
-            )
+            return True
+    return False
 
 
 def _is_streams(dataset: Any) -> bool:
@@ -531,20 +573,25 @@ def _updates(batches: int, accumulated: int) -> int:
 
 
 def _schedule(
-    stream: StreamLoader, *, done: int, accumulated: int, epochs: float, most: int
+    loader: SplitLoader, *, done: int, accumulated: int, epochs: float, most: int
 ) -> tuple[int, int]:
     """Return the epoch to end before, and the steps of the optimizer by then, those that are `done`
     among them.
 
     epochs: as many as are trained unless `most` steps are asked for.
     """
+    stream = loader.stream
     current: Pass = stream.current
-    epoch_updates = _updates(stream.passes.full(current).steps or 0, accumulated)
+
+    def updates_of(one: Pass) -> int:
+        return _updates((one.steps or 0) * loader.repeats, accumulated)
+
+    epoch_updates = updates_of(stream.passes.full(current))
     steps = done
     epoch = current.epoch
     # Bins, and shares of whole shards, differ from epoch to epoch. Of rows every epoch has as many.
     differ = stream.options.needs_lengths or stream.options.distribution != "balanced"
-    left = _updates(current.steps or 0, accumulated)
+    left = updates_of(current)
     while steps < most if most > 0 else epoch < epochs:
         part = epochs - epoch
         if most <= 0 and part < 1:
@@ -553,6 +600,6 @@ def _schedule(
         epoch = epoch + 1
         if differ:
             current = stream.passes.begin(epoch, current)
-            epoch_updates = _updates(current.steps or 0, accumulated)
+            epoch_updates = updates_of(current)
         left = epoch_updates
     return epoch, most if most > 0 else steps

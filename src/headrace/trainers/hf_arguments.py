@@ -55,12 +55,6 @@ _DEFAULTS_OF_TRAINING = (
         "TRL's packing changes the number of rows",
         f"pack in the stream: {setting('pack', 4096)}, or with headrace pack before",
     ),
-    _Default(
-        "shuffle_dataset",
-        False,
-        "the order is the stream's",
-        f"leave it out; {setting('shuffle', True)} where the stream is made shuffles",
-    ),
 )
 
 
@@ -111,6 +105,7 @@ def check_training_arguments(arguments: Any, stream: StreamLoader) -> None:
             remedy=f"make the stream with {setting('remainder', 'drop')}, or leave it False",
         )
     _check_strategy(arguments, stream)
+    _check_shuffle(arguments, stream)
     _check_seed(arguments, stream)
 
 
@@ -132,6 +127,19 @@ def _check_strategy(arguments: Any, stream: StreamLoader) -> None:
             value=strategy,
             remedy=f"leave it out, and make the stream with {setting('batch_tokens', 16384)}",
         )
+
+
+def _check_shuffle(arguments: Any, stream: StreamLoader) -> None:
+    """Refuse a word on TRL's shuffling that is neither its default nor the stream's."""
+    shuffles = getattr(arguments, "shuffle_dataset", None)
+    if shuffles in (None, stream.options.shuffle, _default(arguments, "shuffle_dataset")):
+        return
+    raise SettingsError(
+        f"the stream has {setting('shuffle', stream.options.shuffle)}",
+        setting="shuffle_dataset",
+        value=shuffles,
+        remedy=f"leave it out, or make the stream with {setting('shuffle', shuffles)}",
+    )
 
 
 def _check_seed(arguments: Any, stream: StreamLoader) -> None:

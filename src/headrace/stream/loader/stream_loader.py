@@ -20,6 +20,7 @@ import logging
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 from headrace.checks import as_integer
@@ -165,6 +166,7 @@ class StreamLoader:
             self.topology = capture()
         else:
             self.topology = topology
+        self._make_passes = passes
         self.passes: Passes
         if passes is not None:
             self.passes = passes(index, read_block, options, self.topology)
@@ -186,6 +188,24 @@ class StreamLoader:
         self._received = DeliveredCount()
         self._begin(self.passes.begin(0))
         self.quarantined = self.make_quarantine()
+
+    def for_every_rank(self, batch_size: int) -> StreamLoader:
+        """Return a stream of the same rows of which every rank receives every batch, of
+        `batch_size` rows.
+
+        For loops that share out a batch themselves. Processes of one machine read once.
+        """
+        ranks = self.topology
+        return self._with_topology(
+            replace(self.options, batch_size=batch_size, global_batch_size=None),
+            Topology(rank=0, world_size=1, partners=ranks.world_size * ranks.partners),
+        )
+
+    def _with_topology(self, options: StreamOptions, topology: Topology) -> StreamLoader:
+        """Return a stream of the same kind over the same rows."""
+        return StreamLoader(
+            self.index, self.passes.read_block, options, self._make_passes, topology=topology
+        )
 
     def __repr__(self) -> str:
         batches = f"batches of {self.options.batch_size:,}"

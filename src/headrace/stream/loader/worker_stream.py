@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
+from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.ranks.stats import Progress
+from headrace.stream.ranks.topology import Topology
 from headrace.stream.ranks.watch import Watch
 from headrace.stream.read.batch import Batch
 from headrace.stream.read.columns import Columns
@@ -26,11 +28,23 @@ class WorkerStream(StreamLoader):
 
     def __init__(self, *parts: Any, workers: WorkerOptions, **settings: Any) -> None:
         super().__init__(*parts, **settings)
+        self._workers = workers
         self.num_workers = workers.workers
         self._mark: object = None  # of the pass that the pool works for
         self._pool: TransformPool | None = None
         if self.options.transform is not None:
             self._pool = TransformPool(self.options.transform, workers, reader=str(self.topology))
+
+    def _with_topology(self, options: StreamOptions, topology: Topology) -> WorkerStream:
+        """Return a stream of the same kind over the same rows, with workers of its own."""
+        return WorkerStream(
+            self.index,
+            self.passes.read_block,
+            options,
+            self._make_passes,
+            workers=self._workers,
+            topology=topology,
+        )
 
     @property
     def worker_processes(self) -> list[int]:
