@@ -12,13 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.arrays import I64
+from headrace.arrays import I32, I64
 from headrace.dataset.index import SplitIndex
-from headrace.dataset.indexed import ReadBlock
+from headrace.dataset.indexed import ReadBlock, check_rows
 from headrace.engine.local import default_workers, run_tasks
-from headrace.errors import CorruptShard, InputError, StoreError
-from headrace.gate.cache_entry import content_bytes, identity_of, trailer_of
-from headrace.storage.local import make_directory, write_new
+from headrace.errors import InputError, SettingsError
+from headrace.gate.cache_entry import identity_of, keep_entry, read_entry
 
 _VERSION = 3  # of the cached files of counts
 
@@ -47,8 +46,7 @@ def count_rows(  # noqa: PLR0913 - arguments of a cached count
         )
         cache_file = cache_dir / f"counts-{identity.hex()}.npy"
         with suppress(OSError, ValueError):  # a missing, damaged or other file is rebuilt
-            data = cache_file.read_bytes()
-            content = io.BytesIO(data[: content_bytes(data, identity)])
+            content = io.BytesIO(read_entry(cache_file, identity))
             cached: I64 = np.load(content, allow_pickle=False)
             if cached.dtype == np.int64 and cached.shape == (len(counts), index.total_rows):
                 return cached
@@ -57,14 +55,7 @@ def count_rows(  # noqa: PLR0913 - arguments of a cached count
         path = index.shards[index.shard_of_block[block]]
         where = f"block {index.block[block]}"
         table = read_block(block, columns)
-        if len(table) != index.rows[block]:
-            raise CorruptShard(
-                f"it has {len(table)} rows, the index says {index.rows[block]}; the shard changed"
-                " after it was indexed",
-                path=path,
-                row=where,
-                remedy="restore it or index the dataset again",
-            )
+        check_rows(table, index, block)
         for name in columns:
             if table[name].null_count:
                 raise InputError(
@@ -92,14 +83,7 @@ def count_rows(  # noqa: PLR0913 - arguments of a cached count
     if cache_file is not None:
         written = io.BytesIO()
         np.save(written, cached)
-        with suppress(StoreError, CorruptShard, OSError):
-            make_directory(cache_file.parent)
-            cache_file.unlink(missing_ok=True)
-            write_new(
-                cache_file,
-                written.getvalue() + trailer_of(written.getvalue(), identity),
-                sync="none",
-            )
+        keep_entry(cache_file, written.getvalue(), identity)
     return cached
 
 
@@ -112,3 +96,57 @@ def lengths_of(column: pa.ChunkedArray) -> I64:
     else:
         counted = pc.list_value_length(column)
     return counted.to_numpy().astype(np.int64)  # type: ignore[no-any-return]
+
+
+def count_lengths(
+    index: SplitIndex,
+    read_block: ReadBlock,
+    column: str,
+    *,
+    needed_by: str,
+    contents: str | None,
+    cache_dir: Path | None,
+) -> I32:
+    """Count the lengths of every row of a split; int32 [rows].
+
+    column: lists, or whole numbers that are lengths. needed_by: what needs them, for the error.
+    contents, cache_dir: as in `count_rows`. Raises what it raises, and `SettingsError` for another
+    column.
+    """
+    position = index.schema.get_field_index(column)
+    column_type = pa.null() if position < 0 else index.schema.field(position).type
+    if not (
+        pa.types.is_list(column_type)
+        or pa.types.is_large_list(column_type)
+        or pa.types.is_integer(column_type)
+    ):
+        described = "not there" if position < 0 else str(column_type)
+        raise SettingsError(
+            f"it is {described}, and {needed_by} needs lists, or whole numbers that are their"
+            " lengths",
+            column=column,
+            remedy=f"name one of {index.schema.names}",
+        )
+
+    def count(table: pa.Table) -> I64:
+        lengths = lengths_of(table[column])
+        if len(lengths) and int(lengths.max()) >= 1 << 31:
+            raise InputError(
+                f"a row is shorter than {1 << 31}",
+                column=column,
+                value=int(lengths.max()),
+                remedy="correct the lengths",
+            )
+        return lengths[None]
+
+    counted = count_rows(
+        index,
+        read_block,
+        [column],
+        count,
+        counts=["tokens"],
+        contents=contents,
+        cache_dir=cache_dir,
+    )
+    lengths: I32 = counted[0].astype(np.int32)
+    return lengths

@@ -35,7 +35,7 @@ import pyarrow.compute as pc
 from headrace.arrays import I64, U64
 from headrace.bins.rows import TRACES
 from headrace.dataset.index import text_array
-from headrace.dataset.indexed import IndexedDataset
+from headrace.dataset.indexed import IndexedDataset, check_rows
 from headrace.dataset.stored_index import list_values, sealed
 from headrace.digest import derive_key
 from headrace.engine.local import default_workers, run_tasks
@@ -377,13 +377,7 @@ def _texts_of(dataset: IndexedDataset, split: str, column: str) -> TextsOf:
 
     def texts_of(number: int) -> tuple[pa.ChunkedArray, I64]:
         table = read(number, list(TRACES) if traced else [column])
-        if table.num_rows != index.rows[number]:
-            raise CorruptShard(
-                f"block {index.block[number]} has {table.num_rows} rows, the index says"
-                f" {index.rows[number]}",
-                path=dataset.root / index.shards[index.shard_of_block[number]],
-                remedy="restore the shard or index the dataset again",
-            )
+        check_rows(table, index, number, dataset.root)
         if traced:
             sources, rows = (table[name].combine_chunks() for name in TRACES)
             sizes = np.asarray(sources.value_lengths().fill_null(0))

@@ -23,19 +23,18 @@ import pyarrow as pa
 from headrace.arrays import I64
 from headrace.dataset.condition import Condition, Filter, Holds, Range, condition_of
 from headrace.dataset.index import Index, SplitIndex
-from headrace.dataset.indexed import IndexedDataset, ReadBlock, Verify
+from headrace.dataset.indexed import IndexedDataset, ReadBlock, Verify, check_rows
 from headrace.dataset.local_shards import FileCache
 from headrace.digest import canonical_json, sha256_hex
 from headrace.engine.local import default_workers, run_tasks
-from headrace.errors import CorruptShard, HeadraceError, SettingsError, StoreError
+from headrace.errors import HeadraceError, SettingsError
 from headrace.formats.column_paths import ColumnPath, column_path
 from headrace.formats.decoders import Decoder
 from headrace.formats.parquet import open_file
 from headrace.formats.shard import column_name
 from headrace.formats.source import file_type_of_word
-from headrace.gate.cache_entry import content_bytes, identity_of, trailer_of
+from headrace.gate.cache_entry import identity_of, keep_entry, read_entry
 from headrace.gate.json import parse_object
-from headrace.storage.local import make_directory, write_new
 
 _VERSION = 3
 
@@ -97,20 +96,13 @@ def _counts(
     with suppress(OSError, ValueError, KeyError, TypeError):
         record = {}
         if stored is not None:
-            data = stored.path.read_bytes()
-            record = parse_object(data[: content_bytes(data, stored.identity)])
+            record = parse_object(read_entry(*stored))
         if len(record["counts"]) == len(record["held"]) == len(index.rows):
             return np.array(record["counts"], np.int64), record["held"]
 
     def count(block: int) -> int:
         table = read_block(block, condition.columns or index.schema.names[:1])
-        if table.num_rows != index.rows[block]:
-            raise CorruptShard(
-                f"block {index.block[block]} has {table.num_rows} rows, the index says"
-                f" {index.rows[block]}: it changed after it was indexed",
-                path=root / index.shards[index.shard_of_block[block]],
-                remedy="restore it or index the dataset again",
-            )
+        check_rows(table, index, block, root)
         return int(condition.matching(table).num_rows)
 
     judging = [partial(_judge, root, index, shard, condition) for shard in range(len(index.shards))]
@@ -123,10 +115,7 @@ def _counts(
     counts[unknown] = run_tasks([partial(count, block) for block in unknown], default_workers())
     if stored is not None:
         content = canonical_json({"counts": counts.tolist(), "held": matching})
-        with suppress(StoreError, CorruptShard, OSError):
-            make_directory(stored.path.parent)
-            stored.path.unlink(missing_ok=True)
-            write_new(stored.path, content + trailer_of(content, stored.identity), sync="none")
+        keep_entry(stored.path, content, stored.identity)
     return counts, matching
 
 

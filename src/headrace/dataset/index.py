@@ -10,11 +10,12 @@ else. A run keeps its index as index.parquet, and plain shards as a file that pr
 from __future__ import annotations
 
 import base64
+import copy
 import hashlib
 import io
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import cached_property
@@ -29,7 +30,6 @@ import pyarrow.parquet as pq
 
 from headrace.arrays import I64, offsets_from_lengths
 from headrace.digest import canonical_json, loads
-from headrace.errors import CorruptShard
 
 
 def text_array(texts: Sequence[str]) -> pa.LargeStringArray:
@@ -102,7 +102,8 @@ class MappedSplit:
     """The fields of a `SplitIndex` that are views of a file, by name; pickled as a reference to
     that file.
 
-    digest: of the file's stream, in hex; inode: the file's device and inode.
+    digest: of the file's stream, in hex; inode: the file's device and inode. map_again: maps the
+    split of such a file in another process.
     """
 
     path: Path
@@ -110,6 +111,7 @@ class MappedSplit:
     inode: tuple[int, int]
     split: str
     fields: Mapping[str, Any]
+    map_again: Callable[[Path, str, str], MappedSplit]
 
     def is_there(self) -> bool:
         """Return whether the path still names the file that was mapped."""
@@ -119,25 +121,7 @@ class MappedSplit:
         return False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _mapped_again, (self.path, self.digest, self.split)
-
-
-def _mapped_again(path: Path, digest: str, split: str) -> MappedSplit:
-    """Map the fields in another process of this machine.
-
-    Raises `CorruptShard` if the file was replaced.
-    """
-    from headrace.dataset.stored_index import map_index  # circular import
-
-    index = map_index(path)
-    mapped = index.split(split).mapped
-    if index.digest != digest or mapped is None:
-        raise CorruptShard(
-            "is another index than this process was started with",
-            path=path,
-            remedy="open the dataset again",
-        )
-    return mapped
+        return self.map_again, (self.path, self.digest, self.split)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -391,9 +375,8 @@ class Index(ABC):
 class RunIndex(Index):
     """The index of a finished run, or of a fold of it.
 
-    table: one row per block, in `INDEX_SCHEMA`. cells: the splits of the table that are joined to
-    each split of a fold. texts: the types that all values of a column of text fit, which `typed`
-    delivers. gaps: as in `SplitIndex`.
+    table: one row per block, in `INDEX_SCHEMA`. texts: the types that all values of a column of
+    text fit, which `typed` delivers. gaps: as in `SplitIndex`.
     """
 
     def __init__(
@@ -401,29 +384,30 @@ class RunIndex(Index):
         table: pa.Table,
         schema: pa.Schema,
         dialect: Mapping[str, Any],
-        cells: Mapping[str, Sequence[str]] | None = None,
-        texts: Mapping[str, pa.DataType] | None = None,
-        gaps: tuple[str, ...] = (),
+        texts: Mapping[str, pa.DataType],
+        gaps: tuple[str, ...],
     ) -> None:
         super().__init__(schema, dialect)
         self.table = table
-        self.texts = dict(texts or {})
+        self.texts = texts
         self.gaps = gaps
-        self._cells = cells
+        self._cells: Mapping[str, Sequence[str]] | None = None
         self._stored_as_text: tuple[str, ...] = ()
 
     def typed(self) -> RunIndex:
         """Return the index with columns of text as the types that all of their values fit."""
+        index = copy.copy(self)
         fields = [field.with_type(self.texts.get(field.name, field.type)) for field in self.schema]
-        schema = pa.schema(fields)
-        index = RunIndex(self.table, schema, self.dialect, self._cells, self.texts, self.gaps)
-        index._stored_as_text = tuple(name for name in schema.names if name in self.texts)
+        index.schema = pa.schema(fields)
+        index._stored_as_text = tuple(name for name in self.schema.names if name in self.texts)
         return index
 
     def with_cells(self, cells: Mapping[str, Sequence[str]]) -> RunIndex:
-        """Return the index of a fold."""
-        index = RunIndex(self.table, self.schema, self.dialect, cells, self.texts, self.gaps)
-        index._stored_as_text = self._stored_as_text
+        """Return the index of a fold. cells: the splits of the table that make up each of its
+        splits.
+        """
+        index = copy.copy(self)
+        index._cells = cells
         return index
 
     def split(self, split: str) -> SplitIndex:

@@ -195,6 +195,18 @@ def polars_columns(index: SplitIndex) -> int:
     return len(faster(index.schema))
 
 
+def check_rows(table: pa.Table, index: SplitIndex, number: int, root: Path = Path()) -> None:
+    """Raise `CorruptShard` unless a block has the rows that the index says. root: of its shards."""
+    if table.num_rows != index.rows[number]:
+        raise CorruptShard(
+            f"it has {table.num_rows} rows, the index says {index.rows[number]}; the shard changed"
+            " after it was indexed",
+            path=root / index.shards[index.shard_of_block[number]],
+            row=f"block {index.block[number]}",
+            remedy="restore it or index the dataset again",
+        )
+
+
 class _InFile(NamedTuple):
     """The columns of a file: the names of all, and those that are read."""
 

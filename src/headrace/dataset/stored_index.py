@@ -160,6 +160,22 @@ def map_index(path: Path) -> StoredIndex:
     return parse_stored(mapped.data, path, mapped.identity)
 
 
+def map_again(path: Path, digest: str, split: str) -> MappedSplit:
+    """Map a split in another process of this machine.
+
+    Raises `CorruptShard` if the file was replaced.
+    """
+    index = map_index(path)
+    mapped = index.split(split).mapped
+    if index.digest != digest or mapped is None:
+        raise CorruptShard(
+            "is another index than this process was started with",
+            path=path,
+            remedy="open the dataset again",
+        )
+    return mapped
+
+
 def parse_stored(source: Any, path: Path, identity: Identity | None = None) -> StoredIndex:
     """Parse the index in the bytes of such a file.
 
@@ -189,7 +205,7 @@ def parse_stored(source: Any, path: Path, identity: Identity | None = None) -> S
             mapped = None
             if identity is not None:
                 inode = (identity.device, identity.inode)
-                mapped = MappedSplit(path, digest.hex(), inode, name, fields)
+                mapped = MappedSplit(path, digest.hex(), inode, name, fields, map_again)
             splits[name] = SplitIndex(
                 split=name,
                 schema=columns.schema,

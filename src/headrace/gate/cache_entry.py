@@ -11,11 +11,15 @@ from __future__ import annotations
 
 import hashlib
 import io
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import xxhash
 
 from headrace.digest import canonical_json
+from headrace.errors import CorruptShard, StoreError
+from headrace.storage.local import make_directory, write_new
 
 _IDENTITY_BYTES = 32
 _CHECKSUM_BYTES = 16
@@ -54,6 +58,23 @@ def content_bytes(data: Any, identity: bytes | None, *, check: bool = True) -> i
 def identity_in(data: Any) -> bytes:
     """Return the identity that an entry has; see `content_bytes` for its checks."""
     return bytes(memoryview(data).cast("B")[-TRAILER_BYTES:-_CHECKSUM_BYTES])
+
+
+def read_entry(path: Path, identity: bytes) -> bytes:
+    """Return the content of an entry in a file of its own.
+
+    Raises `OSError`, and `ValueError` if it is another entry, or damaged.
+    """
+    data = path.read_bytes()
+    return data[: content_bytes(data, identity)]
+
+
+def keep_entry(path: Path, content: bytes, identity: bytes) -> None:
+    """Write an entry to a file, in the place of the one there; nothing where that is impossible."""
+    with suppress(StoreError, CorruptShard, OSError):
+        make_directory(path.parent)
+        path.unlink(missing_ok=True)
+        write_new(path, content + trailer_of(content, identity), sync="none")
 
 
 class Sealing(io.RawIOBase):

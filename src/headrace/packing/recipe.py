@@ -18,7 +18,6 @@ from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import InputError, SettingsError, setting, setting_name
 from headrace.near.stages import find_near
 from headrace.packing.blend import SPLITS
-from headrace.packing.capability import PackedSequencesRecipe
 from headrace.packing.chats.tokenise import ChatEncoder
 from headrace.packing.choose import Choice
 from headrace.packing.config import PackedSequences
@@ -40,6 +39,7 @@ from headrace.packing.shards import (
 )
 from headrace.packing.storage.packed_parquet import schema_of
 from headrace.packing.tokenised import Tokenised, check_conserved, summed, tell_splits, tokenise
+from headrace.recipe import recipe_of_run
 from headrace.run.context import RunContext, Task, TaskFiles
 from headrace.run.prepare import Outcome
 from headrace.run.receipts import Receipt
@@ -196,11 +196,12 @@ def _outcome(run: _PackedRun, files: Sequence[tuple[Path, str]], pad_id: int | N
     source_rows = {}
     for split in settings.asked_splits:
         source_rows[split] = sum(record["rows"] for record in records if record["split"] == split)
+    reasons = recipe_of_run(settings.recipe_name).reasons
     return Outcome(
         schema=schema_of(settings.parquet["declared"], traced=settings.traced),
         index=index,
         splits=totals,
-        dropped={reason: run.dropped[reason] for reason in sorted(PackedSequencesRecipe.reasons)},
+        dropped={reason: run.dropped[reason] for reason in sorted(reasons)},
         source=tokenised.source_facts(files),
         directories={split: split_directory(split) for split in settings.asked_splits},
         metadata={

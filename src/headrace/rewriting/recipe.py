@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +30,6 @@ from headrace.formats.source import file_type_of_word
 from headrace.formats.types import shorten_list
 from headrace.formats.write import ShardWriter
 from headrace.rewriting.pieces import Piece, are_bins, plan_pieces, read_blocks
-from headrace.rewriting.settings import Rewrite
 from headrace.rewriting.shuffled import KeyedWriter, KeyRange, plan_ranges, read_range
 from headrace.run.context import RunContext, Task, TaskFiles
 from headrace.run.prepare import Outcome
@@ -38,6 +37,9 @@ from headrace.run.receipts import Receipt
 from headrace.run.tally import ShardRecord, tally
 from headrace.storage import local
 from headrace.storage.places import expanded
+
+if TYPE_CHECKING:
+    from headrace.rewriting.settings import Rewrite
 
 PLAIN_DIRECTORY = "data"
 # Part of the identity of runs with bins. Raise it when their output changes, so that older runs are

@@ -14,7 +14,7 @@ from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -34,8 +34,7 @@ from headrace.errors import (
     setting,
     setting_name,
 )
-from headrace.packing.on_the_fly.settings import PackingReport, PackRows, check_packing
-from headrace.packing.read.batches import MADE, make_packed_batch
+from headrace.packing.read.batches import MADE, PackedBatches, make_packed_batch
 from headrace.packing.read.packed_rows import holds_whole_numbers
 from headrace.stream.loader.binned import BinnedPass, BinnedPasses
 from headrace.stream.loader.options import BLEND_SOURCE, VALID, StreamOptions
@@ -46,6 +45,58 @@ from headrace.stream.read.batch import Batch, in_format, make_batch
 from headrace.stream.read.columns import Columns, cut, from_table, gather, join
 from headrace.stream.read.ragged import Ragged
 from headrace.stream.read.transform import TransformContext
+
+if TYPE_CHECKING:
+    from headrace.packing.on_the_fly.settings import PackRows
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackingReport:
+    """Figures of a pass, over all ranks; known before it begins.
+
+    rows: packed rows. bins: their bins. filling_bins: bins that only fill up last batches, and
+    train nothing. tokens: in bins. fill: their share of the capacity of the bins. truncated_rows,
+    truncated_tokens, dropped_rows, dropped_tokens: the effect of too_long. empty_rows: rows without
+    tokens.
+    """
+
+    rows: int
+    bins: int
+    filling_bins: int
+    tokens: int
+    fill: float
+    truncated_rows: int
+    truncated_tokens: int
+    dropped_rows: int
+    dropped_tokens: int
+    empty_rows: int
+
+
+def check_packing(options: StreamOptions) -> PackedBatches:
+    """Return how bins become batches.
+
+    Raises `SettingsError` for options that packing does not support.
+    """
+    early = "knows the lengths of all rows before it begins"
+    for name, possible, why in (
+        ("packed", ("auto", "varlen", "padded"), "makes packed batches"),
+        ("remainder", ("pad", "exact"), "puts every row into a bin"),
+        ("distribution", ("balanced",), early),
+        ("on_bad_block", ("raise",), early),
+        ("batch_format", ("torch", "numpy"), "makes tensors or arrays"),
+        ("lists", ("ragged",), "makes rows of its own, see headrace.PackedBatches(pad_to=)"),
+    ):
+        value = getattr(options, name)
+        if isinstance(value, str) and value not in possible:
+            raise SettingsError(
+                f"{setting('pack')} {why}",
+                setting=name,
+                value=value,
+                remedy=f"use {setting(name, *possible)}",
+            )
+    if options.form is not None:
+        return cast(PackedBatches, options.form)
+    return PackedBatches()
 
 
 class PackingPasses(BinnedPasses):
@@ -68,7 +119,8 @@ class PackingPasses(BinnedPasses):
         *,
         lengths: I32,
     ) -> None:
-        self.pack, self.form = cast(PackRows, options.pack), check_packing(options)
+        self.pack = cast("PackRows", options.pack)
+        self.form = check_packing(options)
         pack_columns = [name for name in (self.pack.tokens, self.pack.mask) if name is not None]
         self.others = [
             name for name in options.columns or () if name not in (*pack_columns, BLEND_SOURCE)

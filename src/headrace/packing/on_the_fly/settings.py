@@ -7,21 +7,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
-import numpy as np
-import pyarrow as pa
-
-from headrace.arrays import I64
 from headrace.bins.pack import ALGORITHMS, Algorithm
 from headrace.checks import check_integer, check_word
-from headrace.dataset.counts import count_rows, lengths_of
+from headrace.dataset.counts import count_lengths
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock
 from headrace.digest import canonical_json, sha256_hex
-from headrace.errors import InputError, SettingsError, setting, setting_name
+from headrace.errors import SettingsError, setting, setting_name
 from headrace.packing.chats.preference_columns import preference_field
-from headrace.packing.read.batches import PackedBatches
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.passes import MakePasses
 
@@ -100,7 +95,7 @@ class PackRows:
 
         Raises `SettingsError` for settings that cannot work, before anything is read.
         """
-        from headrace.packing.on_the_fly.passes import PackingPasses
+        from headrace.packing.on_the_fly.passes import PackingPasses, check_packing
 
         check_packing(options)
         judged = None
@@ -115,33 +110,14 @@ class PackRows:
                     " good, else prepare a dataset of the good ones"
                 ),
             )
-        column = self.lengths or self.tokens
-        column_type = pa.null()
-        described = "not there"
-        if column in index.schema.names:
-            column_type = index.schema.field(column).type
-            described = str(column_type)
-        if not (
-            pa.types.is_list(column_type)
-            or pa.types.is_large_list(column_type)
-            or pa.types.is_integer(column_type)
-        ):
-            raise SettingsError(
-                f"it is {described}, and {setting('pack')} needs lists of token ids, or their"
-                " lengths",
-                column=column,
-                remedy=f"name one of {index.schema.names}",
-            )
-        counted = count_rows(
+        lengths = count_lengths(
             index,
             read_block,
-            [column],
-            partial(_lengths, column),
-            counts=["tokens"],
+            self.lengths or self.tokens,
+            needed_by=setting("pack"),
             contents=contents,
             cache_dir=cache_dir,
         )
-        lengths = counted[0].astype(np.int32)
         return partial(PackingPasses, lengths=lengths)
 
 
@@ -156,64 +132,3 @@ def pack_setting(value: Any) -> PackRows:
         value=value,
         remedy="give the tokens of a bin, headrace.PackRows(...), or None",
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class PackingReport:
-    """Figures of a pass, over all ranks; known before it begins.
-
-    rows: packed rows. bins: their bins. filling_bins: bins that only fill up last batches, and
-    train nothing. tokens: in bins. fill: their share of the capacity of the bins. truncated_rows,
-    truncated_tokens, dropped_rows, dropped_tokens: the effect of too_long. empty_rows: rows without
-    tokens.
-    """
-
-    rows: int
-    bins: int
-    filling_bins: int
-    tokens: int
-    fill: float
-    truncated_rows: int
-    truncated_tokens: int
-    dropped_rows: int
-    dropped_tokens: int
-    empty_rows: int
-
-
-def check_packing(options: StreamOptions) -> PackedBatches:
-    """Return how bins become batches.
-
-    Raises `SettingsError` for options that packing does not support.
-    """
-    early = "knows the lengths of all rows before it begins"
-    for name, possible, why in (
-        ("packed", ("auto", "varlen", "padded"), "makes packed batches"),
-        ("remainder", ("pad", "exact"), "puts every row into a bin"),
-        ("distribution", ("balanced",), early),
-        ("on_bad_block", ("raise",), early),
-        ("batch_format", ("torch", "numpy"), "makes tensors or arrays"),
-        ("lists", ("ragged",), "makes rows of its own, see headrace.PackedBatches(pad_to=)"),
-    ):
-        value = getattr(options, name)
-        if isinstance(value, str) and value not in possible:
-            raise SettingsError(
-                f"{setting('pack')} {why}",
-                setting=name,
-                value=value,
-                remedy=f"use {setting(name, *possible)}",
-            )
-    if options.form is not None:
-        return cast(PackedBatches, options.form)
-    return PackedBatches()
-
-
-def _lengths(column: str, table: pa.Table) -> I64:
-    lengths = lengths_of(table[column])
-    if len(lengths) and int(lengths.max()) >= 1 << 31:
-        raise InputError(
-            f"a sequence has fewer than {1 << 31} tokens",
-            column=column,
-            value=int(lengths.max()),
-            remedy="correct the lengths",
-        )
-    return lengths[None]

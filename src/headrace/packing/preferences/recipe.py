@@ -32,13 +32,13 @@ from headrace.formats.write import ShardWriter
 from headrace.packing.blend import SPLITS
 from headrace.packing.chats.tokenise import ChatEncoder
 from headrace.packing.choose import Choice
-from headrace.packing.preferences.capability import PreferencesRecipe
 from headrace.packing.preferences.encode import COLUMNS, encode
 from headrace.packing.preferences.settings import ANSWERS, Preferences, id_columns
 from headrace.packing.sequences import Origins, set_print
 from headrace.packing.shards import REJECTED, even_cuts, shard_counts
 from headrace.packing.storage.spool import JoinedSpool, SequenceSpool
 from headrace.packing.tokenised import check_conserved, summed, tell_splits, tokenise
+from headrace.recipe import recipe_of_run
 from headrace.run.context import RunContext, Task, TaskFiles, read_arrow
 from headrace.run.prepare import Outcome
 from headrace.run.tally import ShardRecord, tally
@@ -103,11 +103,12 @@ def execute(  # noqa: PLR0914 - the run from top to bottom
     rejected = tokenised.rejected()
     local.write_new(run / REJECTED, rejected)
     local.sync_directory(run)
+    reasons = recipe_of_run(settings.recipe_name).reasons
     return Outcome(
         schema=schema,
         index=index,
         splits=totals,
-        dropped={reason: dropped[reason] for reason in sorted(PreferencesRecipe.reasons)},
+        dropped={reason: dropped[reason] for reason in sorted(reasons)},
         source=tokenised.source_facts(files),
         directories={split: f"data/{split}" for split in source_rows},
         metadata={

@@ -23,16 +23,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from headrace.arrays import F64, I32, I64
 from headrace.bins.bins import Bins
 from headrace.bins.by_length import BatchBound
-from headrace.dataset.counts import count_rows, lengths_of
+from headrace.dataset.counts import count_lengths
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock
 from headrace.digest import canonical_json, derive_key, sha256_hex
-from headrace.errors import CorruptShard, InputError, SettingsError, setting
+from headrace.errors import CorruptShard, InputError, setting
 from headrace.keyed_hash import permutation
 from headrace.stream.loader.binned import BinnedPass, BinnedPasses, BinPart
 from headrace.stream.loader.options import VALID, StreamOptions
@@ -89,33 +88,14 @@ class LengthGroups:
         Raises `SettingsError` for a column without lengths, `InputError` for a row wider than a
         batch.
         """
-        column_type = pa.null()
-        described = "not there"
-        if self.column in index.schema.names:
-            column_type = index.schema.field(self.column).type
-            described = str(column_type)
-        has_lengths = (
-            pa.types.is_list(column_type)
-            or pa.types.is_large_list(column_type)
-            or pa.types.is_integer(column_type)
-        )
-        if not has_lengths:
-            raise SettingsError(
-                f"it is {described}, and rows are grouped by the lengths of lists, or by whole"
-                " numbers that are lengths",
-                column=self.column,
-                remedy=f"name one of {index.schema.names} with {setting('group_by_length')}",
-            )
-        counted = count_rows(
+        lengths = count_lengths(
             index,
             read_block,
-            [self.column],
-            partial(_lengths, self.column),
-            counts=["tokens"],
+            self.column,
+            needed_by=setting("group_by_length"),
             contents=contents,
             cache_dir=cache_dir,
         )
-        lengths = counted[0].astype(np.int32)
         self._check_widths(lengths)
         return partial(LengthPasses, lengths=lengths)
 
@@ -355,15 +335,3 @@ class LengthPass(BinnedPass):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**BinnedPass.__getstate__(self), "_last": {}}
-
-
-def _lengths(column: str, table: pa.Table) -> I64:
-    lengths = lengths_of(table[column])
-    if len(lengths) and int(lengths.max()) >= 1 << 31:
-        raise InputError(
-            f"a row is shorter than {1 << 31}",
-            column=column,
-            value=int(lengths.max()),
-            remedy="correct the lengths",
-        )
-    return lengths[None]
