@@ -113,7 +113,7 @@ class BinShard:
     input_bytes: int
 
 
-def pack_group(  # noqa: PLR0914 - the account of a group
+def pack_group(
     files: TaskFiles, settings: PackedSequences, group: PackGroup, sequences: I64, pool: PackPool
 ) -> dict[str, Any]:
     """Pack a group and write its bins to a file of the stage.
@@ -127,47 +127,21 @@ def pack_group(  # noqa: PLR0914 - the account of a group
     origins = pool.origins
     lengths = origins.lengths[sequences]
     cost = costs(lengths, settings.capacity, settings.pad_multiple)
-    bins = pack(
-        cost,
-        settings.pack_size,
-        algorithm=settings.algorithm,
-        seed=settings.seed,
-        max_sequences=settings.max_sequences_per_bin,
-    )
-    if settings.bin_order == "spread":
-        squares = bins.loads(
-            np.square(padded_lengths(lengths, settings.pad_multiple, settings.capacity))
-        )
-        bins = bins.spread(squares, settings.seed)
-    elif settings.algorithm != "concatenative":  # which must keep its order
-        bins = bins.shuffled(settings.seed)
+    stored = padded_lengths(lengths, settings.pad_multiple, settings.capacity)
+    bins = _ordered_bins(settings, cost, stored)
     empty = bins.loads(origins.labels[sequences]) == 0
-    if settings.empty_bins == "drop":
+    dropped = Bins.of_lists([])
+    if settings.empty_bins == "drop" and empty.any():
         dropped = bins.take(np.flatnonzero(empty))
-    else:
-        dropped = Bins.of_lists([])
-    if len(dropped):
         bins = bins.take(np.flatnonzero(~empty))
     packed = bins.sequences
-    lost = dropped.sequences
+    _write_bins(files, settings, group, origins, Bins(bins.offsets, sequences[packed]))
     packed_counts = origins.counts(sequences[packed])
-    gone = origins.counts(sequences[lost])
-    if len(lost):  # some rows have sequences in both
+    gone = origins.counts(sequences[dropped.sequences])
+    if len(dropped):  # some rows have sequences in both
         gone["rows"] = origins.counts(sequences)["rows"] - packed_counts["rows"]
     metrics = packing_metrics(cost, bins, settings.pack_size)
-    stored = padded_lengths(lengths, settings.pad_multiple, settings.capacity)
     runtime = np.maximum(stored - 1, 1)
-    columns = {"sequences": sequences[packed]}
-    if settings.traced:
-        columns |= {
-            "sources": origins.file[sequences[packed]].astype(np.int64),
-            "rows": origins.row[sequences[packed]],
-        }
-    offsets = pa.array(bins.offsets)
-    lists = {}
-    for name, values in columns.items():
-        lists[name] = pa.LargeListArray.from_arrays(offsets, pa.array(values))
-    files.write_arrow(group.bins_file, pa.table(lists))
     return {
         "rows_in": len(sequences),
         "bins": len(bins),
@@ -184,6 +158,38 @@ def pack_group(  # noqa: PLR0914 - the account of a group
         },
         "dropped": {"bins": len(dropped), **gone},
     }
+
+
+def _ordered_bins(settings: PackedSequences, cost: I64, stored: I64) -> Bins:
+    """Pack sequences of these costs, and order the bins. stored: tokens of each, with padding."""
+    bins = pack(
+        cost,
+        settings.pack_size,
+        algorithm=settings.algorithm,
+        seed=settings.seed,
+        max_sequences=settings.max_sequences_per_bin,
+    )
+    if settings.bin_order == "spread":
+        return bins.spread(bins.loads(np.square(stored)), settings.seed)
+    if settings.algorithm == "concatenative":  # which must keep its order
+        return bins
+    return bins.shuffled(settings.seed)
+
+
+def _write_bins(
+    files: TaskFiles, settings: PackedSequences, group: PackGroup, origins: Origins, bins: Bins
+) -> None:
+    """Write which sequences of the pool are in each bin of a group."""
+    packed = bins.sequences
+    columns = {"sequences": packed}
+    if settings.traced:
+        columns["sources"] = origins.file[packed].astype(np.int64)
+        columns["rows"] = origins.row[packed]
+    offsets = pa.array(bins.offsets)
+    lists = {}
+    for name, values in columns.items():
+        lists[name] = pa.LargeListArray.from_arrays(offsets, pa.array(values))
+    files.write_arrow(group.bins_file, pa.table(lists))
 
 
 def shard_counts(
@@ -226,47 +232,13 @@ def write_shard(  # noqa: PLR0913 - arguments of one worker's task
     tasks: those that encoded the sequences of the pool. sources: names of the pool's files.
     encoder: fingerprint of the encoder, for the footer.
     """
-    spools = [SequenceSpool.open(files.run / task.file()) for task in tasks]
-    joined = JoinedSpool(spools)
-    counted = Counter(bins=0, sequences=0, stored_tokens=0, mask_sum=0)
+    joined = JoinedSpool([SequenceSpool.open(files.run / task.file()) for task in tasks])
     table = read_arrow(files.run / shard.group.bins_file)  # mapped, not read
-    lists = {name: table[name].combine_chunks() for name in table.column_names}
-    offsets = lists["sequences"].offsets.to_numpy()
-    arrays = {name: column.values.to_numpy() for name, column in lists.items()}
-    bins = Bins(offsets, arrays["sequences"])
-    step = settings.parquet["row_group_size"]
-
-    def gathered() -> Iterator[PackedRows]:
-        for start in range(shard.start, shard.stop, step):
-            stop = min(start + step, shard.stop)
-            rows = gather(
-                joined,
-                bins[start:stop],
-                alignment=settings.loss_mask_alignment,
-                pad_multiple=settings.pad_multiple,
-                pad_id=pad_id,
-                counted=settings.capacity,
-            )
-            counted.update(bins=len(rows), sequences=len(rows.starts), stored_tokens=len(rows.ids))
-            counted.update(mask_sum=int(np.sum(rows.mask, dtype=np.int64)))
-            if settings.traced:
-                members = slice(offsets[start], offsets[stop])
-                rows = replace(
-                    rows, sources=arrays["sources"][members], source_rows=arrays["rows"][members]
-                )
-            yield rows
-
+    counted = Counter(bins=0, sequences=0, stored_tokens=0, mask_sum=0)
+    gathered = _gathered(settings, shard, joined, table, pad_id, counted)
     temporary = files.temporary(shard.target)
-    if settings.packed_storage == "legacy_npy_pickle":  # one pickle is one block, without metadata
-        with LegacyPickleWriter(temporary) as legacy:
-            for rows in gathered():
-                legacy.write_bins(rows)
-        size = temporary.stat().st_size
-        digest = digest_file(temporary)
-        block = Block(
-            first_row=0, rows=counted["bins"], offset=0, length=size, key_min=None, key_max=None
-        )
-        written = Written(block.rows, size, digest.sha256, (block,), digest.checksum)
+    if settings.packed_storage == "legacy_npy_pickle":
+        written = _write_pickle(temporary, gathered, counted)
     else:
         metadata = {
             ALIGNMENT_KEY: settings.loss_mask_alignment,
@@ -286,7 +258,7 @@ def write_shard(  # noqa: PLR0913 - arguments of one worker's task
             sources=sources,
             metadata=metadata,
         ) as writer:
-            for rows in gathered():
+            for rows in gathered:
                 writer.write_bins(rows)
             written = writer.finish()
     files.finished(temporary, shard.target, written)
@@ -295,6 +267,57 @@ def write_shard(  # noqa: PLR0913 - arguments of one worker's task
         **counted,
         "blocks": [asdict(block) for block in written.blocks],
     }
+
+
+def _gathered(
+    settings: PackedSequences,
+    shard: BinShard,
+    joined: JoinedSpool,
+    table: pa.Table,
+    pad_id: int,
+    counted: Counter[str],
+) -> Iterator[PackedRows]:
+    """Yield the rows of a shard, a row group at a time, and count them. table: its group's bins."""
+    lists = {name: table[name].combine_chunks() for name in table.column_names}
+    offsets = lists["sequences"].offsets.to_numpy()
+    arrays = {name: column.values.to_numpy() for name, column in lists.items()}
+    bins = Bins(offsets, arrays["sequences"])
+    step = settings.parquet["row_group_size"]
+    for start in range(shard.start, shard.stop, step):
+        stop = min(start + step, shard.stop)
+        rows = gather(
+            joined,
+            bins[start:stop],
+            alignment=settings.loss_mask_alignment,
+            pad_multiple=settings.pad_multiple,
+            pad_id=pad_id,
+            counted=settings.capacity,
+        )
+        counted.update(
+            bins=len(rows),
+            sequences=len(rows.starts),
+            stored_tokens=len(rows.ids),
+            mask_sum=int(np.sum(rows.mask, dtype=np.int64)),
+        )
+        if settings.traced:
+            members = slice(offsets[start], offsets[stop])
+            rows = replace(
+                rows, sources=arrays["sources"][members], source_rows=arrays["rows"][members]
+            )
+        yield rows
+
+
+def _write_pickle(path: Path, gathered: Iterator[PackedRows], counted: Counter[str]) -> Written:
+    """Write bins as one pickle, which is one block, without metadata."""
+    with LegacyPickleWriter(path) as legacy:
+        for rows in gathered:
+            legacy.write_bins(rows)
+    size = path.stat().st_size
+    digest = digest_file(path)
+    block = Block(
+        first_row=0, rows=counted["bins"], offset=0, length=size, key_min=None, key_max=None
+    )
+    return Written(block.rows, size, digest.sha256, (block,), digest.checksum)
 
 
 @dataclass(frozen=True)

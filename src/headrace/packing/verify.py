@@ -1,4 +1,4 @@
-"""Check the laws of packed sequences, and of preferences, again from the output alone.
+"""Check the laws of packed sequences again from the output alone.
 
 For every bin: equal lengths of tokens and mask; starts that begin with 0, rise strictly and stay
 inside; a mask of 0 and 1, with 0 on the last position of every sequence; ids inside the vocabulary;
@@ -7,11 +7,6 @@ dataset in every split: bins, tokens, labels and the fingerprint of its set of s
 taken of the input before packing. So every sequence is there, once, unchanged. For the tree: links
 lead to the split's shards, each shard in one split. For a tokenizer that was given by name: its
 files, if this machine's cache of the hub holds them.
-
-For preferences: prompts and answers have tokens, all inside the vocabulary, and no more than
-`max_tokens` together. For every split: its rows, its labels, and the fingerprints of its sequences,
-which were taken when they were tokenised. So every prompt is there with its own answers. Across
-splits: no prompt of one is in another, if the settings ask for that.
 """
 
 from __future__ import annotations
@@ -27,12 +22,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from headrace.arrays import I32, I64, U64, distinct
-from headrace.bins.rows import PackedRows, first_fault, shift_left
-from headrace.dataset.manifest import MANIFEST, in_usual_order
+from headrace.bins.rows import PackedRows, first_fault
 from headrace.dataset.open import FinishedRun
 from headrace.dataset.verify import Check
 from headrace.digest import sha256_file
@@ -44,7 +36,6 @@ from headrace.packing.blend import SPLITS
 from headrace.packing.chats.hub import cached_directory, digests_in
 from headrace.packing.config import PackedSequences
 from headrace.packing.near import of_shard, read_bins_of
-from headrace.packing.preferences.settings import id_columns
 from headrace.packing.sequences import sequence_prints
 from headrace.packing.shards import BLEND, Linked, blend_json, links_of, split_directory
 from headrace.run.context import RunContext
@@ -52,7 +43,7 @@ from headrace.storage.places import place_of
 
 
 @dataclass
-class _SeenStops:
+class SeenStops:
     """Trained turns of one shard."""
 
     turns: int = 0
@@ -70,7 +61,7 @@ class _SeenStops:
 
 
 @dataclass
-class _SeenBins(_SeenStops):
+class _SeenBins(SeenStops):
     """Results of reading one shard. prints: the sum of the fingerprints of its sequences."""
 
     bins: int = 0
@@ -109,9 +100,9 @@ def verify_packed(run: FinishedRun, workers: int | None = None) -> list[Check]:
         packed.check_content(),
         *packed.check_near(workers),
         packed.check_links(),
-        _files_check(run),
+        check_files(run),
         _tokens_check(run),
-        *_tokenizer_checks(run),
+        *check_tokenizer(run),
     ]
 
 
@@ -176,7 +167,7 @@ class _Packed:
         """Compare the ends of trained turns with the certificate of the template."""
         if self.settings.loss_mask_alignment != "shift_left":
             return []
-        return _stops_check(self.run, list(self.seen.values()))
+        return check_stops(self.run, list(self.seen.values()))
 
     def check_splits(self) -> Check:
         owner: dict[str, str] = {}
@@ -199,63 +190,49 @@ class _Packed:
         if self.settings.too_long == "split":
             which = "sequences of a whole bin"
         claim = f"no sequence of a split is in another ({which} compared)"
-        return _content_check(prints, which, claim, self.settings.duplicates_are)
+        return check_content(prints, which, claim, self.settings.duplicates_are)
 
     def check_near(self, workers: int) -> list[Check]:
         """Look for near sequences in different splits, if the settings ask for it."""
-        run = self.run
-        settings = self.settings
-        seen = self.seen
-        if settings.near is None:
+        near = self.settings.near
+        if near is None:
             return []
+        check = partial(Check, "near content apart")
         claim = (
-            f"no sequence of a split has a Jaccard index of {settings.near:g} or more with one of"
-            " another"
+            f"no sequence of a split has a Jaccard index of {near:g} or more with one of another"
         )
-        if any(shard.problem for shard in seen.values()):
-            return [
-                Check(
-                    "near content apart", claim, "not compared: a shard could not be read as bins"
-                )
-            ]
+        if any(shard.problem for shard in self.seen.values()):
+            return [check(claim, "not compared: a shard could not be read as bins")]
+        across = self._near_pairs_across(near, workers)
+        message = claim
+        if across:
+            message = (
+                f"{across:,} pairs of sequences in different splits have one of {near:g} or more"
+            )
+        if self.settings.duplicates_are not in ("group", "drop"):
+            return [check(f"not asked for: {message}", category="count")]
+        # the run records that these were not compared
+        unseen = self.run.manifest.metadata["duplicates"]["near_not_compared"]
+        return [check(message, message if across > unseen else None)]
+
+    def _near_pairs_across(self, near: float, workers: int) -> int:
+        """Count the pairs of near sequences that are in different splits."""
         blank = None
-        if settings.pad_multiple > 1:
-            blank = run.manifest.metadata["encoder"]["pad_id"]
-        names = [
-            (SPLITS.index(group["split"]), name)
-            for group in self.groups
-            for name in group["shards"]
-        ]
-        side = np.repeat([split for split, _ in names], [seen[name].sequences for _, name in names])
+        if self.settings.pad_multiple > 1:
+            blank = self.run.manifest.metadata["encoder"]["pad_id"]
+        documents = []
+        splits: list[int] = []
+        sizes: list[int] = []
+        for group in self.groups:
+            for name in group["shards"]:
+                documents.append(of_shard(self.settings, self.run.root / name, blank))
+                splits.append(SPLITS.index(group["split"]))
+                sizes.append(self.seen[name].sequences)
+        side = np.repeat(splits, sizes)
         with TemporaryDirectory(prefix="headrace-near-") as folder:
             context = RunContext(Path(folder), workers, lambda _: None)
-            near = find_near(
-                context,
-                [of_shard(settings, run.root / name, blank) for _, name in names],
-                settings.near,
-            )
-        across = int((side[near.first] != side[near.second]).sum())
-        listed = (
-            f"{across:,} pairs of sequences in different splits have one of {settings.near:g} or"
-            " more"
-        )
-        if settings.duplicates_are not in ("group", "drop"):
-            return [
-                Check(
-                    "near content apart",
-                    f"not asked for: {listed if across else claim}",
-                    category="count",
-                )
-            ]
-        # the run records that these were not compared
-        unseen = run.manifest.metadata["duplicates"]["near_not_compared"]
-        return [
-            Check(
-                "near content apart",
-                listed if across else claim,
-                listed if across > unseen else None,
-            )
-        ]
+            pairs = find_near(context, documents, near)
+        return int((side[pairs.first] != side[pairs.second]).sum())
 
     def check_links(self) -> Check:
         run = self.run
@@ -299,7 +276,7 @@ class _Packed:
         return check()
 
 
-def _stops_check(run: FinishedRun, shards: Sequence[_SeenStops]) -> list[Check]:
+def check_stops(run: FinishedRun, shards: Sequence[SeenStops]) -> list[Check]:
     """Compare the ends of trained turns with the certificate of the template."""
     templates = run.manifest.metadata.get("templates")
     if templates is None:
@@ -307,41 +284,40 @@ def _stops_check(run: FinishedRun, shards: Sequence[_SeenStops]) -> list[Check]:
     if not templates["certain"]:
         message = "not compared: the template has turns without one, or not all rows are chats"
         return [Check("stops", message, category="count")]
-    turns = sum(shard.turns for shard in shards)
-    others = sum(shard.other_ends for shard in shards)
+    turns = others = 0
+    first = ""
+    for shard in shards:
+        turns += shard.turns
+        others += shard.other_ends
+        first = first or shard.first_other
     problem = None
     if others:
-        first = next(shard.first_other for shard in shards if shard.first_other)
         problem = f"{others:,} of {turns:,} trained turns end with no stop; the first: {first}"
     return [Check("stops", f"{turns:,} trained turns end with a stop of the template", problem)]
 
 
-def _content_check(
+def check_content(
     prints: Mapping[str, Sequence[U64]], which: str, claim: str, duplicates: str
 ) -> Check:
     """Compare the fingerprints of each split with those of the others.
 
     duplicates: whether they must be apart.
     """
-    unique_prints = {
-        split: distinct(np.concatenate([np.empty(0, np.uint64), *arrays]))
-        for split, arrays in prints.items()
-    }
-    again = {
-        f"{late} and {early}": len(
-            np.intersect1d(unique_prints[late], unique_prints[early], assume_unique=True)
-        )
-        for early, late in combinations(unique_prints, 2)
-    }
-    listed = "; ".join(
-        f"{count:,} {which} are in {where}" for where, count in again.items() if count
-    )
+    unique_prints = {}
+    for split, arrays in prints.items():
+        unique_prints[split] = distinct(np.concatenate([np.empty(0, np.uint64), *arrays]))
+    again = []
+    for early, late in combinations(unique_prints, 2):
+        common = np.intersect1d(unique_prints[late], unique_prints[early], assume_unique=True)
+        if len(common):
+            again.append(f"{len(common):,} {which} are in {late} and {early}")
+    listed = "; ".join(again)
     if duplicates in ("group", "drop"):
         return Check("content apart", claim, listed or None)
     return Check("content apart", f"not asked for: {listed or claim}", category="count")
 
 
-def _files_check(run: FinishedRun) -> Check:
+def check_files(run: FinishedRun) -> Check:
     """Compare the files beside the shards with the digests that were published."""
     files = run.manifest.metadata["files"]
     for name, digest in files.items():
@@ -374,34 +350,30 @@ def _tokens_check(run: FinishedRun) -> Check:
     )
 
 
-def _tokenizer_checks(run: FinishedRun) -> list[Check]:
+def check_tokenizer(run: FinishedRun) -> list[Check]:
     """Compare the files of a tokenizer that was given by name, if this machine has them."""
     made_with = run.manifest.metadata["encoder"].get("tokenizer")
     if made_with is None:
         return []
     name = f"{made_with['repository']}@{made_with['commit']}"
+    check = partial(Check, "tokenizer", category="here")
     try:
         directory = cached_directory(name)
     except MissingExtra as error:
-        return [Check("tokenizer", f"{name}: not compared, {error}", category="here")]
+        return [check(f"{name}: not compared, {error}")]
     if directory is None:
-        return [
-            Check(
-                "tokenizer",
-                f"{name}: not compared, it is not in the hub's cache on this machine",
-                category="here",
-            )
-        ]
+        return [check(f"{name}: not compared, it is not in the hub's cache on this machine")]
     recorded = made_with["files"]
     for file, digest in digests_in(directory).items():
         if digest != recorded.get(file, digest):
-            problem = (
-                f"{directory / file}: is not the file that the run was made with; fetch"
-                f" {name} again"
-            )
-            return [Check("tokenizer", name, problem, "here")]
-    message = f"{name}: the files in the hub's cache are those that the run was made with"
-    return [Check("tokenizer", message, category="here")]
+            path = directory / file
+            return [
+                check(
+                    name,
+                    f"{path}: is not the file that the run was made with; fetch {name} again",
+                )
+            ]
+    return [check(f"{name}: the files in the hub's cache are those that the run was made with")]
 
 
 def _look_at(run: FinishedRun, settings: PackedSequences, name: str) -> _SeenBins:
@@ -524,151 +496,3 @@ def _first(
     if wrong.any():
         at = int(np.flatnonzero(wrong)[0])
         yield int(owner[at]), say(at)
-
-
-@dataclass(frozen=True, slots=True)
-class _Limits:
-    """What rows must keep to. ids: columns of tokens, the prompt's first. most: tokens of a prompt
-    and an answer. known: size of the vocabulary. stops: ids that end an answer.
-    """
-
-    ids: list[str]
-    most: int | None
-    known: int
-    stops: Sequence[int]
-
-
-@dataclass
-class _SeenRows(_SeenStops):
-    """Results of a shard.
-
-    prints: sum of its sequences' fingerprints, by answer. prompts: fingerprints of prompts.
-    """
-
-    rows: int = 0
-    labels: int = 0
-    prints: list[int] = field(default_factory=lambda: [0, 0])
-    prompts: list[U64] = field(default_factory=list)
-    problem: str | None = None
-
-
-def verify_preferences(run: FinishedRun, workers: int | None = None) -> list[Check]:
-    """Read every shard once and check it.
-
-    O(row group) of memory per worker, and 8 bytes per row.
-    """
-    path = run.root / "config.json"
-    config = read_object(path)
-    with interpreting(path):
-        most = config["max_tokens"]
-        columns = id_columns(config["kind"])
-        duplicates = config["duplicates"] or ("group" if config["blend"]["datasets"] else "count")
-        if not isinstance(most, int | None):
-            raise TypeError(f"max_tokens is {most!r}")
-    with interpreting(run.root / MANIFEST):
-        known = int(run.manifest.metadata["encoder"]["vocabulary"])
-        templates = run.manifest.metadata.get("templates")
-        stops = [int(stop) for stop in templates["stop_ids"]] if templates else []
-    limits = _Limits(columns, most, known, stops)
-    seen: dict[str, list[_SeenRows]] = {}
-    for split in in_usual_order(run.splits):
-        shards = run.split_index(split).shards
-        looks = [partial(_look_at_shard, run, limits, name) for name in shards]
-        seen[split] = run_tasks(looks, workers or default_workers())
-    stop_checks = list[Check]()
-    if config["kind"] != "prompts":
-        stop_checks = _stops_check(run, [shard for shards in seen.values() for shard in shards])
-    prompts = {
-        split: [prints for shard in shards for prints in shard.prompts]
-        for split, shards in seen.items()
-    }
-    return [
-        _rows_check(run, seen),
-        *stop_checks,
-        _content_check(prompts, "prompts", "no prompt of a split is in another", duplicates),
-        _files_check(run),
-        *_tokenizer_checks(run),
-    ]
-
-
-def _rows_check(run: FinishedRun, seen: dict[str, list[_SeenRows]]) -> Check:
-    rows = sum(shard.rows for shards in seen.values() for shard in shards)
-    check = partial(
-        Check, "every row once", f"{rows:,} rows have the prompts and answers that were tokenised"
-    )
-    for group in run.manifest.metadata["groups"]:
-        shards = seen.get(group["split"], [])
-        problem = next((shard.problem for shard in shards if shard.problem is not None), None)
-        if problem is not None:
-            return check(problem)
-        for name in ("rows", "labels"):
-            counted = sum(getattr(shard, name) for shard in shards)
-            if counted != group[name]:
-                return check(
-                    f"{run.root}: {group['split']} has {counted:,} {name}, the manifest says"
-                    f" {group[name]:,}"
-                )
-        for answer, expected in enumerate(group["prints"]):
-            total = sum(shard.prints[answer] for shard in shards) % (1 << 64)
-            if f"{group['rows']}:{total:016x}" != expected:
-                return check(
-                    f"{run.root}: {group['split']} has other prompts or answers than those that"
-                    " were tokenised"
-                )
-    return check()
-
-
-def _look_at_shard(run: FinishedRun, limits: _Limits, name: str) -> _SeenRows:
-    path = run.root / name
-    seen = _SeenRows()
-    try:
-        with (
-            place_of(path).local_copy() as file,
-            pq.ParquetFile(file, page_checksum_verification=True) as shard,
-        ):
-            for group in range(shard.metadata.num_row_groups):
-                table = shard.read_row_group(group, columns=limits.ids, use_threads=False)
-                where = f"{path}: row group {group}"
-                problem = _look_at_rows(table, limits, seen, where)
-                if problem is not None:
-                    return _SeenRows(problem=f"{where}: {problem}")
-    except (OSError, KeyError, pa.ArrowException) as error:
-        return _SeenRows(problem=f"{path}: cannot be read ({error})")
-    return seen
-
-
-def _look_at_rows(table: pa.Table, limits: _Limits, seen: _SeenRows, where: str) -> str | None:
-    """Add the results of some rows; return what is wrong with them."""
-    lists = [table[name].combine_chunks() for name in limits.ids]
-    (prompts, prompt_lengths), *answers = [
-        (column.flatten().to_numpy(), np.diff(column.offsets).astype(np.int64)) for column in lists
-    ]
-    for values, lengths in ((prompts, prompt_lengths), *answers):
-        if lengths.min(initial=1) < 1:
-            return f"row {int(lengths.argmin())} has a list without tokens"
-        if len(values) and not 0 <= values.min() <= values.max() < limits.known:
-            return f"ids are {values.min()} to {values.max()}, the vocabulary has {limits.known:,}"
-    seen.rows += len(table)
-    seen.prompts.append(sequence_prints(prompts, None, prompt_lengths))
-    for name, (values, lengths) in zip(limits.ids[1:], answers, strict=True):
-        seen.add(
-            values[np.cumsum(lengths) - 1],
-            limits.stops,
-            partial("{}: {} of row {}".format, where, name),
-        )
-    for answer, (values, lengths) in enumerate(
-        answers or [(np.empty(0, np.int32), np.zeros(len(prompt_lengths), np.int64))]
-    ):
-        sizes = prompt_lengths + lengths
-        longest = int(sizes.max(initial=0))
-        if limits.most is not None and longest > limits.most:
-            return f"a prompt and its answer have {longest:,} tokens, max_tokens is {limits.most:,}"
-        ends = np.cumsum(sizes)
-        of_prompt = np.arange(sizes.sum()) < np.repeat(ends - sizes + prompt_lengths, sizes)
-        joined = np.empty(len(of_prompt), np.int32)
-        joined[of_prompt], joined[~of_prompt] = prompts, values
-        labels = shift_left((~of_prompt).astype(np.uint8), ends)
-        prints = sequence_prints(joined, labels, sizes)
-        seen.prints[answer] += int(prints.sum(dtype=np.uint64))
-        seen.labels += int(labels.sum())
-    return None

@@ -17,7 +17,7 @@ from headrace.errors import InputError, SettingsError
 from headrace.packing.chats.rejections import RowRejected
 from headrace.packing.chats.settings import ChatForm
 from headrace.packing.preferences.layouts import question_of
-from headrace.packing.verify import verify_preferences
+from headrace.packing.preferences.verify import verify_preferences
 from headrace.run.prepare import Prepared
 from raised import raised
 from tables import digests

@@ -335,6 +335,16 @@ def _call_of(call: object) -> dict[str, Any]:
     return normalised
 
 
+def with_json_arguments(message: Message, *, ensure_ascii: bool) -> Message:
+    """Return a message whose calls have their arguments as JSON text."""
+    calls = []
+    for call in message["tool_calls"]:
+        function = dict(call["function"])
+        function["arguments"] = digits.dumps(function["arguments"], ensure_ascii=ensure_ascii)
+        calls.append({**call, "function": function})
+    return {**message, "tool_calls": calls}
+
+
 def tools_of(value: object) -> list[dict[str, Any]] | None:
     """Normalise the tools of a conversation, each as {"type": "function", "function": ...}.
 

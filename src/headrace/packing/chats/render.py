@@ -30,7 +30,6 @@ from itertools import pairwise
 from typing import Any, NamedTuple, TypeGuard
 
 from headrace.packing.chats.certificate import Certificate, certificate_of, constant_prompt
-from headrace.packing.chats.digits import dumps
 from headrace.packing.chats.layouts import Conversation
 from headrace.packing.chats.marks import (
     BEGIN,
@@ -52,7 +51,7 @@ from headrace.packing.chats.marks import (
     without_generated,
     without_marks,
 )
-from headrace.packing.chats.messages import REASONING_KEYS, Message
+from headrace.packing.chats.messages import REASONING_KEYS, Message, with_json_arguments
 from headrace.packing.chats.probes import THOUGHT, answer, user
 from headrace.packing.chats.rejections import RowRejected, preview
 from headrace.packing.chats.template import Template, Trace
@@ -149,11 +148,7 @@ def _in_form(chat: Conversation, empty: str | None, arguments: str) -> Conversat
         if "tool_calls" in message:
             message = {**message, "content": message["content"] or empty}
             if arguments == "text":
-                functions = [{**call["function"]} for call in message["tool_calls"]]
-                for function in functions:
-                    function["arguments"] = dumps(function["arguments"], ensure_ascii=False)
-                calls = zip(message["tool_calls"], functions, strict=True)
-                message["tool_calls"] = [{**call, "function": function} for call, function in calls]
+                message = with_json_arguments(message, ensure_ascii=False)
         messages.append(message)
     return replace(chat, messages=messages)
 

@@ -68,7 +68,7 @@ class PreferencesRecipe(Recipe):
         return preference_sections(options)
 
     def verify(self, run: FinishedRun, workers: int | None) -> list[Check]:
-        from headrace.packing.verify import verify_preferences
+        from headrace.packing.preferences.verify import verify_preferences
 
         return verify_preferences(run, workers)
 

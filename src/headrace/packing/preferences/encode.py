@@ -20,7 +20,7 @@ import pyarrow as pa
 from headrace.arrays import I32, U8
 from headrace.errors import InputError, setting
 from headrace.formats.column_paths import value_at
-from headrace.packing.chats.digits import dumps
+from headrace.packing.chats.messages import with_json_arguments
 from headrace.packing.chats.reader import filter_row
 from headrace.packing.chats.rejections import RowRejected
 from headrace.packing.chats.settings import ChatForm
@@ -217,14 +217,11 @@ class _Questions(Encoding):
             return values
         if isinstance(question.prompt, str):
             return {**values, "prompt": question.prompt}
-        messages = [{**message} for message in question.prompt]
-        for message in messages:  # the arguments of calls as JSON, so that all rows have one type
-            if message.get("tool_calls") is not None:
-                functions = [{**call["function"]} for call in message["tool_calls"]]
-                for function in functions:
-                    function["arguments"] = dumps(function["arguments"])
-                calls = zip(message["tool_calls"], functions, strict=True)
-                message["tool_calls"] = [{**call, "function": function} for call, function in calls]
+        messages = []
+        for message in question.prompt:
+            if message.get("tool_calls") is not None:  # as JSON, so that all rows have one type
+                message = with_json_arguments(message, ensure_ascii=True)
+            messages.append({**message})
         return {**values, "prompt": messages}
 
 

@@ -71,23 +71,12 @@ def execute(  # noqa: PLR0914 - the run from top to bottom
     schema = _schema(settings, [read_arrow(run / f"{name}{COLUMNS}").schema for name in names])
     shards = _shards(settings, records)
 
-    def write(shard: _PreferenceShard, task_files: TaskFiles) -> dict[str, Any]:
-        return _write(
-            task_files,
-            settings,
-            names,
-            schema,
-            shard,
-            rows_of[shard.split][shard.start : shard.stop],
-        )
-
-    written = context.stage(
-        "materialise",
-        [
-            Task(shard.target, 5 * (shard.stop - shard.start), partial(write, shard))
-            for shard in shards
-        ],
-    )
+    tasks = []
+    for shard in shards:
+        rows = rows_of[shard.split][shard.start : shard.stop]
+        work = partial(_write, settings, names, schema, shard, rows)
+        tasks.append(Task(shard.target, 5 * len(rows), work))
+    written = context.stage("materialise", tasks)
     dropped = tokenised.dropped(choice)
     source_rows = {record["split"]: record["source_rows"] for record in records}
     conserved = [("rows", tokenised.rows_read, sum(source_rows.values()), dropped.total())]
@@ -208,12 +197,12 @@ def _schema(settings: Preferences, handed_on: Sequence[pa.Schema]) -> pa.Schema:
 
 
 def _write(  # noqa: PLR0914 - lists of tokens beside columns
-    files: TaskFiles,
     settings: Preferences,
     names: Sequence[str],
     schema: pa.Schema,
     shard: _PreferenceShard,
     rows: I64,
+    files: TaskFiles,
 ) -> dict[str, Any]:
     """Write the rows of a shard. O(batch of tokens) of memory, and O(columns passed through).
 

@@ -349,7 +349,7 @@ def packed_batches(  # noqa: PLR0913 - columns of the same rows
         yield make_packed_batch(bins, settings)
 
 
-def make_packed_batch(bins: PackedRows, settings: PackedBatches) -> dict[str, Any]:  # noqa: PLR0914 - one array step after another
+def make_packed_batch(bins: PackedRows, settings: PackedBatches) -> dict[str, Any]:
     """Make one batch of bins whose ids are int64 and whose masks are aligned with labels, 0 at each
     sequence's end.
 
@@ -371,11 +371,9 @@ def make_packed_batch(bins: PackedRows, settings: PackedBatches) -> dict[str, An
     last = np.cumsum(lengths) - 1
     labels, mask = _labels(bins, last, settings, filling)
     if settings.last_token == "drop":
-        retained = np.ones(len(ids), np.bool_)
-        retained[last] = False
-        ids = ids[retained]
-        labels = labels[retained]
-        mask = mask[retained]
+        ids = np.delete(ids, last)
+        labels = np.delete(labels, last)
+        mask = np.delete(mask, last)
         tokens = tokens - sequences
         lengths = lengths - 1
         sequences = np.diff(offsets_of(lengths > 0)[bins.start_offsets])
@@ -390,18 +388,7 @@ def make_packed_batch(bins: PackedRows, settings: PackedBatches) -> dict[str, An
     sources = sources[lengths > 0]
     lengths = lengths[lengths > 0]
     offsets = offsets_of(lengths)
-    most = len(lengths)
-    if settings.most_sequences is not None:
-        most = settings.most_sequences
-    if len(lengths) > most:
-        raise StreamError(
-            f"a batch has {len(lengths)} sequences, filling among them",
-            setting="most_sequences",
-            value=most,
-            remedy=(
-                f"set a larger one, or prepare bins with {setting_name('max_sequences_per_bin')}"
-            ),
-        )
+    most = _most_sequences(len(lengths), settings)
     positions = np.arange(width * len(tokens)) - np.repeat(offsets[:-1], lengths)
     batch: dict[str, Any] = {
         "input_ids": _rows(ids, tokens, width, settings.pad_id),
@@ -415,13 +402,16 @@ def make_packed_batch(bins: PackedRows, settings: PackedBatches) -> dict[str, An
         batch[BLEND_SOURCE] = np.pad(sources, (0, most - len(lengths)), constant_values=-1)
     if settings.attention_mask != "none":
         sequence = np.repeat(np.arange(len(lengths)), lengths).reshape(len(tokens), 1, width)
-        allowed: Bool = np.tril(
-            sequence[:, :, :, None] == sequence[:, :, None, :]
-        )  # to earlier tokens of the same sequence
-        batch["attention_mask"] = allowed
-        if settings.attention_mask == "additive":
-            batch["attention_mask"] = np.where(allowed, np.float32(0), np.float32(-np.inf))
+        batch["attention_mask"] = _attention_mask(sequence, settings)
     return batch
+
+
+def _attention_mask(sequence: I64, settings: PackedBatches) -> npt.NDArray[Any]:
+    """Allow attention to earlier tokens of the same sequence, whose number each token has."""
+    allowed: Bool = np.tril(sequence[:, :, :, None] == sequence[:, :, None, :])
+    if settings.attention_mask == "additive":
+        return np.where(allowed, np.float32(0), np.float32(-np.inf))
+    return allowed
 
 
 def _labels(
@@ -440,6 +430,26 @@ def _labels(
     if settings.ignore_index is not None:
         labels[mask == 0] = settings.ignore_index
     return labels, mask
+
+
+def _most_sequences(sequences: int, settings: PackedBatches) -> int:
+    """Return the number of sequences that `cu_seqlens` has room for.
+
+    Raises `StreamError` if there are more.
+    """
+    most = settings.most_sequences
+    if most is None:
+        return sequences
+    if sequences > most:
+        raise StreamError(
+            f"a batch has {sequences} sequences, filling among them",
+            setting="most_sequences",
+            value=most,
+            remedy=(
+                f"set a larger one, or prepare bins with {setting_name('max_sequences_per_bin')}"
+            ),
+        )
+    return most
 
 
 def _width(tokens: I64, settings: PackedBatches) -> int:

@@ -94,24 +94,7 @@ class ParquetShardWriter:
         temporary: Path | None = None,
     ) -> None:
         self.output_path = os.fspath(output_path)
-        location = path_of(self.output_path)
-        if filesystem is not None and (
-            is_address(str(location)) or self.output_path.lower().startswith("file:")
-        ):
-            raise SettingsError(
-                f"is an address, and {setting('filesystem')} is given too",
-                path=self.output_path,
-                remedy="give the path inside that file system",
-            )
-        if filesystem is None and is_address(str(location)):
-            raise SettingsError(
-                f"is in an object store, and {setting('filesystem')} is not given",
-                path=location,
-                remedy=(
-                    "give a file system, e.g. pyarrow.fs.S3FileSystem(), and the path"
-                    f" {'/'.join(location.parts[1:])} inside it, or write a local file"
-                ),
-            )
+        location = _location_of(self.output_path, filesystem)
         if row_group_size < 1:
             raise ValueError(
                 f"row_group_size is {row_group_size}; give the bins of a row group, at least 1"
@@ -306,6 +289,29 @@ class ParquetShardWriter:
         self._blocks.append(
             Block(first, len(rows), offset, self._file.written - offset, None, None)
         )
+
+
+def _location_of(output_path: str, filesystem: pafs.FileSystem | None) -> Path:
+    """Return the path of a file to write. Raises `SettingsError` for one in another file system."""
+    location = path_of(output_path)
+    if filesystem is not None and (
+        is_address(str(location)) or output_path.lower().startswith("file:")
+    ):
+        raise SettingsError(
+            f"is an address, and {setting('filesystem')} is given too",
+            path=output_path,
+            remedy="give the path inside that file system",
+        )
+    if filesystem is None and is_address(str(location)):
+        raise SettingsError(
+            f"is in an object store, and {setting('filesystem')} is not given",
+            path=location,
+            remedy=(
+                "give a file system, e.g. pyarrow.fs.S3FileSystem(), and the path"
+                f" {'/'.join(location.parts[1:])} inside it, or write a local file"
+            ),
+        )
+    return location
 
 
 @contextmanager
