@@ -23,7 +23,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePath
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -103,7 +103,18 @@ class PlainDataset(IndexedDataset):
         return {split: index.total_rows for split, index in self._index.splits.items()}
 
 
-class _Asked:
+class PlainSettings(TypedDict, total=False):
+    """How plain shards are read and indexed; see `open_plain`."""
+
+    types: DeclaredTypes
+    dialect: TextDialect
+    schema_drift: Drift
+    cache_dir: str | Path | None
+    workers: int | None
+    on_progress: OnProgress
+
+
+class _IndexRequest:
     """The requested files, how their columns are to be read, and where their index is kept.
 
     files: a digest of the files, independent of the location of their directory. contents: a digest
@@ -115,12 +126,12 @@ class _Asked:
         self,
         entries: Sequence[str | Path],
         *,
-        types: DeclaredTypes,
-        dialect: TextDialect,
-        schema_drift: Drift,
-        cache_dir: str | Path | None,
-        workers: int | None,
-        on_progress: OnProgress,
+        types: DeclaredTypes = None,
+        dialect: TextDialect = PLAIN,
+        schema_drift: Drift = "error",
+        cache_dir: str | Path | None = None,
+        workers: int | None = None,
+        on_progress: OnProgress = lambda done, total: None,
     ) -> None:
         if not entries:
             raise InputError(
@@ -320,15 +331,8 @@ class _Asked:
             )
 
 
-def open_plain(  # noqa: PLR0913 - the arguments are settings
-    source: str | Path | Sequence[str | Path],
-    *,
-    types: DeclaredTypes = None,
-    dialect: TextDialect = PLAIN,
-    schema_drift: Drift = "error",
-    cache_dir: str | Path | None = None,
-    workers: int | None = None,
-    on_progress: OnProgress = lambda done, total: None,
+def open_plain(
+    source: str | Path | Sequence[str | Path], **settings: Unpack[PlainSettings]
 ) -> PlainDataset:
     """Open a directory, a file, a glob, or a list of them.
 
@@ -351,16 +355,29 @@ def open_plain(  # noqa: PLR0913 - the arguments are settings
                 f"{type(source).__name__} of {type(entry).__name__} is neither paths nor a table",
                 remedy="give paths, or make a table of the rows, such as with polars.DataFrame(…)",
             )
-    request = _Asked(
-        entries,
-        types=types,
-        dialect=dialect,
-        schema_drift=schema_drift,
-        cache_dir=cache_dir,
-        workers=workers,
-        on_progress=on_progress,
-    )
+    request = _IndexRequest(entries, **settings)
     return _opened(request, request.index("loud"))
+
+
+def refuse_plain_settings(
+    path: Path, *, types: DeclaredTypes, dialect: TextDialect, schema_drift: Drift
+) -> None:
+    """Raise `SettingsError` for settings of plain shards, if given for a prepared dataset."""
+    if types or dialect != PLAIN:
+        raise SettingsError(
+            f"{setting('types')} and {setting('dialect')} are for plain text shards, and this is a"
+            " prepared dataset",
+            path=path,
+            remedy="leave them out, or declare them when preparing",
+        )
+    if schema_drift != "error":
+        raise SettingsError(
+            "this is for plain shards, and those of a prepared dataset have one schema",
+            path=path,
+            setting="schema_drift",
+            value=schema_drift,
+            remedy="leave it out",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -373,16 +390,8 @@ class PublishedIndex:
     dataset: PlainDataset
 
 
-def publish_index(  # noqa: PLR0913 - the arguments are settings
-    source: str | Path,
-    *,
-    location: Place | None = None,
-    types: DeclaredTypes = None,
-    dialect: TextDialect = PLAIN,
-    schema_drift: Drift = "error",
-    cache_dir: str | Path | None = None,
-    workers: int | None = None,
-    on_progress: OnProgress = lambda done, total: None,
+def publish_index(
+    source: str | Path, *, location: Place | None = None, **settings: Unpack[PlainSettings]
 ) -> PublishedIndex:
     """Publish the index of a directory, a file or a glob, for all later opens with the same types
     and dialect.
@@ -391,15 +400,7 @@ def publish_index(  # noqa: PLR0913 - the arguments are settings
     beside them, or in the cache if that directory cannot be written. An index that matches the
     files is left as it is. Raises as `open_plain`, and `StoreError` if the index cannot be written.
     """
-    request = _Asked(
-        [source],
-        types=types,
-        dialect=dialect,
-        schema_drift=schema_drift,
-        cache_dir=cache_dir,
-        workers=workers,
-        on_progress=on_progress,
-    )
+    request = _IndexRequest([source], **settings)
     was_cached = False
     with suppress(CorruptShard):
         request.mapped()
@@ -427,7 +428,7 @@ def publish_index(  # noqa: PLR0913 - the arguments are settings
     )
 
 
-def _opened(request: _Asked, index: StoredIndex) -> PlainDataset:
+def _opened(request: _IndexRequest, index: StoredIndex) -> PlainDataset:
     names = index.schema.names
     listing = request.listing
     file_type = file_type_of_name(listing.names[0])
@@ -483,7 +484,7 @@ def _with_types(shard: Shard, types: Mapping[str, pa.DataType]) -> Shard:
 
 
 def build(
-    request: _Asked, *, workers: int, on_progress: OnProgress = lambda done, total: None
+    request: _IndexRequest, *, workers: int, on_progress: OnProgress = lambda done, total: None
 ) -> bytes:
     """Build the index of the listed files as the bytes of a file; see `stored_index`.
 
@@ -548,7 +549,7 @@ def _joined(results: Sequence[_Looked], dialect: TextDialect) -> _Looked:
     return _Looked(distinct.shards, kinds, words, counts, blocks, evidence)
 
 
-def _look_at_files(request: _Asked, numbers: range) -> _Looked:
+def _look_at_files(request: _IndexRequest, numbers: range) -> _Looked:
     """Survey the listed files with these numbers, and find their blocks."""
     listing = request.listing
     evidence = Evidence(request.dialect)
@@ -576,7 +577,7 @@ def _look_at_files(request: _Asked, numbers: range) -> _Looked:
     return _Looked(distinct.shards, kinds, words, counts, spans_array, evidence)
 
 
-def _refuse_unknown_types(request: _Asked, shards: Sequence[Shard]) -> None:
+def _refuse_unknown_types(request: _IndexRequest, shards: Sequence[Shard]) -> None:
     """Raise `SettingsError` for types of columns that neither text files nor names have."""
     text = set(request.partitions)
     for shard in shards:

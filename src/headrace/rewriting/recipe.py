@@ -20,10 +20,14 @@ from headrace.bins.rows import ALIGNMENT_KEY
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import IndexedDataset
 from headrace.dataset.open import FinishedRun, find_run, is_prepared
-from headrace.dataset.plain import PlainDataset, changes_of, open_plain
+from headrace.dataset.plain import (
+    PlainDataset,
+    changes_of,
+    open_plain,
+    refuse_plain_settings,
+)
 from headrace.errors import InputError, SettingsError, setting_name
 from headrace.formats.column_paths import has_column, with_paths
-from headrace.formats.dialect import PLAIN
 from headrace.formats.parquet import key_values
 from headrace.formats.registry import FileType
 from headrace.formats.source import file_type_of_word
@@ -57,21 +61,12 @@ def open_source(settings: Rewrite) -> IndexedDataset:
     """
     path = expanded(settings.source[0])
     if len(settings.source) == 1 and path.is_dir() and is_prepared(path):
-        if settings.types or settings.dialect != PLAIN:
-            raise SettingsError(
-                f"{setting_name('types')} and {setting_name('dialect')} are for plain text"
-                " shards; this is a prepared dataset",
-                path=path,
-                remedy="leave them out",
-            )
-        if settings.schema_drift != "error":
-            raise SettingsError(
-                "this is for plain shards, and those of a prepared dataset have one schema",
-                path=path,
-                setting="schema_drift",
-                value=settings.schema_drift,
-                remedy="leave it out",
-            )
+        refuse_plain_settings(
+            path,
+            types=settings.types,
+            dialect=settings.dialect,
+            schema_drift=settings.schema_drift,
+        )
         return FinishedRun(*find_run(path), texts="typed")
     return open_plain(
         settings.source,

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from headrace.dataset.index import index_bytes
 from headrace.dataset.manifest import CONFIG, INDEX, MANIFEST, SUCCESS, Manifest, read_manifest
@@ -27,10 +28,12 @@ from headrace.run import in_store
 from headrace.run.context import STAGE_DIRECTORY, RunContext
 from headrace.run.events import Note, OnEvent, Step
 from headrace.run.identity import Fingerprint, SourceState, Version, keep_beginning
-from headrace.run.prepare import Outcome
 from headrace.run.receipts import Others, vouch_for
 from headrace.storage import local
 from headrace.storage.places import place_of
+
+if TYPE_CHECKING:
+    from headrace.run.prepare import Outcome
 
 
 @dataclass(frozen=True)

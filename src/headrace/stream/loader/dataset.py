@@ -18,7 +18,7 @@ from headrace.dataset.indexed import IndexedDataset, ReadBlock, Verify
 from headrace.dataset.local_shards import FileCache, stored_bytes
 from headrace.dataset.manifest import Manifest, in_usual_order
 from headrace.dataset.open import FinishedRun, Fold, find_run, is_prepared
-from headrace.dataset.plain import DeclaredTypes, open_plain
+from headrace.dataset.plain import DeclaredTypes, open_plain, refuse_plain_settings
 from headrace.dataset.split_rows import SplitRows
 from headrace.dataset.tables import with_paths
 from headrace.errors import InputError, SettingsError, setting, setting_name
@@ -440,38 +440,9 @@ def open_dataset(  # noqa: PLR0913 - the arguments are settings
     path = with_paths(path, cache_path)
     if isinstance(path, str | PurePath):
         root = path_of(path)
-        local = place_of(root).reads == "calls"
-        empty = local and root.is_dir() and not holds_data(str(root))
-        if run is not None or is_prepared(root) or empty:
-            if schema_drift != "error":
-                raise SettingsError(
-                    "this is for plain shards, and those of a prepared dataset have one schema",
-                    path=root,
-                    setting="schema_drift",
-                    value=schema_drift,
-                    remedy="leave it out",
-                )
-            if types or dialect != PLAIN:
-                raise SettingsError(
-                    f"{setting('types')} and {setting('dialect')} are for plain text shards,"
-                    " and this is a prepared dataset",
-                    path=root,
-                    remedy="declare them when preparing",
-                )
-            if run is None and empty and not is_prepared(root) and any(root.iterdir()):
-                error = no_data(str(root))
-                raise InputError(
-                    f"holds no finished run, and {error.args[0]}",
-                    path=root,
-                    remedy=error.marked_remedy,
-                )
+        if run is not None or _is_for_runs(root):
+            refuse_plain_settings(root, types=types, dialect=dialect, schema_drift=schema_drift)
             return Dataset(FinishedRun(*find_run(root, run), texts="typed"), cache_dir=cache_path)
-        if local and not root.exists() and not any(sign in str(path) for sign in "*?["):
-            raise InputError(
-                "no such file or directory",
-                path=root,
-                remedy="give a prepared dataset, or a file, directory or glob of shards",
-            )
     elif not hasattr(path, "__iter__"):
         raise SettingsError(
             setting="path", value=path, remedy="give a path, a list of paths, or a table"
@@ -492,3 +463,28 @@ def open_dataset(  # noqa: PLR0913 - the arguments are settings
         on_progress=on_progress,
     )
     return Dataset(plain, cache_dir=cache_path)
+
+
+def _is_for_runs(root: Path) -> bool:
+    """Return whether a path is a prepared dataset, or a directory that holds nothing yet.
+
+    Raises `InputError` if it is neither that nor data.
+    """
+    if is_prepared(root):
+        return True
+    if place_of(root).reads != "calls":
+        return False
+    if not root.exists() and not any(sign in str(root) for sign in "*?["):
+        raise InputError(
+            "no such file or directory",
+            path=root,
+            remedy="give a prepared dataset, or a file, directory or glob of shards",
+        )
+    if not root.is_dir() or holds_data(str(root)):
+        return False
+    if any(root.iterdir()):
+        error = no_data(str(root))
+        raise InputError(
+            f"holds no finished run, and {error.args[0]}", path=root, remedy=error.marked_remedy
+        )
+    return True
