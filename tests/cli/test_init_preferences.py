@@ -11,7 +11,7 @@ from written_configs import read_again
 import headrace
 from headrace.cli.init.asked import AskedPreferences
 from headrace.errors import SettingsError
-from headrace.packing.init import preference_sections
+from headrace.packing.preferences.init import preference_sections
 
 ASKED = [f"what is {n} plus {n % 7} ?" for n in range(100)]
 GOOD, BAD = [f"it is {n + n % 7}" for n in range(100)], "no idea"

@@ -1,6 +1,4 @@
-"""Write a configuration for packed chats or preferences, from the names of files and columns and a
-sample of rows.
-"""
+"""Write a configuration for packed chats, from names of files and columns and a sample of rows."""
 
 from __future__ import annotations
 
@@ -8,12 +6,13 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar, get_args
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 
 from headrace.arrays import I64
-from headrace.cli.init.asked import AskedPack, AskedPreferences
+from headrace.cli.init.asked import AskedPack
 from headrace.cli.init.commented import Aside, Section, settings_of
 from headrace.cli.init.look import evenly
 from headrace.dataset.tables import with_paths
@@ -23,7 +22,6 @@ from headrace.packing.blend import SPLITS, Split, is_blend_file, plain
 from headrace.packing.chats import hub
 from headrace.packing.chats.certificate import lines_of
 from headrace.packing.chats.layouts import (
-    NAMES,
     Conversation,
     Sample,
     TokenSample,
@@ -37,9 +35,6 @@ from headrace.packing.chats.settings import ChatForm, ChatSettings
 from headrace.packing.chats.tokenise import ChatEncoder, EncodedChats
 from headrace.packing.chats.words import FAULTS, Words, sentence_of, summed_words
 from headrace.packing.config import PackedSequences
-from headrace.packing.preferences.encode import FORMS
-from headrace.packing.preferences.layouts import LABELS, Question, question_of
-from headrace.packing.preferences.settings import Kind, Preferences
 from headrace.report.words import pluralise, size
 from headrace.storage.places import path_of
 
@@ -50,8 +45,8 @@ _FILES = 16
 _ROWS = 2000
 _LEAST_BIN = 4096
 _MOST_BIN = 131_072
-_CHARACTERS_A_TOKEN = 4  # for English text and usual tokenizers; fewer for other languages and code
-_USERS = (
+CHARACTERS_A_TOKEN = 4  # for English text and usual tokenizers; fewer for other languages and code
+USERS = (
     "question",
     "problem",
     "query",
@@ -62,7 +57,7 @@ _USERS = (
     "input",
     "source",
 )
-_ASSISTANTS = (
+ASSISTANTS = (
     "assistant",
     "answer",
     "answers",
@@ -71,26 +66,13 @@ _ASSISTANTS = (
     "generated_solution",
     "completion",
 )
-_MODELS = ("gpt", "bot", "model", "output", "target", "chosen")
+MODELS = ("gpt", "bot", "model", "output", "target", "chosen")
 _MATERIALS = ("input", "context")  # what an instruction is about
 _SPLIT_WORDS: dict[str, Split] = {
     **dict.fromkeys(("train", "training"), "train"),
     **dict.fromkeys(("val", "valid", "validation", "dev"), "valid"),
     **dict.fromkeys(("test", "testing", "eval", "evaluation", "oot"), "test"),
 }
-_BETTER_AND_WORSE = (
-    ("chosen", "rejected"),
-    ("preferred", "dispreferred"),
-    ("accepted", "rejected"),
-    ("better", "worse"),
-    ("winner", "loser"),
-)
-_MEANING = {
-    "pairs": "a chosen and a rejected answer (DPO, ORPO, reward models)",
-    "judged": "one answer that was liked or not (KTO)",
-    "prompts": "prompts that the model answers itself (GRPO, PPO)",
-}
-_FOUND = "detected from the columns; change it here or with --kind of init"
 
 
 @dataclass(frozen=True)
@@ -161,11 +143,8 @@ def pack_sections(options: AskedPack) -> tuple[list[Section], str]:
         listing, look, dataset | ({"mapping": look.mapping} if look.mapping else {})
     )
     sections = [
-        Section(
-            f"Written by `headrace init pack` after a look at the data: {about}.\nPaths are"
-            " relative to where the command is run. Every setting is explained in"
-            " docs/packing.md.",
-            {"recipe": "packed_sequences", "out": options.out},
+        first_section(
+            "pack", about, {"recipe": "packed_sequences", "out": options.out}, "packing.md"
         ),
         Section(f"{_about_layouts(look)} {why}".strip(), {"blend": blend}),
         *(
@@ -184,14 +163,24 @@ def pack_sections(options: AskedPack) -> tuple[list[Section], str]:
             {"reader": "megatron", "sample": Aside(1000)},
         ),
     ]
-    PackedSequences(
-        **{
-            name: value
-            for name, value in settings_of(sections).items()
-            if name not in ("recipe", "out")
-        }
-    )
+    PackedSequences(**proposed_settings(sections))  # raises what the run would raise
     return sections, about
+
+
+def first_section(word: str, about: str, settings: dict[str, Any], page: str) -> Section:
+    """Say how a configuration was made. word: of the command. page: explains the settings."""
+    return Section(
+        f"Written by `headrace init {word}` after a look at the data: {about}.\nPaths are relative"
+        f" to where the command is run. Every setting is explained in docs/{page}.",
+        settings,
+    )
+
+
+def proposed_settings(sections: Sequence[Section]) -> dict[str, Any]:
+    """Return the settings of a recipe that sections propose."""
+    settings = settings_of(sections)
+    del settings["recipe"], settings["out"]
+    return settings
 
 
 def _about_layouts(look: _Look) -> str:
@@ -349,30 +338,29 @@ def _look(listing: Listing, tokenizer: str | None) -> _Look:
     rows = sampled.rows
     for row, where in zip(rows, sampled.wheres, strict=True):
         # before a mapping, because two columns of answers look like a chat
-        reason = _try(sample_of, row)
+        reason = read_or_reason(sample_of, row)
         if isinstance(reason, RowRejected) and reason.reason == "preference_data":
             raise SettingsError(f"{reason.detail}", path=where, remedy="write that in a blend file")
     mapping = _mapping(sampled, listing.names[0])
-    samples = [_try(sample_of, row, "auto", mapping) for row in rows]
     read = []
     rejected = {}
-    for number, sample in enumerate(samples):
-        if isinstance(sample, RowRejected):
-            rejected[number] = sample.reason
-        else:
-            read.append(sample)
     layouts = Counter[str]()
     for number, row in enumerate(rows):
-        if number not in rejected and isinstance(row, Mapping):
+        sample = read_or_reason(partial(sample_of, columns=mapping), row)
+        if isinstance(sample, RowRejected):
+            rejected[number] = sample.reason
+            continue
+        read.append(sample)
+        if isinstance(row, Mapping):
             layouts[layout_of(row, mapping)] += 1
     tokens = np.array([_length(sample) for sample in read], np.int64)
     how = "counted"
     notes = list[str]()
     if not isinstance(read[0], TokenSample) and tokenizer is None:
-        how = f"estimated, {_CHARACTERS_A_TOKEN} characters a token"
+        how = f"estimated, {CHARACTERS_A_TOKEN} characters a token"
     elif tokenizer is not None and not isinstance(read[0], TokenSample):
         encoder = ChatEncoder(ChatSettings(tokenizer=tokenizer))
-        encoded = _encoded(rows, ChatForm(mapping=mapping), encoder, listing.names[0])
+        encoded = encoded_sample(rows, ChatForm(mapping=mapping), encoder, listing.names[0])
         tokens = encoded.lengths
         how = "counted with this tokenizer"
         rejected |= {rejection.row: rejection.reason for rejection in encoded.rejected}
@@ -409,7 +397,9 @@ def _lost_section(look: _Look) -> list[Section]:
     return [Section("\n".join(look.notes), {"max_lost_share": allowed})]
 
 
-def _encoded(rows: Sequence[Row], form: ChatForm, encoder: ChatEncoder, file: str) -> EncodedChats:
+def encoded_sample(
+    rows: Sequence[Row], form: ChatForm, encoder: ChatEncoder, file: str
+) -> EncodedChats:
     """Encode rows to count their tokens. Raises `SettingsError` if no row becomes tokens."""
     encoded = encoder.encode(rows, form)
     if not len(encoded.lengths):
@@ -423,17 +413,25 @@ def _encoded(rows: Sequence[Row], form: ChatForm, encoder: ChatEncoder, file: st
     return encoded
 
 
-def _try(read: Callable[..., Value], row: Row, *settings: Any) -> Value | RowRejected:
+def read_or_reason(read: Callable[[Any], Value], row: Row) -> Value | RowRejected:
     """Read a row, or return why it cannot be read."""
     if isinstance(row, BrokenRow):
         return RowRejected(row.reason, row.detail)
     try:
-        return read(row, *settings)
+        return read(row)
     except RowRejected as wrong:
         return wrong
 
 
-def _why_no_object(rows: Sequence[Row]) -> str:
+def reads_most(rows: Sequence[Row], read: Callable[[Row], object]) -> bool:
+    """Return whether more than half of the rows can be read."""
+    good = 0
+    for row in rows:
+        good += not isinstance(read_or_reason(read, row), RowRejected)
+    return 2 * good > len(rows)
+
+
+def why_no_object(rows: Sequence[Row]) -> str:
     broken = next(row for row in rows if isinstance(row, BrokenRow))
     return f"no row is a JSON object, the first: {broken.detail}"
 
@@ -443,43 +441,22 @@ def _length(sample: Sample) -> int:
     if isinstance(sample, TokenSample):
         return len(sample.ids)
     if not isinstance(sample, Conversation):
-        return len(sample.text) // _CHARACTERS_A_TOKEN
+        return len(sample.text) // CHARACTERS_A_TOKEN
     characters = len(str(sample.tools or ""))
     for message in sample.messages:
         for name, value in message.items():
             if name != "role":
                 characters += len(str(value))
-    return characters // _CHARACTERS_A_TOKEN
+    return characters // CHARACTERS_A_TOKEN
 
 
 def _mapping(sampled: Sampled, file: str) -> dict[str, str]:
     """Return the first proposal for the columns that reads most rows. Raises `SettingsError`."""
     objects = sampled.objects
     if not objects:
-        raise InputError(_why_no_object(sampled.rows), path=file, remedy="give files of chats")
-    first = next(
-        (row for row in objects if any(value is not None for value in row.values())), objects[0]
-    )
-    texts = {}
-    for name, value in first.items():
-        if isinstance(value, str):
-            texts[name.lower()] = name
-    proposals = [{}, *(_of_list(name, value) for name, value in first.items())]
-    for user in filter(texts.__contains__, _USERS):
-        for assistant in filter(texts.__contains__, (*_ASSISTANTS, *_MODELS)):
-            about = next((texts[name] for name in _MATERIALS if name in texts), None)
-            # an answer to the instruction alone would be a guess
-            if user == "instruction" and about is not None:
-                names = {"instruction": texts[user], "input": about, "output": texts[assistant]}
-                proposals.append({name: column for name, column in names.items() if name != column})
-            proposals.append({"user": texts[user], "assistant": texts[assistant]})
-    if len(texts) == 1:
-        proposals.append({"text": next(iter(texts.values()))})
-    for rank, proposal in enumerate(proposals):
-        read = sum(
-            not isinstance(_try(sample_of, row, "auto", proposal), RowRejected) for row in objects
-        )
-        if 2 * read > len(objects) and (proposal or not rank):
+        raise InputError(why_no_object(sampled.rows), path=file, remedy="give files of chats")
+    for proposal in _proposals(_first_filled(objects)):
+        if reads_most(objects, partial(sample_of, columns=proposal)):
             return proposal
     raise SettingsError(
         f"none of the columns is known to hold chats; there are {preview(list(objects[0]))}",
@@ -489,6 +466,38 @@ def _mapping(sampled: Sampled, file: str) -> dict[str, str]:
             ' "solution"} or {"messages": "chat"}'
         ),
     )
+
+
+def _first_filled(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return the first row that holds a value, else the first."""
+    for row in rows:
+        if any(value is not None for value in row.values()):
+            return row
+    return rows[0]
+
+
+def _proposals(row: Mapping[str, Any]) -> Iterator[dict[str, str]]:
+    """Yield mappings of columns of chats, first none."""
+    yield {}
+    texts = {}
+    for name, value in row.items():
+        if isinstance(value, str):
+            texts[name.lower()] = name
+        of_list = _of_list(name, value)
+        if of_list:
+            yield of_list
+    material = next((texts[name] for name in _MATERIALS if name in texts), None)
+    for user in filter(texts.__contains__, USERS):
+        for assistant in filter(texts.__contains__, (*ASSISTANTS, *MODELS)):
+            # an answer to the instruction alone would be a guess
+            if user == "instruction" and material is not None:
+                names = {"instruction": texts[user], "input": material, "output": texts[assistant]}
+                renamed = {name: column for name, column in names.items() if name != column}
+                if renamed:
+                    yield renamed
+            yield {"user": texts[user], "assistant": texts[assistant]}
+    if len(texts) == 1:
+        yield {"text": next(iter(texts.values()))}
 
 
 def _list_in(value: object) -> Sequence[Any]:
@@ -583,153 +592,3 @@ def _by_split(pairs: Iterable[tuple[str, str]]) -> dict[Split, list[str]]:
     for name, word in pairs:
         columns.setdefault(_SPLIT_WORDS[word], []).append(name)
     return columns
-
-
-def preference_sections(options: AskedPreferences) -> tuple[list[Section], str]:
-    """Write the sections of the configuration, and a line about the data.
-
-    Raises `SettingsError`, `InputError`.
-    """
-    listing, dataset = dataset_of(options.source)
-    tokenizer = pinned(options.tokenizer)
-    sampled = read_some(listing)
-    row_type, mapping = _kind_and_mapping(sampled, options.kind, listing.names[0])
-    form = ChatForm(mapping=mapping)
-    rejected = {}
-    rows: list[dict[str, Any]] = []
-    for index, row in enumerate(sampled.rows):
-        question = _try(question_of, row, form, row_type)
-        if isinstance(question, RowRejected):
-            rejected[index] = question.reason
-        else:
-            rows += question.rows()
-    about = f"{sampled_words(listing, sampled)}: {row_type}"
-    if mapping:
-        about += f", mapping {mapping}"
-        dataset |= {"mapping": mapping}
-    blend, why = split_by_names(listing, sampled, dataset)
-    sections = [
-        Section(
-            f"Written by `headrace init preferences` after a look at the data: {about}.\nPaths are"
-            " relative to where the command is run. Every setting is explained in"
-            " docs/preferences.md.",
-            {"recipe": "preferences", "out": options.out},
-        ),
-        Section(
-            f"Rows have {_MEANING[row_type]}, {'as asked' if options.kind else _FOUND}.",
-            {"kind": row_type},
-        ),
-        Section(
-            f"What is read{', mapping says from which columns' if mapping else ''}. {why}".strip(),
-            {"blend": blend},
-        ),
-        tokenizer_section(tokenizer),
-        _lengths_section(rows, tokenizer, listing.names[0]),
-        *bad_rows_section(sampled, rejected),
-        *_unread_section(sampled, row_type, mapping),
-        shares_section(sampled, blend, "samples and mixes"),
-        ENTITY,
-    ]
-    proposed = {}
-    for name, value in settings_of(sections).items():
-        if name not in ("recipe", "out"):
-            proposed[name] = value
-    # raises what the run would raise; the tokenizer is still to be given
-    Preferences(**{"tokenizer": ".", **proposed})
-    return sections, about
-
-
-def _lengths_section(
-    rows: Sequence[Mapping[str, Any]], tokenizer: str | None, file: str
-) -> Section:
-    """Propose `max_tokens` after the lengths of rendered rows, counted or estimated."""
-    if tokenizer is not None:
-        encoder = ChatEncoder(ChatSettings(tokenizer=tokenizer))
-        lengths = _encoded(rows, FORMS[False], encoder, file).lengths
-        how = "counted with this tokenizer"
-    else:
-        texts = [str(row["prompt"]) + str(row["completion"]) for row in rows]
-        lengths = np.array([max(2, len(text) // _CHARACTERS_A_TOKEN) for text in texts], np.int64)
-        how = f"estimated, {_CHARACTERS_A_TOKEN} characters a token"
-    return Section(
-        "Rows with more tokens than max_tokens are left out and counted. Lengths of prompt and"
-        f" answer ({how}): half up to {int(np.median(lengths)):,}, 99 % up to"
-        f" {int(np.quantile(lengths, 0.99)):,}, longest {int(lengths.max()):,}.",
-        {"max_tokens": Aside(1 << int(lengths.max() - 1).bit_length())},
-    )
-
-
-def _unread_section(sampled: Sampled, row_type: Kind, mapping: Mapping[str, str]) -> list[Section]:
-    """List the columns that are not read, unless rows of prompts pass them through anyway."""
-    read = {*NAMES, *LABELS, *mapping.values(), "conversations", "messages"}
-    others = [name for name in sampled.columns if name not in read]
-    if row_type == "prompts" or not others:
-        return []
-    unread = "Columns that are not read; list them in columns to copy them to the output."
-    return [Section(unread, {"columns": Aside(others)})]
-
-
-def _kind_and_mapping(
-    sampled: Sampled, requested: Kind | None, file: str
-) -> tuple[Kind, dict[str, str]]:
-    """Return the first kind, and proposal for its columns, that reads most rows.
-
-    Raises `SettingsError`.
-    """
-    objects = sampled.objects
-    if not objects:
-        raise SettingsError(
-            _why_no_object(sampled.rows), path=file, remedy="give rows with prompts"
-        )
-    first = objects[0]
-    for row_type in [requested] if requested is not None else get_args(Kind):
-        for mapping in _proposals(first, row_type):
-            form = ChatForm(mapping=mapping)
-            read = sum(
-                isinstance(_try(question_of, row, form, row_type), Question) for row in objects
-            )
-            if 2 * read > len(objects):
-                return row_type, mapping
-    wrong = _try(question_of, first, ChatForm(), requested or "pairs")
-    if isinstance(wrong, RowRejected):
-        reason = f"; as they are, the first row is {wrong.reason}: {wrong.detail}"
-    else:
-        reason = ""
-    raise SettingsError(
-        f"no columns are known to hold {requested or 'pairs, judged answers or prompts'},"
-        f" there are {preview(list(first))}{reason}",
-        path=file,
-        remedy=(
-            'write a blend file with "mapping", e.g. {"prompt": "task", "chosen":'
-            ' "better", "rejected": "worse"}, or with "layout": "raw_completion" if the'
-            " texts have their roles written into them"
-        ),
-    )
-
-
-def _proposals(row: Mapping[str, Any], row_type: Kind) -> Iterator[dict[str, str]]:
-    """Yield mappings of columns, those that rename fewest first."""
-    names = {name.lower(): name for name in row}
-    answers: list[dict[str, str]] = [{}]
-    if row_type == "pairs":
-        for better, worse in _BETTER_AND_WORSE:
-            pairs = []
-            for name in names:
-                if worse in name:
-                    pairs.append((name.replace(worse, better), name))
-            answers += [
-                {"chosen": names[good], "rejected": names[bad]}
-                for good, bad in pairs
-                if good in names
-            ]
-    elif row_type == "judged":
-        labels = [{}, *({"label": name} for name, value in row.items() if isinstance(value, bool))]
-        completions = [
-            {},
-            *({"completion": names[name]} for name in (*_ASSISTANTS, *_MODELS) if name in names),
-        ]
-        answers = [label | answer for label in labels for answer in completions]
-    prompts = [{}, *({"prompt": names[name]} for name in _USERS if name in names)]
-    for answer in answers:
-        for prompt in prompts:
-            yield {name: column for name, column in (prompt | answer).items() if name != column}

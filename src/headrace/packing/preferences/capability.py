@@ -63,7 +63,7 @@ class PreferencesRecipe(Recipe):
         return AskedPreferences
 
     def init(self, options: Any) -> tuple[list[Section], str]:
-        from headrace.packing.init import preference_sections
+        from headrace.packing.preferences.init import preference_sections
 
         return preference_sections(options)
 
