@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ U32 = npt.NDArray[np.uint32]
 U64 = npt.NDArray[np.uint64]
 
 Numbers = TypeVar("Numbers", I64, U64)
+Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 def ranges(first: I64 | int, sizes: I64) -> I64:
@@ -33,13 +34,19 @@ def ranges(first: I64 | int, sizes: I64) -> I64:
     return numbers
 
 
-def offsets_from_lengths(counts: Ints | Sequence[int]) -> I64:
+def offsets_from_lengths(counts: npt.ArrayLike) -> I64:
     """Return where runs of these lengths begin when they are laid end to end, then their total:
     int64 [N + 1].
     """
-    offsets = np.zeros(len(counts) + 1, np.int64)
-    np.cumsum(counts, dtype=np.int64, out=offsets[1:])
+    lengths = np.asarray(counts)
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, dtype=np.int64, out=offsets[1:])
     return offsets
+
+
+def concatenated(parts: Iterable[npt.NDArray[Any]], dtype: type[Scalar]) -> npt.NDArray[Scalar]:
+    """Return arrays end to end; of none, an empty one of this type."""
+    return np.concatenate([np.empty(0, dtype), *parts])
 
 
 def distinct(values: Numbers) -> Numbers:

@@ -12,19 +12,11 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from headrace.arrays import I64
+from headrace.arrays import I64, offsets_from_lengths
 from headrace.digest import derive_key
 from headrace.keyed_hash import permutation
 
 Counted = Literal["stored", "runtime"]
-
-
-def offsets_of(sizes: npt.ArrayLike) -> I64:
-    """Return running sums that start at 0; int64 [n + 1]."""
-    lengths = np.asarray(sizes, np.int64)
-    offsets = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    return offsets
 
 
 def padded_lengths(
@@ -113,7 +105,7 @@ class Bins:
     def of_lists(cls, lists: Sequence[Sequence[int]]) -> Bins:
         """Make bins from a list of indices each."""
         return cls(
-            offsets_of([len(members) for members in lists]),
+            offsets_from_lengths([len(members) for members in lists]),
             np.array(list(chain.from_iterable(lists)), np.int64),
         )
 
@@ -123,7 +115,7 @@ class Bins:
         those before it.
         """
         by_bin = np.argsort(bin_numbers, kind="stable")
-        return cls(offsets_of(np.bincount(bin_numbers, minlength=bins)), order[by_bin])
+        return cls(offsets_from_lengths(np.bincount(bin_numbers, minlength=bins)), order[by_bin])
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -153,12 +145,12 @@ class Bins:
 
     def loads(self, costs: npt.NDArray[np.integer]) -> I64:
         """Sum the costs of the sequences in each bin; costs by sequence → int64 [bins]."""
-        return np.diff(offsets_of(costs[self.sequences])[self.offsets])
+        return np.diff(offsets_from_lengths(costs[self.sequences])[self.offsets])
 
     def take(self, order: I64) -> Bins:
         """Take the bins in another order, or some of them; order: int64, numbers of bins."""
         sizes = self.counts[order]
-        offsets = offsets_of(sizes)
+        offsets = offsets_from_lengths(sizes)
         at = np.repeat(self.offsets[order] - offsets[:-1], sizes) + np.arange(offsets[-1])
         return Bins(offsets, self.sequences[at])
 

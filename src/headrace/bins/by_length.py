@@ -18,8 +18,8 @@ from heapq import heapify, heappop, heappush
 
 import numpy as np
 
-from headrace.arrays import I64
-from headrace.bins.bins import Bins, offsets_of
+from headrace.arrays import I64, offsets_from_lengths
+from headrace.bins.bins import Bins
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class BatchBound:
         rows = [np.sort(order[begin:end]) for begin, end in parts.tolist()]
         sizes = np.zeros(bins, np.int64)
         sizes[: len(parts)] = parts[:, 1] - parts[:, 0]
-        return Bins(offsets_of(sizes), np.concatenate(rows))
+        return Bins(offsets_from_lengths(sizes), np.concatenate(rows))
 
     def _ends(self, widths: I64, tokens: int | None) -> list[int]:
         """Return where each bin ends that takes as many of the widest rows left as it may.

@@ -51,8 +51,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from headrace.arrays import I64
-from headrace.bins.bins import Bins, checked_costs, offsets_of
+from headrace.arrays import I64, offsets_from_lengths
+from headrace.bins.bins import Bins, checked_costs
 from headrace.digest import derive_key
 from headrace.errors import StreamError
 from headrace.keyed_hash import permutation
@@ -306,7 +306,7 @@ def _first_fit_decreasing(lengths: I64, capacity: int, max_sequences: int | None
         chunks.append((np.concatenate(parts, axis=1) if len(parts) > 1 else parts[0]).ravel())
         repeats.append(times)
         sizes.append(sum(number for _, number in pattern))
-    return Bins(offsets_of(np.repeat(sizes, repeats)), np.concatenate(chunks))
+    return Bins(offsets_from_lengths(np.repeat(sizes, repeats)), np.concatenate(chunks))
 
 
 def _pattern(

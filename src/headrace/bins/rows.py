@@ -17,8 +17,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from headrace.arrays import I32, I64, U8
-from headrace.bins.bins import offsets_of
+from headrace.arrays import I32, I64, U8, concatenated, offsets_from_lengths
 
 ALIGNMENT_KEY = "headrace.loss_mask_alignment"
 """Key of the alignment in a Parquet file's metadata."""
@@ -119,7 +118,7 @@ class PackedRows:
 
         lengths: of each; offsets: of bins, in sequences; as `Bins`.
         """
-        sequence_offsets = offsets_of(lengths)
+        sequence_offsets = offsets_from_lengths(lengths)
         token_offsets = sequence_offsets[offsets]
         starts = (sequence_offsets[:-1] - np.repeat(token_offsets[:-1], np.diff(offsets))).astype(
             np.int32
@@ -143,11 +142,11 @@ class PackedRows:
         sources = [part.sources for part in parts if part.sources is not None]
         source_rows = [part.source_rows for part in parts if part.source_rows is not None]
         return cls(
-            np.concatenate([np.empty(0, np.int32), *(part.ids for part in parts)]),
-            np.concatenate([np.empty(0, np.uint8), *(part.mask for part in parts)]),
-            np.concatenate([np.empty(0, np.int32), *(part.starts for part in parts)]),
-            offsets_of(np.concatenate([np.empty(0, np.int64), *(part.sizes for part in parts)])),
-            offsets_of(np.concatenate([np.empty(0, np.int64), *(part.counts for part in parts)])),
+            concatenated((part.ids for part in parts), np.int32),
+            concatenated((part.mask for part in parts), np.uint8),
+            concatenated((part.starts for part in parts), np.int32),
+            offsets_from_lengths(concatenated((part.sizes for part in parts), np.int64)),
+            offsets_from_lengths(concatenated((part.counts for part in parts), np.int64)),
             np.concatenate(sources) if sources else None,
             np.concatenate(source_rows) if source_rows else None,
         )

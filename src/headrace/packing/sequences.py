@@ -25,6 +25,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.arrays import I32, I64, U8, U64, offsets_from_lengths
+from headrace.draws import mix
 from headrace.packing.chats.turns import Segment, cut_at_turns
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 Policy = Literal["truncate", "drop", "split", "turns", "error"]
 
 _CHUNK = 1 << 20
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # so that the word 0 is mixed too
 
 
 @dataclass(frozen=True)
@@ -206,7 +208,7 @@ def sequence_prints(ids: I32, labels: U8 | None, lengths: I64, blank: int | None
         words = ids[low:high].astype(np.uint64) << np.uint64(32) | position << np.uint64(1)
         if labels is not None:
             words |= labels[low:high]
-        mixed = mix(words)
+        mixed = mix(words + _GOLDEN)
         if blank is not None:
             mixed[ids[low:high] == blank] = 0
         prints[begin:stop] = np.add.reduceat(mixed, starts[begin:stop] - low)
@@ -219,16 +221,6 @@ def set_print(prints: U64) -> str:
     fingerprints.
     """
     return f"{len(prints)}:{int(prints.sum(dtype=np.uint64)):016x}"
-
-
-def mix(words: U64) -> U64:
-    """Map 64-bit words so that every bit spreads over all others: a bijection, the finaliser of
-    SplitMix64.
-    """
-    words = (words + np.uint64(0x9E3779B97F4A7C15)).astype(np.uint64)
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return words ^ (words >> np.uint64(31))
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headrace.arrays import I32, I64, U64, distinct
+from headrace.arrays import I32, I64, U64, concatenated, distinct
 from headrace.bins.rows import PackedRows, first_fault
 from headrace.dataset.open import FinishedRun
 from headrace.dataset.verify import Check
@@ -305,7 +305,7 @@ def check_content(
     """
     unique_prints = {}
     for split, arrays in prints.items():
-        unique_prints[split] = distinct(np.concatenate([np.empty(0, np.uint64), *arrays]))
+        unique_prints[split] = distinct(concatenated(arrays, np.uint64))
     again = []
     for early, late in combinations(unique_prints, 2):
         common = np.intersect1d(unique_prints[late], unique_prints[early], assume_unique=True)

@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from headrace.arrays import I32, I64, U8
-from headrace.bins.bins import offsets_of
+from headrace.arrays import I32, I64, U8, concatenated, offsets_from_lengths
 from headrace.errors import InputError, SettingsError, setting, setting_name
 from headrace.packing.chats.account import (
     FlatIds,
@@ -111,7 +110,7 @@ class EncodedChats:
     @property
     def offsets(self) -> I64:
         """Return the start of each sequence, and the end of the last; int64 [n + 1]."""
-        return offsets_of(self.lengths)
+        return offsets_from_lengths(self.lengths)
 
 
 @dataclass(slots=True)
@@ -247,8 +246,8 @@ class ChatEncoder:
                 roles = (message["role"] for message in draft.chat.messages)
                 messages.update(zip(roles, draft.chat.weights, strict=True))
         return EncodedChats(
-            tokens=np.concatenate([np.empty(0, np.int32), *(draft.ids for draft in sequences)]),
-            mask=np.concatenate([np.empty(0, np.uint8), *(draft.mask for draft in sequences)]),
+            tokens=concatenated((draft.ids for draft in sequences), np.int32),
+            mask=concatenated((draft.mask for draft in sequences), np.uint8),
             lengths=np.array([len(draft.ids) for draft in sequences], np.int64),
             rows=np.array([draft.row for draft in sequences], np.int64),
             rejected=sorted(rejected, key=lambda rejection: rejection.row),

@@ -21,8 +21,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.arrays import I64
-from headrace.bins.bins import offsets_of
+from headrace.arrays import I64, offsets_from_lengths
 from headrace.digest import sha256_hex
 from headrace.errors import InputError, setting
 from headrace.formats.registry import FileType
@@ -234,7 +233,9 @@ def _write(  # noqa: PLR0914 - lists of tokens beside columns
             for values, sizes in parts:
                 columns.append(
                     pa.ListArray.from_arrays(
-                        pa.array(offsets_of(sizes), pa.int32()), pa.array(values), type=IDS
+                        pa.array(offsets_from_lengths(sizes), pa.int32()),
+                        pa.array(values),
+                        type=IDS,
                     )
                 )
             others = beside.take(pa.array(rows[at : at + 4096])).columns

@@ -28,8 +28,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.arrays import I64
-from headrace.bins.bins import offsets_of
+from headrace.arrays import I64, offsets_from_lengths
 from headrace.bins.rows import TRACES, PackedRows
 from headrace.checks import check_integer, check_word
 from headrace.dataset.counts import count_rows
@@ -256,7 +255,9 @@ def _tokens_and_squares(table: pa.Table) -> I64:
     bins].
     """
     tokens, counts, lengths = sequences_in(table)
-    return np.stack([tokens, np.diff(offsets_of(np.square(lengths))[offsets_of(counts)])])
+    return np.stack(
+        [tokens, np.diff(offsets_from_lengths(np.square(lengths))[offsets_from_lengths(counts)])]
+    )
 
 
 def packed_setting(value: Any) -> PackedBatches:
@@ -333,8 +334,8 @@ def packed_batches(  # noqa: PLR0913 - columns of the same rows
         trained = _flat(mask[part], np.uint8)
         if valid is not None and not valid[part].all():
             trained[np.repeat(~valid[part], ids.lengths[part])] = 0
-        tokens = offsets_of(ids.lengths[part])
-        sequences = offsets_of(starts.lengths[part])
+        tokens = offsets_from_lengths(ids.lengths[part])
+        sequences = offsets_from_lengths(starts.lengths[part])
         of_sequences = None
         if sources is not None:
             of_sequences = np.repeat(sources[part], starts.lengths[part])
@@ -376,7 +377,7 @@ def make_packed_batch(bins: PackedRows, settings: PackedBatches) -> dict[str, An
         mask = np.delete(mask, last)
         tokens = tokens - sequences
         lengths = lengths - 1
-        sequences = np.diff(offsets_of(lengths > 0)[bins.start_offsets])
+        sequences = np.diff(offsets_from_lengths(lengths > 0)[bins.start_offsets])
         sources = sources[lengths > 0]
         lengths = lengths[lengths > 0]
     if settings.form == "varlen":
@@ -387,7 +388,7 @@ def make_packed_batch(bins: PackedRows, settings: PackedBatches) -> dict[str, An
     lengths = np.insert(lengths, np.cumsum(sequences), width - tokens)
     sources = sources[lengths > 0]
     lengths = lengths[lengths > 0]
-    offsets = offsets_of(lengths)
+    offsets = offsets_from_lengths(lengths)
     most = _most_sequences(len(lengths), settings)
     positions = np.arange(width * len(tokens)) - np.repeat(offsets[:-1], lengths)
     batch: dict[str, Any] = {

@@ -23,9 +23,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.arrays import I32, I64, U8
+from headrace.arrays import I32, I64, U8, offsets_from_lengths
 from headrace.bins import Alignment
-from headrace.bins.bins import Bins, Counted, offsets_of, padded_lengths
+from headrace.bins.bins import Bins, Counted, padded_lengths
 from headrace.bins.rows import PackedRows, as_type, shift_left
 from headrace.digest import canonical_json
 from headrace.errors import CorruptShard, InputError
@@ -140,7 +140,7 @@ class SequenceSpool:
         cls, tokens: npt.ArrayLike, mask: npt.ArrayLike, lengths: npt.ArrayLike
     ) -> SequenceSpool:
         """Make a spool in memory from sequences that lie end to end."""
-        offsets = offsets_of(lengths).astype(np.uint64)
+        offsets = offsets_from_lengths(lengths).astype(np.uint64)
         sizes = np.asarray(lengths, np.uint32)
         return cls(np.asarray(tokens, np.int32), np.asarray(mask, np.uint8), offsets, sizes)
 
@@ -255,7 +255,7 @@ class JoinedSpool:
 
     def __init__(self, spools: Sequence[SequenceSpool]) -> None:
         self._spools = tuple(spools)
-        self._first: I64 = offsets_of([len(spool) for spool in self._spools])
+        self._first: I64 = offsets_from_lengths([len(spool) for spool in self._spools])
 
     def __len__(self) -> int:
         return int(self._first[-1])
@@ -344,7 +344,9 @@ def materialise_bin_arrays(  # noqa: PLR0913, PLR0917 - public, signature of the
     tokens. For whole files `gather` is faster.
     """
     sequences = assignment.bin(bin_id)
-    rows = gather(spool_reader, Bins(offsets_of([len(sequences)]), sequences), alignment=alignment)
+    rows = gather(
+        spool_reader, Bins(offsets_from_lengths([len(sequences)]), sequences), alignment=alignment
+    )
     size = min(len(rows.ids), pack_size)
     scratch_input_ids[:size], scratch_input_ids[size:] = rows.ids[:size], 0
     scratch_loss_mask[:size], scratch_loss_mask[size:] = rows.mask[:size], 0

@@ -21,7 +21,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.arrays import F64, I64, U64, Ints, components, offsets_from_lengths
+from headrace.arrays import F64, I64, U64, Ints, components, concatenated, offsets_from_lengths
 from headrace.dataset.contents import map_blocks
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import IndexedDataset
@@ -218,7 +218,7 @@ def _sequences_of_rows(split: SplitBlocks) -> I64:
     counts = split.map(
         [STARTS], lambda table: pc.list_value_length(table[STARTS].combine_chunks()).to_numpy()
     )
-    return np.concatenate([np.empty(0, np.int64), *counts]).astype(np.int64)
+    return concatenated(counts, np.int64).astype(np.int64)
 
 
 def _parts(

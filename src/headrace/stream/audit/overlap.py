@@ -21,7 +21,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.arrays import I64, U64, Bools
+from headrace.arrays import I64, U64, Bools, concatenated
 from headrace.dataset.open import is_prepared
 from headrace.digest import sha256_file
 from headrace.errors import InputError, SettingsError
@@ -256,7 +256,7 @@ def read_items(path: str | Path) -> RowTexts:
                 part = texts_of(read(block, None))
                 parts.append(RowTexts(part.row + first, part.texts))
                 first += count
-        rows = np.concatenate([np.empty(0, np.int64), *(part.row for part in parts)])
+        rows = concatenated((part.row for part in parts), np.int64)
         items = RowTexts(
             rows, pl.concat([pl.Series("text", [], pl.String), *(part.texts for part in parts)])
         )
@@ -405,7 +405,7 @@ class Benchmarks:
         mask = np.zeros(rows, np.bool_)
         for name, benchmark in self.known.items():
             holding = [texts.row[words.text[at]] for _, at, _ in benchmark.shared(words)]
-            rows_of_items = np.unique(np.concatenate([np.empty(0, np.int64), *holding]))
+            rows_of_items = np.unique(concatenated(holding, np.int64))
             excluded[name] += len(rows_of_items)
             mask[rows_of_items] = True
         return mask

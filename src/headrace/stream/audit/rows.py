@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.arrays import I64, distinct
+from headrace.arrays import I64, concatenated, distinct
 from headrace.digest import derive_key
 from headrace.errors import InputError, SettingsError, setting
 from headrace.formats.types import is_text
@@ -103,7 +103,7 @@ class Audit:
 
         Collective under torch.distributed: call it on all ranks.
         """
-        all_keys = np.concatenate([np.empty(0, np.int64), *self._keys])
+        all_keys = concatenated(self._keys, np.int64)
         parts = gather((self._batches, all_keys, self._exact))
         keys = np.sort(np.concatenate([part[1] for part in parts]))
         different, counts = np.unique(keys, return_counts=True)

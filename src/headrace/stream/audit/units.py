@@ -23,7 +23,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.arrays import F64, I64, U64
+from headrace.arrays import F64, I64, U64, concatenated
 from headrace.dataset.distinguishing import LOOKED_AT, Distinguishing, distinguishing
 from headrace.formats.column_paths import with_paths
 from headrace.formats.content import NOTHING, among, row_digests
@@ -172,7 +172,7 @@ def digest_units(
         digests = {}
         for split in splits:
             parts = split.map(read, sequence_digests)
-            digests[split.name] = np.concatenate([np.empty(0, np.uint64), *parts])
+            digests[split.name] = concatenated(parts, np.uint64)
         return Units(unit="sequence", packed=True, compared=read[:1], read=read, digests=digests)
     recipe = None
     if not content and dataset.manifest is not None:

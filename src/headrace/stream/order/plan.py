@@ -23,7 +23,7 @@ from math import gcd
 
 import numpy as np
 
-from headrace.arrays import I64
+from headrace.arrays import I64, concatenated
 from headrace.dataset.html import table_html
 from headrace.dataset.index import SplitIndex
 from headrace.stream.order.balance import RowCosts, step_loads
@@ -273,11 +273,7 @@ class Plan:
             return 0
         blocks = max(1, len(self.block_bytes))
         needed = [laying * blocks + block for _, block, _, laying in self._needs.values()]
-        return int(
-            self.block_bytes[
-                np.unique(np.concatenate([np.empty(0, np.int64), *needed])) % blocks
-            ].sum()
-        )
+        return int(self.block_bytes[np.unique(concatenated(needed, np.int64)) % blocks].sum())
 
     @property
     def keeps_split(self) -> bool:
