@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.arrays import I64, U64
+from headrace.arrays import I64, U64, concatenated
 from headrace.dataset.distinguishing import Distinguishing
 from headrace.dataset.indexed import IndexedDataset
 from headrace.dataset.manifest import in_usual_order
@@ -96,12 +96,9 @@ def split_digests(
     split: str,
     workers: int,
     compared: Sequence[str],
-    digest: Callable[[pa.Table], U64] = row_digests,
 ) -> U64:
     """Digest all rows of a split, in the order of the index. compared: the columns to read."""
-    return np.concatenate(
-        [np.empty(0, np.uint64), *map_blocks(dataset, split, workers, compared, digest)]
-    )
+    return concatenated(map_blocks(dataset, split, workers, compared, row_digests), np.uint64)
 
 
 class KeptDigests:

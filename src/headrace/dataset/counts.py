@@ -51,40 +51,50 @@ def count_rows(  # noqa: PLR0913 - arguments of a cached count
             if cached.dtype == np.int64 and cached.shape == (len(counts), index.total_rows):
                 return cached
 
-    def count_block(block: int) -> I64:
-        path = index.shards[index.shard_of_block[block]]
-        where = f"block {index.block[block]}"
-        table = read_block(block, columns)
-        check_rows(table, index, block)
-        for name in columns:
-            if table[name].null_count:
-                raise InputError(
-                    f"it holds {table[name].null_count} nulls",
-                    path=path,
-                    row=where,
-                    column=name,
-                    remedy="write an empty list for a sequence without tokens",
-                )
-        counted = count(table)
-        if counted.size and not 0 <= int(counted.min()) <= int(counted.max()) < 1 << 62:
-            raise InputError(
-                f"it gives counts of {counted.min()}..{counted.max()}",
-                path=path,
-                row=where,
-                column=", ".join(columns),
-                remedy="correct the lengths",
-            )
-        return counted
-
-    parts = run_tasks(
-        [partial(count_block, block) for block in range(len(index.rows))], default_workers()
-    )
+    looks = [
+        partial(_count_block, index, read_block, columns, count, block)
+        for block in range(len(index.rows))
+    ]
+    parts = run_tasks(looks, default_workers())
     cached = np.concatenate([np.zeros((len(counts), 0), np.int64), *parts], axis=1)
     if cache_file is not None:
         written = io.BytesIO()
         np.save(written, cached)
         keep_entry(cache_file, written.getvalue(), identity)
     return cached
+
+
+def _count_block(
+    index: SplitIndex,
+    read_block: ReadBlock,
+    columns: Sequence[str],
+    count: Callable[[pa.Table], I64],
+    block: int,
+) -> I64:
+    """Count the rows of a block; see `count_rows`."""
+    path = index.shards[index.shard_of_block[block]]
+    where = f"block {index.block[block]}"
+    table = read_block(block, columns)
+    check_rows(table, index, block)
+    for name in columns:
+        if table[name].null_count:
+            raise InputError(
+                f"it holds {table[name].null_count} nulls",
+                path=path,
+                row=where,
+                column=name,
+                remedy="write an empty list for a sequence without tokens",
+            )
+    counted = count(table)
+    if counted.size and not 0 <= int(counted.min()) <= int(counted.max()) < 1 << 62:
+        raise InputError(
+            f"it gives counts of {counted.min()}..{counted.max()}",
+            path=path,
+            row=where,
+            column=", ".join(columns),
+            remedy="correct the lengths",
+        )
+    return counted
 
 
 def lengths_of(column: pa.ChunkedArray) -> I64:

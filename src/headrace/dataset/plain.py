@@ -103,12 +103,17 @@ class PlainDataset(IndexedDataset):
         return {split: index.total_rows for split, index in self._index.splits.items()}
 
 
-class PlainSettings(TypedDict, total=False):
-    """How plain shards are read and indexed; see `open_plain`."""
+class PlainDeclared(TypedDict, total=False):
+    """How the columns of plain shards are declared; see `open_plain`."""
 
     types: DeclaredTypes
     dialect: TextDialect
     schema_drift: Drift
+
+
+class PlainSettings(PlainDeclared, total=False):
+    """How plain shards are read and indexed; see `open_plain`."""
+
     cache_dir: str | Path | None
     workers: int | None
     on_progress: OnProgress
@@ -360,7 +365,11 @@ def open_plain(
 
 
 def refuse_plain_settings(
-    path: Path, *, types: DeclaredTypes, dialect: TextDialect, schema_drift: Drift
+    path: Path,
+    *,
+    types: DeclaredTypes = None,
+    dialect: TextDialect = PLAIN,
+    schema_drift: Drift = "error",
 ) -> None:
     """Raise `SettingsError` for settings of plain shards, if given for a prepared dataset."""
     if types or dialect != PLAIN:

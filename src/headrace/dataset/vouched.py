@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace.dataset.manifest import CONFIG, INDEX, NOT_VOUCHED, SUCCESS, Manifest
+from headrace.dataset.manifest import CONFIG, INDEX, NOT_VOUCHED, SUCCESS
 from headrace.dataset.pointer import SPLITS, own_links
 from headrace.dataset.receipts import (
     NO_RECEIPT,
@@ -117,7 +117,9 @@ def read_vouched(run: FinishedRun, tree: Tree, workers: int) -> Vouched:
                 records[record.path] = record
             if stage == PUBLISH:
                 links |= receipt.extra["links"]
-    return Vouched(records, digests, links | _own_links(manifest), receipts)
+    for name, text in own_links(manifest.metadata["directories"]).items():
+        links[f"{SPLITS}/{name}"] = text
+    return Vouched(records, digests, links, receipts)
 
 
 class _NamedReceipt(NamedTuple):
@@ -238,8 +240,3 @@ def _link_problems(root: Path, tree: Tree, vouched: Vouched) -> Iterable[str]:
     if tree.links or (place_of(root).has_links and (root / SPLITS).is_dir()):
         for name in sorted(vouched.links.keys() - tree.links.keys()):
             yield f"{root / name}: is not a link to {vouched.links[name]}"
-
-
-def _own_links(manifest: Manifest) -> dict[str, str]:
-    links = own_links(manifest.metadata["directories"])
-    return {f"{SPLITS}/{name}": text for name, text in links.items()}

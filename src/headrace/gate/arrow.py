@@ -382,13 +382,13 @@ def _read_names(field: pa.Field) -> None:
         _read_names(type_.field(number))
 
 
-def open_arrow(path: str | Path, remedy: str = RESTORE) -> ArrowFile:
+def open_arrow(path: str | Path) -> ArrowFile:
     """Map an Arrow file or stream on a local disk.
 
     Raises `CorruptShard`, also if it is missing.
     """
-    mapped = mapped_file(path, remedy)
-    return ArrowFile(mapped.buffer, path, mapped.identity, remedy)
+    mapped = mapped_file(path)
+    return ArrowFile(mapped.buffer, path, mapped.identity, RESTORE)
 
 
 def mapped_file(path: str | Path, remedy: str = RESTORE) -> Mapped:

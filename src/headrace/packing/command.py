@@ -20,6 +20,7 @@ from headrace.report.words import size
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from headrace.cli.tables import Detail
     from headrace.dataset.manifest import Manifest
@@ -143,12 +144,39 @@ def print_packed(console: Console, manifest: Manifest, run: Path, detail: Detail
     """Print a line per split and dataset, then what is left out of the bins; full detail adds the
     facts of packing.
     """
-    from rich.table import Table
     from rich.text import Text
 
-    from headrace.cli.tables import percent, print_facts
-    from headrace.dataset.manifest import in_usual_order
+    from headrace.cli.tables import print_facts
     from headrace.formats.source import describe_empty
+
+    metadata = manifest.metadata
+    console.print(_table_of_splits(manifest))
+    console.print("each: sequences in a bin", style="dim")
+    empty = manifest.source.get("empty_shards", [])
+    if empty:
+        console.print(Text(describe_empty(empty, int(manifest.source["files"])), style="yellow"))
+    _print_left_out(console, manifest)
+    if detail == "full":
+        encoder = dict(metadata["encoder"])
+        if "tokenizer" in encoder:  # a tokenizer of the hub
+            encoder["tokenizer"] = "{repository}@{commit}".format(**encoder["tokenizer"])
+        libraries = manifest.libraries | encoder.pop("libraries")
+        units = {
+            f"split of {draw['of']}": ", ".join(
+                f"{name} {count:,}" for name, count in draw.items() if name != "of" and count
+            )
+            for draw in metadata["units"]
+        }
+        without = metadata["packed"]["bins_without_label"]
+        print_facts(console, run, {**encoder, **units, "bins without a label": without}, libraries)
+
+
+def _table_of_splits(manifest: Manifest) -> Table:
+    """Show a line per split and dataset."""
+    from rich.table import Table
+
+    from headrace.cli.tables import percent
+    from headrace.dataset.manifest import in_usual_order
 
     metadata = manifest.metadata
     table = Table(
@@ -185,25 +213,7 @@ def print_packed(console: Console, manifest: Manifest, run: Path, detail: Detail
         table.add_row(
             split, *((name,) if named else ()), *_numbers(groups), stored_size, end_section=True
         )
-    console.print(table)
-    console.print("each: sequences in a bin", style="dim")
-    empty = manifest.source.get("empty_shards", [])
-    if empty:
-        console.print(Text(describe_empty(empty, int(manifest.source["files"])), style="yellow"))
-    _print_left_out(console, manifest)
-    if detail == "full":
-        encoder = dict(metadata["encoder"])
-        if "tokenizer" in encoder:  # a tokenizer of the hub
-            encoder["tokenizer"] = "{repository}@{commit}".format(**encoder["tokenizer"])
-        libraries = manifest.libraries | encoder.pop("libraries")
-        units = {
-            f"split of {draw['of']}": ", ".join(
-                f"{name} {count:,}" for name, count in draw.items() if name != "of" and count
-            )
-            for draw in metadata["units"]
-        }
-        without = metadata["packed"]["bins_without_label"]
-        print_facts(console, run, {**encoder, **units, "bins without a label": without}, libraries)
+    return table
 
 
 def _numbers(groups: list[dict[str, Any]]) -> list[str]:

@@ -46,21 +46,19 @@ def bars(
     *,
     unit: str,
     texts: Sequence[str] | None = None,
-    names: Mapping[str, str] | None = None,
 ) -> Chart:
     """Draw a horizontal bar for each label, in this order, followed by its number.
 
-    texts: shown after the bars instead of the numbers. names: of roles, for the legend.
+    texts: shown after the bars instead of the numbers.
     """
     text_of = texts or [f"{value:,.0f}" for value in values]
-    words = dict(names or {})
     data = []
     for label, value, role, text in zip(labels, values, roles, text_of, strict=True):
         data.append(
             {
                 "label": label,
                 "value": value,
-                "role": words.get(role, role),
+                "role": role,
                 "text": text,
                 "hint": f"{label}: {text} {unit}",
             }
@@ -69,7 +67,7 @@ def bars(
     room = max(values, default=0) * (1.15 + max(map(len, text_of), default=0) / 30) or 1
     x = {"field": "value", "type": "quantitative", "axis": None, "scale": {"domain": [0, room]}}
     y = _names()
-    colour = _colour(roles, words)
+    colour = _colour(roles)
     if len(set(roles)) == len(roles):  # each label has its own role, so a legend adds nothing
         colour["legend"] = None
     layers = [

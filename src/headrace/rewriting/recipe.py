@@ -22,6 +22,7 @@ from headrace.dataset.indexed import IndexedDataset
 from headrace.dataset.open import FinishedRun, find_run, is_prepared
 from headrace.dataset.plain import (
     PlainDataset,
+    PlainDeclared,
     changes_of,
     open_plain,
     refuse_plain_settings,
@@ -59,22 +60,16 @@ def open_source(settings: Rewrite) -> IndexedDataset:
 
     Raises `SettingsError` if types are set for a prepared dataset, `InputError` if there is none.
     """
+    declared: PlainDeclared = {
+        "types": settings.types,
+        "dialect": settings.dialect,
+        "schema_drift": settings.schema_drift,
+    }
     path = expanded(settings.source[0])
     if len(settings.source) == 1 and path.is_dir() and is_prepared(path):
-        refuse_plain_settings(
-            path,
-            types=settings.types,
-            dialect=settings.dialect,
-            schema_drift=settings.schema_drift,
-        )
+        refuse_plain_settings(path, **declared)
         return FinishedRun(*find_run(path), texts="typed")
-    return open_plain(
-        settings.source,
-        types=settings.types,
-        dialect=settings.dialect,
-        schema_drift=settings.schema_drift,
-        cache_dir=settings.cache_dir,
-    )
+    return open_plain(settings.source, **declared, cache_dir=settings.cache_dir)
 
 
 def identity_of_source(settings: Rewrite) -> dict[str, Any]:
@@ -125,7 +120,10 @@ def execute(settings: Rewrite, context: RunContext, files: Sequence[tuple[Path, 
     directories, metadata = _carried_over(source)
     metadata = {"compression": settings.compression, **metadata}
     shuffled = settings.shuffle_seed is not None
-    chunks = _all_chunks(source, directories, None if shuffled else settings.shard_bytes)
+    chunks: list[Piece] = []
+    for split in source.splits:
+        shard_bytes = None if shuffled else settings.shard_bytes
+        chunks += plan_pieces(source.split_index(split), directories[split], shard_bytes)
     writer = _PieceWriter(
         settings=settings,
         source=source,
@@ -217,15 +215,6 @@ def _carried_over(source: IndexedDataset) -> tuple[dict[str, str], dict[str, Any
         "source_facts": source_metadata,
     }
     return {split: directories[split] for split in source.splits}, metadata
-
-
-def _all_chunks(
-    source: IndexedDataset, directories: Mapping[str, str], shard_bytes: int | None
-) -> list[Piece]:
-    chunks: list[Piece] = []
-    for split in source.splits:
-        chunks += plan_pieces(source.split_index(split), directories[split], shard_bytes)
-    return chunks
 
 
 def _records(chunks: Sequence[Piece], receipts: Sequence[Receipt]) -> list[ShardRecord]:

@@ -241,7 +241,7 @@ def _message_of_parts(role: str, content: object) -> Message:
     for part in content:
         if isinstance(part, str):
             part = {"type": "text", "text": part}
-        part_type = _type_of_part(part)
+        part_type = part.get("type") if isinstance(part, Mapping) else None
         if part_type in _CALL_PARTS:
             calls += _calls_of(_first_value(part, ("value", part_type), part))
             continue
@@ -261,12 +261,6 @@ def _message_of_parts(role: str, content: object) -> Message:
     if calls:
         message["tool_calls"] = calls
     return message
-
-
-def _type_of_part(part: Any) -> Any:
-    if isinstance(part, Mapping):
-        return part.get("type")
-    return None
 
 
 def _text_of_part(role: str, part: Any, part_type: Any) -> str:

@@ -295,13 +295,28 @@ class ChatEncoder:
                 words[number] = self._words_beside(row, sample, layout, form)
                 if isinstance(sample, Conversation):
                     chats.append((number, *self._ready(sample)))
+                elif isinstance(sample, Text):
+                    drafts.append(self._draft_of_text(number, sample))
                 else:
-                    drafts.append(self._draft_of(number, sample))
+                    drafts.append(self._draft_of_tokens(number, sample))
             except RowRejected as wrong:
                 rejected.append(Rejected(number, wrong.reason, wrong.detail))
-        outcomes = []
         if chats:
-            outcomes = self.renderer.render([chat for _, chat, _ in chats])
+            drafts += self._render_chats(chats, rejected, words)
+        drafts.sort(key=lambda draft: draft.row)
+        for draft in drafts:
+            draft.content = contents[draft.row]
+        return drafts
+
+    def _render_chats(
+        self,
+        chats: Sequence[tuple[int, Conversation, SpecialText]],
+        rejected: list[Rejected],
+        words: list[RowWords],
+    ) -> list[_SequenceDraft]:
+        """Return the drafts of conversations, each with its row; see `_render`."""
+        drafts: list[_SequenceDraft] = []
+        outcomes = self.renderer.render([chat for _, chat, _ in chats])
         for (number, chat, special), outcome in zip(chats, outcomes, strict=True):
             try:
                 if isinstance(outcome, RowRejected):
@@ -312,9 +327,6 @@ class ChatEncoder:
                 self._account(words[number], chat, parts, outcome)
             except RowRejected as wrong:
                 rejected.append(Rejected(number, wrong.reason, wrong.detail))
-        drafts.sort(key=lambda draft: draft.row)
-        for draft in drafts:
-            draft.content = contents[draft.row]
         return drafts
 
     def _words_beside(self, row: Any, sample: Sample, layout: str, form: ChatForm) -> RowWords:
@@ -404,11 +416,6 @@ class ChatEncoder:
             draft.ids = np.array(ids, np.int32)
             draft.mask = mask_of_runs(runs, len(ids))
         return draft
-
-    def _draft_of(self, row: int, sample: Text | TokenSample) -> _SequenceDraft:
-        if isinstance(sample, Text):
-            return self._draft_of_text(row, sample)
-        return self._draft_of_tokens(row, sample)
 
     def _draft_of_text(self, row: int, sample: Text) -> _SequenceDraft:
         check_text(sample.text)

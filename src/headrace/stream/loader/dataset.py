@@ -18,7 +18,12 @@ from headrace.dataset.indexed import IndexedDataset, ReadBlock, Verify
 from headrace.dataset.local_shards import FileCache, stored_bytes
 from headrace.dataset.manifest import Manifest, in_usual_order
 from headrace.dataset.open import FinishedRun, Fold, find_run, is_prepared
-from headrace.dataset.plain import DeclaredTypes, open_plain, refuse_plain_settings
+from headrace.dataset.plain import (
+    DeclaredTypes,
+    PlainDeclared,
+    open_plain,
+    refuse_plain_settings,
+)
 from headrace.dataset.split_rows import SplitRows
 from headrace.dataset.tables import with_paths
 from headrace.errors import InputError, SettingsError, setting, setting_name
@@ -421,8 +426,7 @@ def open_dataset(  # noqa: PLR0913 - the arguments are settings
     credentials.
     run: the run to open in a dataset directory; None: the newest finished one. A run directory
     opens as itself. cache_dir: where the index is kept and mapped by all processes; None:
-    ~/.cache/headrace.
-    on_progress: called with (files examined, files) while the index is made.
+    ~/.cache/headrace. on_progress: called with (files examined, files) while the index is made.
     types: for plain CSV and TSV files, types of columns, e.g. {"price": "float32"}, or "text" for
     all of them; the others are numbers, dates or times if every value in all files is one, else
     text. dialect: how those are written; see `TextDialect`, or a mapping of its fields.
@@ -432,16 +436,17 @@ def open_dataset(  # noqa: PLR0913 - the arguments are settings
     damaged.
     """
     check_options(others, ("run", "types", "dialect", "schema_drift", "cache_dir"), "headrace.open")
-    dialect = dialect_of(dialect)
-    if cache_dir is None:
-        cache_path = None
-    else:
-        cache_path = local_path_of(cache_dir, "cache_dir")
+    declared: PlainDeclared = {
+        "types": types,
+        "dialect": dialect_of(dialect),
+        "schema_drift": schema_drift,
+    }
+    cache_path = None if cache_dir is None else local_path_of(cache_dir, "cache_dir")
     path = with_paths(path, cache_path)
     if isinstance(path, str | PurePath):
         root = path_of(path)
         if run is not None or _is_for_runs(root):
-            refuse_plain_settings(root, types=types, dialect=dialect, schema_drift=schema_drift)
+            refuse_plain_settings(root, **declared)
             return Dataset(FinishedRun(*find_run(root, run), texts="typed"), cache_dir=cache_path)
     elif not hasattr(path, "__iter__"):
         raise SettingsError(
@@ -454,14 +459,7 @@ def open_dataset(  # noqa: PLR0913 - the arguments are settings
             value=run,
             remedy="leave it out with a list of files",
         )
-    plain = open_plain(
-        path,
-        types=types,
-        dialect=dialect,
-        schema_drift=schema_drift,
-        cache_dir=cache_dir,
-        on_progress=on_progress,
-    )
+    plain = open_plain(path, **declared, cache_dir=cache_dir, on_progress=on_progress)
     return Dataset(plain, cache_dir=cache_path)
 
 

@@ -31,6 +31,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing import connection as pipes
 from multiprocessing import get_context
 from multiprocessing.reduction import ForkingPickler
@@ -144,7 +145,7 @@ class TransformPool:
         weakref.finalize(self, _end, self._workers, self._process)
 
     def __reduce__(self) -> Any:
-        return _pool_again, (self._transform, self._options, self._reader)
+        return partial(TransformPool, reader=self._reader), (self._transform, self._options)
 
     @property
     def processes(self) -> list[int]:
@@ -347,10 +348,6 @@ class _Reading:
     has_all: bool = False
     results: dict[int, Any] = field(default_factory=dict)
     deaths: list[int] = field(default_factory=list)
-
-
-def _pool_again(transform: Transform, options: WorkerOptions, reader: str) -> TransformPool:
-    return TransformPool(transform, options, reader=reader)
 
 
 def _send(worker: _Worker) -> None:
