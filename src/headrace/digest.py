@@ -41,16 +41,16 @@ def no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return record
 
 
-def _refuse(constant: str) -> None:
+def refuse_constant(constant: str) -> None:
     raise ValueError(f"{constant} is not a JSON number")
 
 
-DECODER = json.JSONDecoder(object_pairs_hook=no_repeats, parse_constant=_refuse)
+DECODER = json.JSONDecoder(object_pairs_hook=no_repeats, parse_constant=refuse_constant)
 
 
 def loads(text: str | bytes) -> Any:
     """Parse JSON without repeated keys, NaN and Infinity. Raises `ValueError`."""
-    return json.loads(text, object_pairs_hook=no_repeats, parse_constant=_refuse)
+    return json.loads(text, object_pairs_hook=no_repeats, parse_constant=refuse_constant)
 
 
 def sha256_hex(data: bytes | memoryview) -> str:

@@ -249,7 +249,10 @@ class BlockReader:
             self._small = SmallShards(index)
         self._stored: BlockReader | None = None
         if index.stored_as_text:
-            schema = _as_text(index.schema, index.stored_as_text)
+            schema = index.schema
+            for position, column in enumerate(schema):
+                if column.name in index.stored_as_text:
+                    schema = schema.set(position, column.with_type(pa.string()))
             stored = replace(index, schema=schema, stored_as_text=())
             self._stored = BlockReader(root, stored, dialect, files, decoder)
 
@@ -488,16 +491,6 @@ class BlockReader:
         except OSError as error:
             raise damaged(path, f"is missing ({error.strerror})") from error
         return content
-
-
-def _as_text(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
-    """Return a schema with some of its columns as text."""
-    fields = []
-    for column in schema:
-        if column.name in names:
-            column = column.with_type(pa.string())
-        fields.append(column)
-    return pa.schema(fields)
 
 
 def _refuse_changed(path: Path, indexed_as: I64) -> None:

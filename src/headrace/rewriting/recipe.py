@@ -120,10 +120,13 @@ def execute(settings: Rewrite, context: RunContext, files: Sequence[tuple[Path, 
     directories, metadata = _carried_over(source)
     metadata = {"compression": settings.compression, **metadata}
     shuffled = settings.shuffle_seed is not None
+    shard_bytes = None if shuffled else settings.shard_bytes
     chunks: list[Piece] = []
+    gaps: set[str] = set()  # columns that are known to lack values in some rows
     for split in source.splits:
-        shard_bytes = None if shuffled else settings.shard_bytes
-        chunks += plan_pieces(source.split_index(split), directories[split], shard_bytes)
+        index = source.split_index(split)
+        chunks += plan_pieces(index, directories[split], shard_bytes)
+        gaps.update(index.gaps)
     writer = _PieceWriter(
         settings=settings,
         source=source,
@@ -149,7 +152,7 @@ def execute(settings: Rewrite, context: RunContext, files: Sequence[tuple[Path, 
         },
         directories=directories,
         metadata=metadata,
-        gaps=_gaps(source) & {*writer.schema.names},
+        gaps=gaps & {*writer.schema.names},
     )
 
 
@@ -179,11 +182,6 @@ def _write_shuffled(
         # reads the files of the stage before, and no longer the source
         tasks.append(Task(target.target, target.bytes, partial(writer.write_range, key_range)))
     return targets, context.stage("rewrite", tasks)
-
-
-def _gaps(source: IndexedDataset) -> set[str]:
-    """Return the columns of the source that are known to lack values in some rows."""
-    return {name for split in source.splits for name in source.split_index(split).gaps}
 
 
 def _check_columns(settings: Rewrite, source: IndexedDataset) -> None:

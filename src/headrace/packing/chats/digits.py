@@ -12,7 +12,7 @@ import re
 from numbers import Number
 from typing import Any
 
-from headrace.digest import no_repeats
+from headrace.digest import no_repeats, refuse_constant
 
 _SIGN = "\ufdea"  # a noncharacter that no row holds
 _PLACE = re.compile(f'"(?:{_SIGN}|\\\\ufdea)([^"\\\\{_SIGN}]+)(?:{_SIGN}|\\\\ufdea)"')
@@ -48,17 +48,13 @@ def _number(text: str) -> float | Digits:
     return value if repr(value) == text else Digits(text)
 
 
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is not a JSON number")
-
-
 def loads(text: str) -> Any:
     """Parse JSON as `headrace.digest.loads`, with the digits of its numbers.
 
     Raises `ValueError`, also for numbers beyond those of doubles.
     """
     return json.loads(
-        text, object_pairs_hook=no_repeats, parse_constant=_refuse, parse_float=_number
+        text, object_pairs_hook=no_repeats, parse_constant=refuse_constant, parse_float=_number
     )
 
 

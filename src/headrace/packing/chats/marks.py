@@ -246,12 +246,9 @@ class _Marker:
             elif name == "tool_calls":
                 message[name] = [{**call, "function": dict(call["function"])} for call in value]
                 for call in message[name]:
-                    self._mark_function(owner, call["function"])
-
-    def _mark_function(self, owner: int, function: dict[str, Any]) -> None:
-        for key, text in function.items():
-            if isinstance(text, str):
-                function[key] = self.mark(owner, "tool_calls", text)
+                    for key, text in call["function"].items():
+                        if isinstance(text, str):
+                            call["function"][key] = self.mark(owner, "tool_calls", text)
 
     def mark_calls(self, owner: int, calls: list[dict[str, Any]]) -> None:
         """Mark the arguments of tool calls that are objects, and record who owns the calls."""

@@ -36,6 +36,7 @@ with one sequence per user turn; what the template keeps, and none of it is trai
 TrainOn = Literal["every_turn", "last_turn"]
 """Which answers are trained: all, or those after the last user's message."""
 
+_LEADING = ("system", "developer")  # roles of messages before the first turn
 _OVERLAP = 4  # repeated turns take at most one part in this many of a piece's room
 
 
@@ -116,7 +117,8 @@ def turn_borders(
     """
     messages = chat.messages
     trained = [index for index, weight in enumerate(chat.weights) if weight]
-    lead = _lead_of(messages)
+    roles = [message["role"] for message in messages]
+    lead = next((at for at, role in enumerate(roles) if role not in _LEADING), None)
     if lead is None or len(trained) != len(spans) or trained[:1] < [lead]:
         return []
     leading = messages[:lead]
@@ -141,14 +143,6 @@ def turn_borders(
             if shorter and text.startswith(shorter):
                 at[index] = len(shorter)
     return _rising_borders(at, messages)
-
-
-def _lead_of(messages: Sequence[Message]) -> int | None:
-    """Count the messages before the first turn; None if there is no turn."""
-    for index, message in enumerate(messages):
-        if message["role"] not in ("system", "developer"):
-            return index
-    return None
 
 
 def _head_length(written: Write, leading: Sequence[Message], text: str, one: str) -> int | None:
