@@ -13,7 +13,7 @@ import headrace
 from headrace.report.figure import Figure
 from headrace.report.page import draw
 from headrace.report.run_facts import read_run
-from headrace.report.write import page_of, write_report
+from headrace.report.write import page_of
 from headrace.split.cutoff import DateBins
 
 
@@ -165,13 +165,3 @@ def test_rows_with_the_content_of_an_earlier_split_are_drawn(tmp_path: Path) -> 
     assert shared.chart is not None
     assert ["test", "10 · 50 %"] == list(shared.chart.rows[-1])
     assert "warning" == shared.tone
-
-
-@pytest.mark.slow
-def test_a_wide_picture_is_drawn_for_a_phone_too(tmp_path: Path) -> None:
-    page = write_report(uneven_run(tmp_path / "raw", test_rows=5)).read_text("utf-8")
-    section = page[page.index('id="timeline"') :]
-    narrow = section[section.index('class="narrow"') : section.index("</section>")]
-
-    assert "max-width:340px" in narrow
-    assert "cutoff" in narrow

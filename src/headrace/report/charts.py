@@ -10,7 +10,6 @@ hovering. `parts` maps a role to its values.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -23,7 +22,6 @@ Mark = tuple[float, str]
 
 HALF = 440
 FULL = 940
-_NARROW = 340
 SPLITS = frozenset(("train", "val", "valid", "test", "all"))  # roles that the page has a colour for
 _HEIGHT = 190
 _BAR = 26
@@ -107,22 +105,6 @@ def stacked_bars(
     encoding = {"x": x, "y": _names(), **_STACKED, "color": _colour(list(parts), names)}
     spec = _spec(data, HALF, _BAR * max(1, len(labels)), mark={"type": "bar"}, encoding=encoding)
     return Chart(spec, ["", *(names[role] for role in parts)], _rows(labels, parts))
-
-
-def narrow(chart: Chart) -> Chart:
-    """Return the chart for a phone: as wide as its screen, with shorter labels."""
-
-    def shorter(part: Any) -> Any:
-        if isinstance(part, dict):
-            result = {}
-            for name, inner in part.items():
-                result[name] = min(inner, 100) if name == "labelLimit" else shorter(inner)
-            return result
-        if isinstance(part, list):
-            return [shorter(inner) for inner in part]
-        return part
-
-    return replace(chart, spec={**shorter(chart.spec), "width": _NARROW})
 
 
 _STACKED = {"order": {"field": "order", "type": "quantitative"}, "description": {"field": "hint"}}

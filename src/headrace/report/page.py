@@ -14,7 +14,6 @@ from typing import Any
 
 from headrace.errors import HeadraceError, MissingExtra, StoreError
 from headrace.printable import escape_lines
-from headrace.report.charts import narrow
 from headrace.report.figure import Chart, Figure, Page
 from headrace.shortage import has_room_for_pictures
 
@@ -141,14 +140,6 @@ def _figure(figure: Figure, draw: Draw) -> str:
     if figure.chart is not None:
         width = figure.width
         drawn = f'<div class="picture">{draw(figure.chart, figure.key, figure.question)}</div>'
-        # A full-width picture is drawn again for phones: shrunk it is unreadable, and scrolled its
-        # end is missed.
-        if width == "full":
-            again = draw(narrow(figure.chart), f"{figure.key}-narrow", figure.question)
-            drawn = (
-                f'<div class="wide">{drawn}</div><div class="narrow"><div'
-                f' class="picture">{again}</div></div>'
-            )
         picture = f"{drawn}{_folded('numbers', figure.chart.columns, figure.chart.rows)}"
     # Text between backticks in an answer is shown as code.
     answer = "<br>".join(
