@@ -94,17 +94,14 @@ class Manifest:
         """Return the manifest of one fold, as if the run were prepared as that split alone."""
         lists = self.folds[number]
         cells_of = self.metadata["folds"][number]
-        cells = {}
+        totals = {}
         for split, names in lists.items():
-            cells[split] = [self.splits[cell] for cell in names]
-        totals = {
-            split: SplitTotals(
-                rows=sum(totals.rows for totals in cell_totals),
-                shards=sum(totals.shards for totals in cell_totals),
-                bytes=sum(totals.bytes for totals in cell_totals),
+            cells = [self.splits[name] for name in names]
+            totals[split] = SplitTotals(
+                rows=sum(cell.rows for cell in cells),
+                shards=sum(cell.shards for cell in cells),
+                bytes=sum(cell.bytes for cell in cells),
             )
-            for split, cell_totals in cells.items()
-        }
         metadata = {}
         for name, value in (self.metadata | cells_of).items():
             if name not in ("folds", "splits", "dates"):

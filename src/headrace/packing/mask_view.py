@@ -146,18 +146,12 @@ def _records(
                     continue
                 record["words"] = words_by_kind(encoded.words[index].fates)
                 record["faults"] = encoded.words[index].faults
-                record["sequences"] = [
-                    {
-                        "tokens": int(encoded.lengths[sequence]),
-                        "trained_tokens": int(
-                            encoded.mask[bounds[sequence] : bounds[sequence + 1]].sum()
-                        ),
-                        "parts": [
-                            {"text": text, "trained": bool(mask)} for text, mask in texts[sequence]
-                        ],
-                    }
-                    for sequence in np.flatnonzero(encoded.rows == index).tolist()
-                ]
+                record["sequences"] = []
+                for sequence in np.flatnonzero(encoded.rows == index).tolist():
+                    mask = encoded.mask[bounds[sequence] : bounds[sequence + 1]]
+                    parts = [{"text": text, "trained": bool(one)} for text, one in texts[sequence]]
+                    tokens = {"tokens": len(mask), "trained_tokens": int(mask.sum())}
+                    record["sequences"].append({**tokens, "parts": parts})
                 yield record
             left -= len(first_rows)
             if not left:

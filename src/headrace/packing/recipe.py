@@ -253,15 +253,12 @@ def _records(
     run: _PackedRun,
 ) -> tuple[list[dict[str, Any]], list[Linked], list[ShardRecord]]:
     """Return the manifest's record of each group, and the link and record of each shard."""
-    records = [
-        {
-            "split": group.split,
-            "dataset": group.name,
-            **{name: value for name, value in receipt.extra.items() if name != "dropped"},
-            "shards": [shard.target for shard in run.shards if shard.group == group],
-        }
-        for group, receipt in zip(run.sequences, run.packed, strict=True)
-    ]
+    records: list[dict[str, Any]] = []
+    for group, receipt in zip(run.sequences, run.packed, strict=True):
+        record = {"split": group.split, "dataset": group.name, **receipt.extra}
+        del record["dropped"]
+        record["shards"] = [shard.target for shard in run.shards if shard.group == group]
+        records.append(record)
     links = []
     tallied = []
     word = EXTENSIONS[run.settings.packed_storage]
@@ -302,10 +299,8 @@ def _groups(
     groups: dict[PackGroup, I64] = {}
     for number, split in enumerate(SPLITS):
         for pool_number, pool in enumerate(pools):
-            side, copies = (
-                np.concatenate([of[owner] for owner in pool.owners])
-                for of in (choice.splits, choice.copies)
-            )
+            side = np.concatenate([choice.splits[owner] for owner in pool.owners])
+            copies = np.concatenate([choice.copies[owner] for owner in pool.owners])
             here = np.flatnonzero(side == number)
             sequences = np.concatenate(
                 [here[copies[here] > turn] for turn in range(int(copies[here].max(initial=1)))]
@@ -318,15 +313,9 @@ def _groups(
                 files = list(zip(dataset.names, dataset.sizes, strict=True))
                 parts += [dataset.source.name, dataset.split, source, files]
             digest = sha256_hex(canonical_json([*parts, shared, fingerprint]))
-            groups[
-                PackGroup(
-                    len(groups),
-                    pool_number,
-                    pool.name,
-                    split,
-                    f"datasets/{pool.name}/{digest[:16]}",
-                )
-            ] = sequences
+            directory = f"datasets/{pool.name}/{digest[:16]}"
+            group = PackGroup(len(groups), pool_number, pool.name, split, directory)
+            groups[group] = sequences
     return groups
 
 

@@ -382,14 +382,10 @@ def blend_json(run_id: str, splits: Sequence[Split], shards: Sequence[Linked]) -
     for split in splits:
         split_shards = [shard for shard in shards if shard.split == split]
         total = sum(shard.tokens for shard in split_shards)
-        record[split] = [
-            text
-            for shard in split_shards
-            for text in (
-                f"{shard.tokens / total:.9f}",
-                f"runs/{run_id}/{PurePosixPath(shard.path).with_suffix('')}",
-            )
-        ]
+        record[split] = []
+        for shard in split_shards:
+            path = PurePosixPath(shard.path).with_suffix("")
+            record[split] += [f"{shard.tokens / total:.9f}", f"runs/{run_id}/{path}"]
     return (json.dumps(record, indent=1) + "\n").encode()
 
 

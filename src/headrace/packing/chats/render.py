@@ -810,20 +810,13 @@ def _changed(message: Message) -> Message:
     if "tool_calls" in message:
         if not (message["content"] or "").strip():
             changed["content"] = message["content"]
-        changed["tool_calls"] = [
-            {
-                **call,
-                "function": {
-                    "name": _CHANGED,
-                    "arguments": (
-                        _CHANGED
-                        if isinstance(call["function"]["arguments"], str)
-                        else {_CHANGED: _CHANGED}
-                    ),
-                },
-            }
-            for call in message["tool_calls"]
-        ]
+        calls = []
+        for call in message["tool_calls"]:
+            arguments: Any = {_CHANGED: _CHANGED}
+            if isinstance(call["function"]["arguments"], str):
+                arguments = _CHANGED
+            calls.append({**call, "function": {"name": _CHANGED, "arguments": arguments}})
+        changed["tool_calls"] = calls
     return changed
 
 

@@ -249,15 +249,7 @@ class _Process:
             for outcome in self._answer(done):
                 done += 1
                 if isinstance(outcome, list):
-                    yield [
-                        Rendered(
-                            text,
-                            [(begin, end) for begin, end in spans],
-                            [Border(*border) for border in starts],
-                            [Moved(*move) for move in moves],
-                        )
-                        for text, spans, starts, moves in outcome
-                    ]
+                    yield [_rendered(*sequence) for sequence in outcome]
                 else:
                     self._check(outcome)
                     yield RowRejected(*outcome["rejected"])
@@ -312,6 +304,16 @@ class _Process:
             raise RuntimeError(
                 f"rendering failed because of a bug in headrace: {outcome['failed']}"
             )
+
+
+def _rendered(text: str, spans: Any, boundaries: Any, moves: Any) -> Rendered:
+    """Read a rendering from the values of its JSON."""
+    return Rendered(
+        text,
+        [(begin, end) for begin, end in spans],
+        [Border(*border) for border in boundaries],
+        [Moved(*move) for move in moves],
+    )
 
 
 def serve(finished_fd: int) -> None:

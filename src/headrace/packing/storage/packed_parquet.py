@@ -425,16 +425,11 @@ def schema_of(declared: Declared, *, traced: bool = False) -> pa.Schema:
     schema = pa.schema([*SCHEMA, *(_TRACED if traced else ())])
     if declared == "nullable":
         return schema
-    return pa.schema(
-        [
-            pa.field(
-                field.name,
-                pa.list_(pa.field("element", field.type.value_type, nullable=False)),
-                nullable=False,
-            )
-            for field in schema
-        ]
-    )
+    required = []
+    for field in schema:
+        element = pa.field("element", field.type.value_type, nullable=False)
+        required.append(pa.field(field.name, pa.list_(element), nullable=False))
+    return pa.schema(required)
 
 
 def checked_codec(
