@@ -20,12 +20,13 @@ import polars as pl
 import pyarrow as pa
 
 from headrace.arrays import I64
-from headrace.checks import duration_us, time_on_clock
+from headrace.checks import duration_us
 from headrace.errors import SettingsError, setting_name
 from headrace.folds.settings import Rolling
 from headrace.folds.times import FoldTimes
 from headrace.formats.dates import DAY_US, moment
 from headrace.formats.text_columns import as_text
+from headrace.formats.zones import time_us
 
 if TYPE_CHECKING:
     from headrace.series.settings import Series
@@ -353,5 +354,5 @@ def _cut_times(settings: Series, table: pa.Table, name: str, path: Path) -> list
         return column.cast(pl.Datetime("us")).dt.epoch("us").to_list()
     times: list[int | None] = []
     for text in column.cast(pl.String).to_list():
-        times.append(time_on_clock(f"{path}: {name}", text, zone) if text else None)
+        times.append(time_us(f"{path}: {name}", text, zone, clock=zone) if text else None)
     return times

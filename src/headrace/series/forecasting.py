@@ -21,10 +21,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from headrace.arrays import F32, F64, Bools
-from headrace.checks import instant_us
 from headrace.dataset.open import find_run
 from headrace.errors import InputError, setting
 from headrace.formats.dates import moment
+from headrace.formats.zones import time_us
 from headrace.report.words import many_entities, pluralise
 from headrace.series.arrays.axis import Axis
 from headrace.series.arrays.windows import WindowRuns
@@ -146,10 +146,10 @@ def forecast(  # noqa: PLR0913 - all are settings
     )
     root, _ = find_run(run, run_id)
     fitted = named_run(root)
+    settings = _settings(fitted, new_data, static_source)
     at = None
     if origin is not None:
-        at = instant_us("origin", origin)
-    settings = _settings(fitted, new_data, static_source)
+        at = time_us("origin", origin, settings.step_zone, clock=settings.step_zone)
     without: dict[str, str] = {}
     observed = _read(settings, fitted, new_data, without)
     cutter = _Cutter.of(settings, fitted, options, at)

@@ -21,12 +21,13 @@ from pydantic import (
     model_validator,
 )
 
-from headrace.checks import duration_us, instant_us, time_on_clock
+from headrace.checks import duration_us
 from headrace.credentials import refuse_credentials
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import SettingsError, setting_name
 from headrace.folds.settings import Folds
 from headrace.formats.dialect import DialectSetting, dialect_field
+from headrace.formats.zones import known_zone, time_us, zone_version
 from headrace.run.settings import RecipeSettings
 from headrace.series.arrays.axis import CALENDAR, Frequency, calendar_names
 from headrace.series.division import Division, read_names
@@ -103,20 +104,6 @@ def _as_days(value: object) -> object:
                 " 2024-12-31"
             ) from None
     return tuple(sorted(days))
-
-
-def _known_zone(value: str | None) -> str | None:
-    """Return the name of a time zone unchanged. Raises `ValueError` if it is unknown."""
-    import polars as pl  # imported late: settings alone must not load data libraries
-
-    try:
-        pl.Series([0]).cast(pl.Datetime("us")).dt.replace_time_zone(value)
-    except pl.exceptions.PolarsError:
-        raise ValueError(
-            f"{setting_name('time_zone')} {value!r} is not known; give one such as Europe/Berlin or"
-            " UTC"
-        ) from None
-    return value
 
 
 def _without_credentials(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
@@ -196,7 +183,7 @@ class Series(RecipeSettings):
             " with a blank between them, under the name of the first."
         ),
     )
-    time_zone: Annotated[str | None, AfterValidator(_known_zone)] = _column(
+    time_zone: Annotated[str | None, AfterValidator(known_zone)] = _column(
         None,
         description=(
             "Time zone of times without an offset, e.g. Europe/Berlin, and of steps of days and"
@@ -483,7 +470,7 @@ class Series(RecipeSettings):
             value = value.isoformat()
         try:
             if isinstance(value, str):
-                instant_us(field.field_name or "", value)
+                time_us(field.field_name or "", value)
         except SettingsError as error:
             raise ValueError(error.marked) from None
         return value
@@ -709,7 +696,7 @@ class Series(RecipeSettings):
         return first, self._cut("val_end", self.val_end)
 
     def _cut(self, name: str, text: str) -> int:
-        return time_on_clock(name, text, self.step_zone)
+        return time_us(name, text, self.step_zone, clock=self.step_zone)
 
     @cached_property
     def division(self) -> Division:
@@ -745,8 +732,6 @@ class Series(RecipeSettings):
         if not self.needs_frequency:
             settings["frequency"] = self.step.word
         if self.time_zone is not None:
-            from headrace.formats.dates import zone_version  # settings load no data libraries
-
             settings["time_zone_version"] = zone_version(self.time_zone)
         if self.reused is not None:
             settings["pipelines_from"] = self.reused.record()

@@ -29,7 +29,8 @@ import numpy as np
 
 from headrace.arrays import F64, I64, Bools
 from headrace.errors import InputError, setting, setting_name
-from headrace.formats.dates import DAY_US, MISSING, moment, utc_to_wall, wall_to_utc
+from headrace.formats.dates import DAY_US, MISSING, moment
+from headrace.formats.zones import utc_to_wall, wall_to_utc
 from headrace.report.words import pluralise
 from headrace.series.arrays.axis import occurrences, slots_of
 from headrace.series.reasons import DUPLICATE_TIME, NONEXISTENT_TIME
