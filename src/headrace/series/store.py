@@ -175,6 +175,8 @@ def with_metadata(schema: pa.Schema, settings: Series) -> pa.Schema:
     }
     if settings.step.zone is not None:
         metadata["zone"] = settings.step.zone
+    if settings.categories:
+        metadata["categories"] = sorted(settings.categories)
     return schema.with_metadata({METADATA: canonical_json(metadata)})
 
 

@@ -283,11 +283,10 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
         return windows
 
     def inference(self, split: str = "test") -> Windows:
-        """Return all windows of a split without targets; `complete` is false if inputs are
-        missing.
+        """Return all windows of a split without targets, filled as in training; `complete` is false
+        if inputs were missing.
         """
-        changed = {"targets": "none", "horizons": None, "incomplete": "keep"}
-        return self._windows_of(split, changed)
+        return self._windows_of(split, {"targets": "none", "horizons": None}, keep=True)
 
     def inference_dataset(self, split: str = "test") -> WindowDataset:
         """Return the windows of `inference` as a torch dataset."""
@@ -390,19 +389,26 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
         }
         return self._parts[part]
 
-    def _windows_of(self, split: str, changed: Mapping[str, Any] | None = None) -> Windows:
+    def _windows_of(
+        self, split: str, changed: Mapping[str, Any] | None = None, *, keep: bool = False
+    ) -> Windows:
         """Return the windows of a split, with those of finer runs.
 
-        changed: options that differ in all of them.
+        changed: options that differ in all of them. keep: incomplete windows too.
         """
-        windows = windows_of(self.store, split, self.options.model_copy(update=changed))
+
+        def changed_options(options: WindowOptions) -> WindowOptions:
+            options = options.model_copy(update=changed)
+            if keep and options.incomplete == "skip":
+                return options.model_copy(update={"incomplete": "keep"})
+            return options
+
+        windows = windows_of(self.store, split, changed_options(self.options))
         if not self._finer or not len(windows):
             return windows
         finer = {}
         for name, (_, options) in self._finer.items():
-            finer[name] = windows_of(
-                self.finer_stores[name], split, options.model_copy(update=changed)
-            )
+            finer[name] = windows_of(self.finer_stores[name], split, changed_options(options))
         joined: Windows = aligned(windows, **finer)
         return joined
 

@@ -114,7 +114,12 @@ class ForecastTable:
         valid = np.ones(len(entity), bool)
         if "valid" in batch:
             valid = as_array(batch["valid"]).astype(bool)
-        scaled = self._checked(as_array(forecast), len(entity))[valid].astype(np.float64)
+        scaled = self._checked(as_array(forecast), len(entity)).astype(np.float64)
+        if self._windows.options.scale != "none":
+            shape = (len(entity), 1, *scaled.shape[2:])
+            scale, centre = (as_array(batch[name]).reshape(shape) for name in ("scale", "centre"))
+            scaled = scaled * scale + centre
+        scaled = scaled[valid]
         entity = entity[valid]
         issued = as_array(batch["input_end_date"])[valid].astype("datetime64[us]")
         names = self._windows.entity_names(entity)
