@@ -36,7 +36,7 @@ SPLITS = ("train", "val", "test")
 Side = Literal["train", "val", "test"]
 Cuts = tuple[int, int]  # where val and test begin, in microseconds since 1970
 # Settings that divide rows in other ways than by shares, or by dates for all entities.
-DIVISION_SETTINGS = ("cut_dates", "val_entities", "test_entities", "gap", "label_horizon", "folds")
+DIVISION_SETTINGS = ("cut_dates", "val_entities", "test_entities", "gap", "folds")
 
 
 @dataclass(frozen=True)
@@ -208,8 +208,7 @@ class Division:
     def _from_files(
         cls, settings: Series, dates: Mapping[str, Cuts], held_out: Mapping[str, Side]
     ) -> Division:
-        margins = {"gap": settings.gap, "label_horizon": settings.label_horizon}
-        margin_us = max(duration_us(name, text) if text else 0 for name, text in margins.items())
+        margin_us = 0 if settings.gap is None else duration_us("gap", settings.gap)
         layout = SEPARATED if margin_us or held_out else THREE_SPLITS
         cuts = settings.cuts or next(iter(dates.values()), None)
         rolling = None

@@ -375,7 +375,7 @@ class _Cutter:
         observed = ~np.isnan(past)
         length = observed[::-1].argmax(axis=0)
         short = observed.any(axis=0) & (length <= settings.max_imputation_gap_size)
-        short &= np.isin(settings.columns, settings.filled_columns)
+        short &= np.isin(settings.columns, settings.feature_names)
         for column in np.flatnonzero(short & (length > 0)).tolist():
             first = origin + 1 - int(length[column])
             past[first:, column] = past[first - 1, column]

@@ -198,13 +198,6 @@ class Series(RecipeSettings):
             " entity."
         ),
     )
-    nonexistent_times: Literal["error", "drop", "forward"] = _column(
-        "error",
-        description=(
-            "What to do with rows at a time that does not exist in time_zone; forward:"
-            " read it with the offset before the change; error: leave out their entity."
-        ),
-    )
     frequency: str = _column(
         "infer",
         description=(
@@ -345,13 +338,10 @@ class Series(RecipeSettings):
         ),
     )
     gap: str | None = Field(
-        None, description="Rows closer than this before a cut are in no split, such as 30d."
-    )
-    label_horizon: str | None = Field(
         None,
         description=(
-            "How long after its time a target is known, e.g. 7d: rows whose target is not"
-            " known at a cut are in no split (a purge)."
+            "Rows closer than this before a cut are in no split, such as 30d. Give at least the"
+            " time until a target is known (a purge)."
         ),
     )
     folds: Folds = Field(
@@ -379,7 +369,10 @@ class Series(RecipeSettings):
     )
     bad_rows: Literal["error", "drop"] = _rows(
         "error",
-        description="What to do with rows without a readable time; error: leave out their entity.",
+        description=(
+            "What to do with rows without a readable time, or at one that time_zone skips; error:"
+            " leave out their entity."
+        ),
     )
     null_entity: Literal["error", "drop"] = _rows(
         "error", description="What to do with rows of long tables that have no entity."
@@ -400,9 +393,6 @@ class Series(RecipeSettings):
         description=(
             "Longest gap, in steps, that is filled with the value before it; longer gaps stay."
         ),
-    )
-    impute_target: Literal["never", "forward"] = Field(
-        "never", description="How gaps of the target are filled; forward: like those of features."
     )
     filled_mask: Literal["off", "columns"] = Field(
         "off",
@@ -449,7 +439,7 @@ class Series(RecipeSettings):
         except SettingsError as error:
             raise ValueError(error.marked) from None
 
-    @field_validator("snap", "gap", "label_horizon")
+    @field_validator("snap", "gap")
     @classmethod
     def _known_duration(cls, value: str | None, field: ValidationInfo) -> str | None:
         if value is None:
@@ -607,19 +597,12 @@ class Series(RecipeSettings):
         names = [name for name in self.feature_names if name in known_ahead]
         return [*names, *self.calendar_columns]
 
-    @property
-    def filled_columns(self) -> list[str]:
-        """The columns that may be filled: all, or all but the targets."""
-        if self.impute_target == "forward":
-            return self.columns
-        return self.feature_names
-
     @cached_property
     def mask_columns(self) -> list[str]:
         """The mask columns, which come last; empty unless masks are requested."""
         if self.filled_mask == "off":
             return []
-        return [f"{name}{MASK_SUFFIX}" for name in self.filled_columns]
+        return [f"{name}{MASK_SUFFIX}" for name in self.feature_names]
 
     @cached_property
     def stored_columns(self) -> list[str]:

@@ -52,7 +52,7 @@ def test_every_row_is_written_or_counted(source: Path, tmp_path: Path) -> None:
     """Partition, whatever divides the rows."""
     ways: dict[str, Any] = {
         "gap": {"gap": "20d", **DATES},
-        "shares": {"gap": "20d", "label_horizon": "33d"},
+        "shares": {"gap": "33d"},
         "held": {
             "test_entities": ["b"],
             "val_entities": "c",
@@ -174,7 +174,7 @@ def test_held_out_entities_are_alone_and_in_no_fit(source: Path, tmp_path: Path)
 def test_rows_close_before_a_cut_are_in_no_split_and_may_be_inputs(
     source: Path, tmp_path: Path
 ) -> None:
-    made = run_of(source, tmp_path / "out", gap="3d", label_horizon="20d", **DATES)
+    made = run_of(source, tmp_path / "out", gap="20d", **DATES)
     rows = rows_of(made)
     last = {split: part["time"].max() for (split,), part in rows.group_by("split")}
 
