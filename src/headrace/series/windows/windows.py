@@ -44,6 +44,7 @@ from headrace.series.arrays.windows import (
     WindowRuns,
     find_valid_sequences,
 )
+from headrace.series.windows.fold_scaling import FoldScaling, scaling_of_fold
 from headrace.series.windows.store import Columns, Matrices, SeriesStore, open_store
 from headrace.settings import Settings
 
@@ -77,6 +78,8 @@ class WindowOptions(Settings):
     in X, see `scale_of_past`, after the scaling of the run; "none" leaves them.
     layout: "views": X, y and future share one block of memory; "contiguous": each has its own.
     fold: the fold of a run that was prepared in folds, from 0.
+    scalers: of a fold; "first_fold": those that train of fold 0 fitted, "own_fold": those that its
+    own train rows fit, if pipelines are affine. Static features have those of fold 0.
 
     Raises `SettingsError` when built with values that cannot work.
     """
@@ -96,6 +99,7 @@ class WindowOptions(Settings):
     scale: WindowScale = "none"
     layout: Layout = "views"
     fold: Annotated[int, Field(strict=True, ge=0)] | None = None
+    scalers: Literal["first_fold", "own_fold"] = "first_fold"
 
     @model_validator(mode="after")
     def _check_horizon(self) -> WindowOptions:
@@ -113,6 +117,10 @@ class WindowOptions(Settings):
             raise ValueError(
                 f"{setting_name('season')} is {self.season!r}; give it with {seasonal}, and only"
                 " then"
+            )
+        if self.scalers == "own_fold" and self.fold is None:
+            raise ValueError(
+                f"{setting('scalers', 'own_fold')} needs {setting_name('fold')}; give it too"
             )
         return self
 
@@ -378,6 +386,7 @@ class Windows:
     origin: for each entity the row where its time axis begins, int64 [E].
     starts, ends: for each entity the range of rows that its windows use, int64 [E].
     loaded: rows in memory; None: those of the store, mapped when needed.
+    fold_scaling: that of the fold; None: that of the store.
     """
 
     store: SeriesStore
@@ -388,6 +397,7 @@ class Windows:
     starts: I64
     ends: I64
     loaded: Matrices | None = None
+    fold_scaling: FoldScaling | None = None
 
     def __len__(self) -> int:
         """Number of all windows."""
@@ -534,16 +544,33 @@ class Windows:
             batch["future"] = cut(
                 first_target, options.window_rows, self.store.columns.future_columns
             )
-        if options.scale != "none":
-            self._scale(batch)
-        if options.incomplete != "skip":
-            self._fill(batch)
+        self._convert(batch, positions.entity)
         if "y" in batch and options.targets == "any":
             batch["y_observed"] = ~np.isnan(batch["y"])
             batch["y"] = np.where(batch["y_observed"], batch["y"], np.float32(0))
         if options.layout == "contiguous":  # what a selection of columns or horizons left strided
             batch = {name: np.ascontiguousarray(values) for name, values in batch.items()}
         return batch
+
+    def _convert(self, batch: dict[str, Any], entity: I64) -> None:
+        """Scale and fill values as the options say, and add what that took to the batch."""
+        if self.fold_scaling is not None:
+            self._to_fold(self.fold_scaling, batch, entity)
+        if self.options.scale != "none":
+            self._scale(batch)
+        if self.options.incomplete != "skip":
+            self._fill(batch)
+
+    def _to_fold(self, scaling: FoldScaling, batch: dict[str, Any], entity: I64) -> None:
+        """Convert values to the scaling of the fold."""
+        columns = self.store.columns
+        batch["X"] = scaling.apply(batch["X"], entity, self._inputs)
+        if "future" in batch:
+            batch["future"] = scaling.apply(batch["future"], entity, columns.future_columns)
+        if "y" in batch:
+            labels = batch["y"].reshape(*batch["y"].shape[:2], len(columns.targets))
+            scaled = scaling.apply(labels, entity, slice(0, len(columns.targets)))
+            batch["y"] = scaled.reshape(batch["y"].shape)
 
     def _scale(self, batch: dict[str, Any]) -> None:
         """Scale the targets of each window by their past; adds the centre and the scale."""
@@ -681,7 +708,10 @@ def windows_of(store: SeriesStore, split: str, options: WindowOptions) -> Window
         )
     options = with_inputs(columns, options, store.root)
     segments = segments_of(store, name, options, blockers_of(store, options))
-    return Windows(store, name, options, segments, entities.first_row, starts, ends)
+    windows = Windows(store, name, options, segments, entities.first_row, starts, ends)
+    if options.scalers == "own_fold" and options.fold:
+        return replace(windows, fold_scaling=scaling_of_fold(store, options.fold))
+    return windows
 
 
 def open_windows(
