@@ -48,7 +48,8 @@ class FoldScaling:
         if targets > 1:
             shape = (*shape[:-1], targets)
         shift = self.shift[entity, :targets].reshape(shape)
-        return (values - shift) / self.factor[entity, :targets].reshape(shape)
+        factor = self.factor[entity, :targets].reshape(shape)
+        return (np.asarray(values, np.float64) - shift) / factor
 
 
 def scaling_of_fold(store: SeriesStore, fold: int) -> FoldScaling:
