@@ -16,7 +16,7 @@ Incomplete = Literal["skip", "keep", "zero", "forward", "linear", "seasonal"]
 WindowScale = Literal["none", "mean", "standard"]
 
 
-def fill_windows(values: F32, rule: Incomplete, *, season: int, held: Bools) -> F32:
+def fill_windows(values: F32, rule: Incomplete, *, season: int, stepwise: Bools) -> F32:
     """Return windows [B, T, C] whose missing values are filled from other rows of the same window.
 
     zero: by 0. forward: by the last value before. linear: by the line between the values around a
@@ -24,7 +24,7 @@ def fill_windows(values: F32, rule: Incomplete, *, season: int, held: Bools) -> 
     be filled itself, and as forward where there is none.
 
     Before the first value of a column all but zero fill with this value; a column without one is 0.
-    keep and skip fill nothing. held: columns, bool [C], that linear fills as forward, as nothing
+    keep and skip fill nothing. stepwise: columns, bool [C], that linear fills as forward, as nothing
     lies between their values.
     """
     missing = np.isnan(values)
@@ -33,12 +33,12 @@ def fill_windows(values: F32, rule: Incomplete, *, season: int, held: Bools) -> 
     filled = values.copy()
     if rule != "zero":
         some = np.flatnonzero(missing.any(axis=(1, 2)))
-        filled[some] = _from_rows(values[some], missing[some], rule, season, held)
+        filled[some] = _from_rows(values[some], missing[some], rule, season, stepwise)
     filled[np.isnan(filled)] = 0
     return filled
 
 
-def _from_rows(values: F32, missing: Bools, rule: Incomplete, season: int, held: Bools) -> F32:
+def _from_rows(values: F32, missing: Bools, rule: Incomplete, season: int, stepwise: Bools) -> F32:
     """Fill from other rows. Columns without a value stay missing."""
     steps = values.shape[1]
     row = np.arange(steps)[None, :, None]
@@ -49,9 +49,9 @@ def _from_rows(values: F32, missing: Bools, rule: Incomplete, season: int, held:
     later = _at(values, np.minimum(after, steps - 1))
     forward = np.where(before >= 0, earlier, later)
     if rule == "linear":
-        inside = missing & (before >= 0) & (after < steps) & ~held
-        share = (row - before) / np.maximum(after - before, 1)
-        line = earlier + (later.astype(np.float64) - earlier) * share
+        inside = missing & (before >= 0) & (after < steps) & ~stepwise
+        fraction = (row - before) / np.maximum(after - before, 1)
+        line = earlier + (later.astype(np.float64) - earlier) * fraction
         return np.where(inside, line, forward).astype(np.float32)
     if rule == "seasonal":
         filled = values.copy()

@@ -67,13 +67,13 @@ def scaling_of_fold(store: SeriesStore, fold: int) -> FoldScaling:
         for step in pipeline.pipeline:
             _require_affine(step)
     rows = _TrainRows.of(store, fold, settings.columns)
-    own = _fitted(rows, settings)
+    pipelines = _fitted(rows, settings)
     names = rows.names
     # An affine map is known from what it makes of 0 and of 1.
     points = np.tile([[0.0], [1.0]], (len(names), len(settings.columns)))
     offsets = np.arange(len(names) + 1, dtype=np.int64) * 2
     units = rows.fitted.inverse_transform(settings.columns, points, offsets, names)
-    scaled = own.transform(settings.columns, units, offsets, names, np.float64)
+    scaled = pipelines.transform(settings.columns, units, offsets, names, np.float64)
     width = len(store.columns.names)
     factor = np.ones((len(names), width), np.float32)
     shift = np.zeros((len(names), width), np.float32)

@@ -589,18 +589,18 @@ class Windows:
         options = self.options
         fill = partial(fill_windows, rule=options.incomplete, season=options.season or 1)
         names = np.array(self.input_names)
-        held = np.isin(names, self.store.columns.categories)
+        stepwise = np.isin(names, self.store.columns.categories)
         past = batch["X"]
         batch["X_observed"] = ~np.isnan(past)
         batch["complete"] = batch["X_observed"].all((1, 2))
-        batch["X"] = fill(past, held=held)
+        batch["X"] = fill(past, stepwise=stepwise)
         if "future" not in batch:
             return
         known = [self.input_names.index(name) for name in self.future_names]
         rows = np.concatenate([past[:, :, known], batch["future"]], axis=1)
         batch["future_observed"] = ~np.isnan(batch["future"])
         batch["complete"] &= batch["future_observed"].all((1, 2))
-        batch["future"] = fill(rows, held=held[known])[:, options.input_length :]
+        batch["future"] = fill(rows, stepwise=stepwise[known])[:, options.input_length :]
 
     @property
     def matrices(self) -> Matrices:
