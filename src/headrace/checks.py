@@ -13,11 +13,9 @@ import operator
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
 from typing import SupportsIndex, cast
-from zoneinfo import ZoneInfo
 
-from headrace.errors import SettingsError, setting_name
+from headrace.errors import SettingsError
 
 _DURATION = re.compile(r"(\d{1,9})\s*(s|m|h|d|w)")
 _UNIT_US = {
@@ -65,50 +63,6 @@ def check_boolean(name: str, value: object) -> None:
     """Raise unless the value is True or False."""
     if not isinstance(value, bool):
         raise _refused(name, value, "expected True or False")
-
-
-def known_zone(value: str) -> str:
-    """Return the name of a time zone unchanged. Raises `ValueError` if it is unknown."""
-    try:
-        ZoneInfo(value)
-    except (KeyError, ValueError, OSError):
-        raise ValueError(
-            f"{setting_name('time_zone')} is {value!r}, which is not an IANA time zone; give"
-            " one such as 'Europe/Berlin'"
-        ) from None
-    return value
-
-
-def instant_us(name: str, text: str, zone: str = "UTC") -> int:
-    """Return an ISO date or time as microseconds since 1970; without an offset it is of the zone,
-    and the earlier one of two.
-
-    Raises `SettingsError`.
-    """
-    moment = _moment(name, text)
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC if zone == "UTC" else ZoneInfo(zone))
-    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
-
-
-def _moment(name: str, text: str) -> datetime:
-    try:
-        return datetime.fromisoformat(text.strip())
-    except ValueError:
-        raise _refused(name, text, "give an ISO date such as 2025-01-01") from None
-
-
-def time_on_clock(name: str, text: str, zone: str | None) -> int:
-    """Return what the clocks of a zone show at an ISO date or time, as microseconds since 1970.
-
-    Without an offset it is a time of these clocks. zone: None for UTC. Raises `SettingsError`.
-    """
-    moment = _moment(name, text)
-    if moment.tzinfo is not None:
-        moment = moment.astimezone(UTC if zone is None else ZoneInfo(zone))
-    return (moment.replace(tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(
-        microseconds=1
-    )
 
 
 def duration_us(name: str, value: str) -> int:

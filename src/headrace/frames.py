@@ -25,9 +25,8 @@ from headrace.series.clean import clean as clean_entity
 from headrace.series.pipelines.frames import as_given
 from headrace.series.settings import Series
 from headrace.series.store import calendar_rows
-from headrace.series.tables import TableStore, read_table
+from headrace.series.tables import TableStore, read_table, stored_columns
 from headrace.series.times import Observed, put_on_clock
-from headrace.series.windows.store import Columns
 from headrace.series.windows.windows import WindowOptions, Windows, check_some, windows_of
 
 __all__ = ["clean", "split", "windows_of_frame"]
@@ -81,14 +80,8 @@ def windows_of_frame(frame: Any, settings: Series, **options: Any) -> Windows:
         matrix[placed.positions] = rows.values[placed.rows]
         matrices.append(np.hstack([matrix, calendar_rows(settings, placed.axis)]))
         axes[entity] = placed.axis
-    columns = Columns(
-        targets=settings.targets,
-        features=(*settings.feature_names, *settings.calendar_columns),
-        masks=(),
-        frequency=settings.step,
-        future=tuple(settings.future_names),
-    )
-    windows = windows_of(TableStore(columns, axes, matrices), "all", WindowOptions(**options))
+    store = TableStore(stored_columns(settings), axes, matrices)
+    windows = windows_of(store, "all", WindowOptions(**options))
     check_some(windows)
     return windows
 

@@ -142,13 +142,37 @@ def expected_windows(
             labels = np.isnan(
                 coming[:, 0][[h - 1 for h in horizons] if horizons and ahead else slice(None)]
             )
-            bad = [np.isnan(past[:, 0 if is_autoregressive else 1 : 3]).any()]
-            bad.append(future != "none" and np.isnan(coming[:, 1:3]).any())
+            bad = []
+            if incomplete == "skip":
+                bad.append(np.isnan(past[:, 0 if is_autoregressive else 1 : 3]).any())
+                bad.append(future != "none" and np.isnan(coming[:, 1:3]).any())
             bad.append(targets == "all" and labels.any())
             bad.append(targets == "any" and bool(labels.all()))
-            if incomplete == "keep" or not any(bad):
+            if not any(bad):
                 found.append((number, start))
     return found
+
+
+def filled_by_hand(rows, incomplete="skip", season=1):
+    """Rows [T, C] whose missing values are filled as the word says, by looking at each value."""
+    filled = rows.copy()
+    for row, column in np.argwhere(np.isnan(rows)):
+        values = rows[:, column]
+        known = np.flatnonzero(~np.isnan(values))
+        if incomplete in ("skip", "keep"):
+            continue
+        if incomplete == "zero" or not len(known):
+            filled[row, column] = 0
+            continue
+        before, after = known[known < row], known[known > row]
+        value = values[before[-1]] if len(before) else values[after[0]]
+        if incomplete == "linear" and len(before) and len(after):
+            value = np.interp(row, known, values[known])
+        if incomplete == "seasonal":
+            same = [at for at in range(row - season, -1, -season) if at in known]
+            value = values[same[0]] if same else value
+        filled[row, column] = value
+    return filled
 
 
 def window_ids(batch):

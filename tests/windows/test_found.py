@@ -22,7 +22,8 @@ def test_series_that_are_too_short_are_told(tmp_path):
 
 def test_values_that_are_missing_are_told(tmp_path):
     write_run(tmp_path, missing=0.4)
-    fit = len(headrace.windows.open(tmp_path, "train", **RULE, incomplete="keep"))
+    every = {"incomplete": "keep", "targets": "none"}
+    fit = len(headrace.windows.open(tmp_path, "train", **RULE, **every))
     remedy = "no input_length gives a window: give a shorter"
     with raised(InputError, setting="input_length", remedy=remedy) as caught:
         headrace.windows.open(tmp_path, "train", **RULE)

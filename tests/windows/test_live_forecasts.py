@@ -169,11 +169,72 @@ def test_a_path_and_a_table_give_the_window_that_a_prepared_run_has(tmp_path: Pa
         np.testing.assert_array_equal(values, same.batch()[name], name)
 
 
-def test_forecasts_come_back_in_the_unit_of_the_target_with_their_times(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def gaps_stay(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, pl.DataFrame]:
+    """A run that fills nothing, one of new rows with holes, also at their end, and these rows."""
+    directory = tmp_path_factory.mktemp("gaps")
+    out = run_of(
+        directory / "run",
+        max_imputation_gap_size=0,
+        filled_mask="off",
+        future_features=["promo", "kind"],
+        categories={"kind": ["none", "flyer"]},
+    )
+    draw = np.random.default_rng(5)
+    tables = {}
+    for seed, name in enumerate("abc"):
+        table = shop(20 + seed)
+        for column in ("sold", "visits", "cold", "kind"):
+            holes = pl.Series(draw.random(DAYS) < 0.4)
+            table = table.with_columns(pl.when(holes).then(None).otherwise(column).alias(column))
+        tables[name] = table
+    tables["a"] = tables["a"].with_columns(
+        pl.when(pl.col("day") >= START + DAYS - 2).then(None).otherwise("visits").alias("visits")
+    )
+    new = long(tables)
+    new.write_parquet(directory / "new.parquet")
+    series = headrace.Series(source=directory / "new.parquet", pipelines_from=out)
+    return out, headrace.prepare(series, directory / "new").out, new
+
+
+@pytest.mark.parametrize("word", ["keep", "zero", "forward", "linear", "seasonal"])
+def test_a_window_with_gaps_is_filled_as_in_training(
+    gaps_stay: tuple[Path, Path, pl.DataFrame], word: str
+) -> None:
+    """And by nothing after its origin: later rows of the new data do not change it."""
+    out, prepared, new = gaps_stay
+    options: dict[str, Any] = {"incomplete": word, "is_autoregressive": True, "scale": "mean"}
+    if word == "seasonal":
+        options["season"] = 5
+    origin = START + DAYS - 1
+    found = forecast(out, new, origin=str(origin), future="none", **options)
+    windows = headrace.windows.open_windows(
+        prepared, "test", input_length=L, output_length=H, targets="none", future="none", **options
+    )
+    last = np.cumsum(windows.per_entity) - 1
+    early = forecast(out, new, origin=str(origin - 30), **options)
+    cut = pl.when(pl.col("day") > origin - 30).then(None)
+    later = new.with_columns(
+        cut.otherwise(column).alias(column) for column in ("sold", "visits", "cold")
+    )
+    kind = windows.batch(range(len(windows)))["X"][:, :, windows.input_names.index("kind")]
+
+    for name, values in windows.batch(last).items():
+        np.testing.assert_array_equal(values, found.batch()[name], name)
+    for name, values in forecast(out, later, origin=str(origin - 30), **options).batch().items():
+        np.testing.assert_array_equal(values, early.batch()[name], name)
+    assert {0, 1, 2} >= set(np.unique(kind[~np.isnan(kind)]).tolist())
+    assert not found.batch()["X_observed"].all()
+
+
+@pytest.mark.parametrize("scale", ["none", "standard"])
+def test_forecasts_come_back_in_the_unit_of_the_target_with_their_times(
+    tmp_path: Path, scale: str
+) -> None:
     scaled = {"strategy": "per_group", "pipeline": ["StandardScaler"]}
     out = run_of(tmp_path, preprocessing_configs={"target": scaled}, past_features=[])
     new = long({"a": shop(1), "b": shop(2)})
-    found = forecast(out, new, is_autoregressive=True, future="none")
+    found = forecast(out, new, is_autoregressive=True, future="none", scale=scale)
     last = found.batch()["X"][:, -H:, 0]
     table = found.table(last)
     count = headrace.windows.write_forecasts(

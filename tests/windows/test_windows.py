@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from series_cases import FEATURES, MASKS, RUN_ID, expected_windows, write_run
+from series_cases import FEATURES, MASKS, RUN_ID, expected_windows, filled_by_hand, write_run
 
 import headrace
 from headrace.errors import CorruptShard, InputError, SettingsError
@@ -21,19 +21,28 @@ def run(tmp_path_factory):
     return out, write_run(out)
 
 
+KEPT = ["keep", "zero", "forward", "linear", "seasonal"]
+
+
 def check_values(windows, values, expected, options):
     """Every array of all windows is the slice of its entity's rows that it should be."""
     batch = windows.batch(range(len(windows)))
     L, H = options["input_length"], options["output_length"]
     first = 0 if options.get("is_autoregressive") else 1
+    fill = {name: options[name] for name in ("incomplete", "season") if name in options}
     assert [number for number, _ in expected] == batch["entity"].tolist()
     for place, (number, start) in enumerate(expected):
         table = values[number]
-        np.testing.assert_array_equal(table[start : start + L, first:3], batch["X"][place])
+        past, coming = table[start : start + L, first:3], table[start : start + L + H, 1:3]
+        np.testing.assert_allclose(filled_by_hand(past, **fill), batch["X"][place], rtol=1e-6)
         if "future" in batch:
-            np.testing.assert_array_equal(
-                table[start + L : start + L + H, 1:3], batch["future"][place]
+            np.testing.assert_allclose(
+                filled_by_hand(coming, **fill)[L:], batch["future"][place], rtol=1e-6
             )
+        if "X_observed" in batch:
+            np.testing.assert_array_equal(~np.isnan(past), batch["X_observed"][place])
+        if "future_observed" in batch:
+            np.testing.assert_array_equal(~np.isnan(coming[L:]), batch["future_observed"][place])
         if "y" in batch:
             labels = table[start + L : start + L + H, 0][
                 [h - 1 for h in options.get("horizons") or range(1, H + 1)]
@@ -60,7 +69,7 @@ def check_values(windows, values, expected, options):
             "history": st.sampled_from(["within", "preceding"]),
             "targets": st.sampled_from(["all", "any", "none"]),
             "future": st.sampled_from(["known", "none"]),
-            "incomplete": st.sampled_from(["skip", "keep"]),
+            "incomplete": st.sampled_from(["skip", *KEPT]),
             "layout": st.sampled_from(["views", "contiguous"]),
             "horizons": st.just((1,)),
         },
@@ -71,6 +80,8 @@ def test_windows_are_those_of_every_start_and_hold_their_entitys_rows(
 ):
     out, values = run
     options = {"input_length": before, "output_length": after, **options}
+    if options.get("incomplete") == "seasonal":
+        options["season"] = 3
     windows = open_windows(out, split, **options)
     expected = expected_windows(values, split, **options)
 
@@ -78,13 +89,10 @@ def test_windows_are_those_of_every_start_and_hold_their_entitys_rows(
     batch = check_values(windows, values, expected, options)
     if options.get("incomplete") != "keep":
         assert all(np.isfinite(batch[name]).all() for name in ("X", "y", "future") if name in batch)
-    else:
-        inputs = [
-            batch[name].reshape(len(windows), -1) for name in ("X", "future") if name in batch
-        ]
-        np.testing.assert_array_equal(
-            ~np.isnan(np.concatenate(inputs, 1)).any(1), batch["complete"]
-        )
+    if options.get("incomplete", "skip") != "skip":
+        masks = [batch[f"{name}_observed"] for name in ("X", "future") if name in batch]
+        complete = np.concatenate([mask.reshape(len(windows), -1) for mask in masks], 1).all(1)
+        np.testing.assert_array_equal(complete, batch["complete"])
     if options.get("layout") == "contiguous":
         assert all(values.flags.c_contiguous for values in batch.values())
 
@@ -147,6 +155,37 @@ def test_input_end_dates_follow_the_frequency(tmp_path, frequency, first, expect
     windows = open_windows(tmp_path, "train", input_length=5, output_length=1)
 
     assert np.datetime64(expected, "us") == windows[0]["input_end_date"]
+
+
+@pytest.mark.parametrize("rule", ["mean", "standard"])
+def test_windows_are_scaled_by_what_was_observed_of_their_past(run, rule):
+    out, _ = run
+    options = {"input_length": 5, "output_length": 2, "is_autoregressive": True, "targets": "any"}
+    options["incomplete"] = "zero"
+    batch = open_windows(out, "train", **options, scale=rule).batch(range(90))
+    plain = open_windows(out, "train", **options).batch(range(90))
+    past = np.where(plain["X_observed"], plain["X"], np.nan)[:, :, 0]
+    some = ~np.isnan(past).all(axis=1)
+    scale, centre = np.nanmean(np.abs(past[some]), axis=1), 0
+    if rule == "standard":
+        scale, centre = np.nanstd(past[some], axis=1), np.nanmean(past[some], axis=1)
+        scale = np.where(scale == 0, 1, scale)
+    labels = (batch["y"] * batch["scale"] + batch["centre"])[plain["y_observed"]]
+
+    np.testing.assert_allclose(scale, batch["scale"][some, 0], rtol=1e-4)
+    np.testing.assert_allclose(centre, batch["centre"][some, 0] + 0 * scale, rtol=1e-5)
+    np.testing.assert_allclose(plain["y"][plain["y_observed"]], labels, rtol=1e-5)
+    np.testing.assert_array_equal(plain["X"][:, :, 1:], batch["X"][:, :, 1:])
+    np.testing.assert_array_equal(0, batch["X"][~batch["X_observed"]])
+
+
+def test_options_that_contradict_each_other_are_refused(run):
+    out, _ = run
+    shape = {"input_length": 5, "output_length": 2}
+    with raised(SettingsError, setting="season"):
+        open_windows(out, **shape, incomplete="seasonal")
+    with raised(SettingsError, setting="scale", remedy="give is_autoregressive"):
+        open_windows(out, **shape, scale="mean", is_autoregressive=False)
 
 
 def test_predicting_beyond_the_last_row_needs_no_horizon(run):

@@ -14,8 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +22,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.arrays import I64, Bools
-from headrace.digest import sha256_hex
 from headrace.errors import InputError, setting, setting_name
 from headrace.formats.dialect import MEANS_MISSING, null_setting
 from headrace.formats.type_words import DATE_WORDS, PERIOD
@@ -35,8 +33,6 @@ if TYPE_CHECKING:
 
 MISSING = np.iinfo(np.int64).min
 DAY_US = 86_400_000_000
-_HOUR_US = DAY_US // 24
-_ZONE_HOURS = -70 * 8766, 131 * 8766  # since 1970
 # 0001-01-01 to 9999-12-31
 FIRST_US = -62_135_596_800_000_000
 LAST_US = 253_402_300_799_999_999
@@ -164,57 +160,6 @@ def typed_times(
         raise InputError(f"it is declared {type_}", row=row + 1, value=value, remedy=remedy)
     stamps = pa.array(micros, pa.timestamp("us", getattr(type_, "tz", None)), mask=missing)
     return pa.chunked_array([stamps.cast(type_)])
-
-
-def wall_to_utc(wall_us: I64, zone: str, twice: Literal["earliest", "latest"]) -> I64:
-    """Convert wall-clock times of a zone to microseconds since 1970 UTC.
-
-    twice: which instant to choose for a time that happens twice. The result is `MISSING` for times
-    that clocks skip and for times that are missing, which no arithmetic sees.
-    """
-    import polars as pl
-
-    times = pl.Series(wall_us)
-    times = times.set(times == MISSING, None).cast(pl.Datetime("us"))
-    zoned = times.dt.replace_time_zone(zone, ambiguous=twice, non_existent="null")
-    return _micros_of(zoned.dt.epoch("us")).copy()  # callers change it
-
-
-def utc_to_wall(instants: I64, zone: str) -> I64:
-    """Return the wall-clock times of a zone at these instants, in microseconds."""
-    import polars as pl
-
-    times = pl.Series(instants)
-    times = times.set(times == MISSING, None).cast(pl.Datetime("us", "UTC"))
-    return _micros_of(times.dt.convert_time_zone(zone).dt.replace_time_zone(None)).copy()
-
-
-def between_clocks(times: I64, source: str | None, target: str | None) -> I64:
-    """Convert what the clocks of one zone show to what those of another show then.
-
-    Zones: None for UTC. Of a time that comes twice the earlier instant is meant, and one that is
-    skipped has the offset from before.
-    """
-    if source == target:
-        return times
-    if source is not None:
-        instants = wall_to_utc(times, source, "earliest")
-        skipped = instants == MISSING
-        instants[skipped] = wall_to_utc(times[skipped] - DAY_US, source, "latest") + DAY_US
-        times = instants
-    return times if target is None else utc_to_wall(times, target)
-
-
-@lru_cache
-def zone_version(zone: str) -> str:
-    """Return a digest of what the clocks of a zone show at every hour of 1900 to 2100.
-
-    It changes if another release of the time zone database has other hours for this zone. Series
-    know zones from Polars alone, which carries a database of its own, whatever the machine has.
-    """
-    hours = np.arange(*_ZONE_HOURS) * _HOUR_US
-    offsets = (utc_to_wall(hours, zone) - hours) // 1_000_000
-    return sha256_hex(offsets.astype("<i4").tobytes())[:16]
 
 
 def _valid(column: pa.ChunkedArray) -> Bools:

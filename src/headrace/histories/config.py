@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
-from headrace.checks import instant_us, known_zone
 from headrace.errors import SettingsError, setting, setting_name
 from headrace.formats.dialect import DialectSetting, dialect_field
+from headrace.formats.zones import known_zone, time_us
 from headrace.histories import US_PER, IdKind, TimeUnit
 from headrace.run.settings import RecipeSettings
 from headrace.settings import Duplicates, Names, TimeColumns
@@ -280,7 +280,7 @@ class Histories(RecipeSettings):
 
     def _check_train_end(self, train_end: str) -> None:
         try:
-            micros = instant_us("train_end", train_end, self.time_zone)
+            micros = time_us("train_end", train_end, self.time_zone)
         except SettingsError as error:
             raise ValueError(error.marked) from None
         if micros % US_PER[self.time_unit]:
@@ -299,7 +299,7 @@ class Histories(RecipeSettings):
         """The stored time where test begins; None if only entities decide."""
         if self.train_end is None:
             return None
-        micros = instant_us("train_end", self.train_end, self.time_zone)
+        micros = time_us("train_end", self.train_end, self.time_zone)
         return micros // US_PER[self.time_unit]
 
     def compared(self) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from headrace.arrays import F64, I8, I64, U16, U64, Bools
 from headrace.errors import InputError, setting
-from headrace.formats.dates import MISSING, advice, parse_in_turn, wall_to_utc
+from headrace.formats.dates import MISSING, advice, parse_in_turn
 from headrace.formats.dialect import MEANS_MISSING, null_setting
 from headrace.formats.registry import stem_of_name
 from headrace.formats.shard import Shard
@@ -32,6 +32,7 @@ from headrace.formats.source import read_chunks
 from headrace.formats.text_columns import as_text, nulled, with_one_time
 from headrace.formats.types import is_text
 from headrace.formats.write import Written
+from headrace.formats.zones import wall_to_utc
 from headrace.histories import US_PER, IdKind
 from headrace.histories.codec.addresses import Addresses, from_native_words, parse
 from headrace.histories.codec.kernels import distinct, encode_latencies

@@ -69,22 +69,16 @@ def named_dictionaries(settings: Histories, path: Path) -> NamedDictionaries:
     named = DICTIONARY_RUNS.find(path)
     here = settings.model_dump(mode="json")
     there = read_object(named.root / "config.json")
-    for name in _SAME:
-        if here[name] != there[name]:
-            raise SettingsError(
-                f"{name} is {here[name]!r}, and {there[name]!r} in run {named.manifest.run_id},"
-                " whose tokens are kept",
-                setting=REUSED,
-                value=str(path),
-                remedy="give the same, or leave the setting out",
-            )
+    differing = [(name, "the same") for name in _SAME if here[name] != there[name]]
     for name in ("peer", "value"):
         if (here[name] is None) != (there[name] is None):
-            raise SettingsError(
-                f"{name} is {here[name]!r}, and {there[name]!r} in run {named.manifest.run_id},"
-                " whose tokens are kept",
-                setting=REUSED,
-                value=str(path),
-                remedy="give a column in both or in neither, or leave the setting out",
-            )
+            differing.append((name, "a column in both or in neither"))
+    for name, remedy in differing:
+        raise SettingsError(
+            f"{name} is {here[name]!r}, and {there[name]!r} in run {named.manifest.run_id},"
+            " whose tokens are kept",
+            setting=REUSED,
+            value=str(path),
+            remedy=f"give {remedy}, or leave the setting out",
+        )
     return NamedDictionaries(named.root, named.record, named.manifest.metadata["dictionaries"])

@@ -368,7 +368,7 @@ class _JudgedGaps:
         return cls(
             gaps,
             gaps.length > settings.max_imputation_gap_size,
-            np.isin(settings.columns, settings.filled_columns)[gaps.column],
+            np.isin(settings.columns, settings.feature_names)[gaps.column],
             gaps.on_one_side(cuts),
         )
 

@@ -20,12 +20,13 @@ import polars as pl
 import pyarrow as pa
 
 from headrace.arrays import I64
-from headrace.checks import duration_us, time_on_clock
+from headrace.checks import duration_us
 from headrace.errors import SettingsError, setting_name
 from headrace.folds.settings import Rolling
 from headrace.folds.times import FoldTimes
 from headrace.formats.dates import DAY_US, moment
 from headrace.formats.text_columns import as_text
+from headrace.formats.zones import time_us
 
 if TYPE_CHECKING:
     from headrace.series.settings import Series
@@ -35,7 +36,7 @@ SPLITS = ("train", "val", "test")
 Side = Literal["train", "val", "test"]
 Cuts = tuple[int, int]  # where val and test begin, in microseconds since 1970
 # Settings that divide rows in other ways than by shares, or by dates for all entities.
-DIVISION_SETTINGS = ("cut_dates", "val_entities", "test_entities", "gap", "label_horizon", "folds")
+DIVISION_SETTINGS = ("cut_dates", "val_entities", "test_entities", "gap", "folds")
 
 
 @dataclass(frozen=True)
@@ -207,8 +208,7 @@ class Division:
     def _from_files(
         cls, settings: Series, dates: Mapping[str, Cuts], held_out: Mapping[str, Side]
     ) -> Division:
-        margins = {"gap": settings.gap, "label_horizon": settings.label_horizon}
-        margin_us = max(duration_us(name, text) if text else 0 for name, text in margins.items())
+        margin_us = 0 if settings.gap is None else duration_us("gap", settings.gap)
         layout = SEPARATED if margin_us or held_out else THREE_SPLITS
         cuts = settings.cuts or next(iter(dates.values()), None)
         rolling = None
@@ -353,5 +353,5 @@ def _cut_times(settings: Series, table: pa.Table, name: str, path: Path) -> list
         return column.cast(pl.Datetime("us")).dt.epoch("us").to_list()
     times: list[int | None] = []
     for text in column.cast(pl.String).to_list():
-        times.append(time_on_clock(f"{path}: {name}", text, zone) if text else None)
+        times.append(time_us(f"{path}: {name}", text, zone, clock=zone) if text else None)
     return times

@@ -3,7 +3,7 @@
 New rows are read, put on their steps, filled and scaled as those of the run, whose settings and
 pipelines are taken. A forecast differs from a window in the middle of a series in one respect: at
 its origin every gap is open, as nothing comes after it. There a gap is filled if it is not longer
-than those that the run filled.
+than those that the run filled. What `incomplete` fills, it fills in both alike.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from headrace.arrays import F32, F64, Bools
-from headrace.checks import instant_us
 from headrace.dataset.open import find_run
-from headrace.errors import InputError, setting
+from headrace.errors import InputError, setting, setting_name
 from headrace.formats.dates import moment
+from headrace.formats.zones import time_us
 from headrace.report.words import many_entities, pluralise
 from headrace.series.arrays.axis import Axis
+from headrace.series.arrays.window_values import Incomplete, WindowScale
 from headrace.series.arrays.windows import WindowRuns
 from headrace.series.clean import Cleaned, clean
 from headrace.series.reuse import NamedRun, named_run
@@ -119,6 +120,9 @@ def forecast(  # noqa: PLR0913 - all are settings
     future: Literal["known", "none"] = "known",
     static: Literal["included", "none"] = "included",
     masks: Literal["inputs", "none"] = "none",
+    incomplete: Incomplete = "skip",
+    season: int | None = None,
+    scale: WindowScale = "none",
 ) -> ForecastWindows:
     """Cut the newest window of each entity from new rows, to forecast what comes after them.
 
@@ -143,13 +147,16 @@ def forecast(  # noqa: PLR0913 - all are settings
         future=future,
         static=static,
         masks=masks,
+        incomplete=incomplete,
+        season=season,
+        scale=scale,
     )
     root, _ = find_run(run, run_id)
     fitted = named_run(root)
+    settings = _settings(fitted, new_data, static_source)
     at = None
     if origin is not None:
-        at = instant_us("origin", origin)
-    settings = _settings(fitted, new_data, static_source)
+        at = time_us("origin", origin, settings.step_zone, clock=settings.step_zone)
     without: dict[str, str] = {}
     observed = _read(settings, fitted, new_data, without)
     cutter = _Cutter.of(settings, fitted, options, at)
@@ -173,7 +180,8 @@ def forecast(  # noqa: PLR0913 - all are settings
             setting="new_data",
             remedy=(
                 f"give {input_length:,} steps before the origin; if the model reads nothing of the"
-                f" horizon, give {setting('future', 'none')}"
+                f" horizon, give {setting('future', 'none')}; if it was trained on windows with"
+                f" gaps, give {setting_name('incomplete')} as then"
             ),
         )
     result = cutter.join(windows, statics, dict(sorted(without.items())))
@@ -331,7 +339,8 @@ class _Cutter:
         self._fill_at(origin, values, filled)
         values[origin + 1 :, ~self._is_ahead] = np.nan
         window = _Window(axis.tail(first, stop), values[first:stop], filled[first:stop])
-        self._require_complete(window)
+        if self.options.incomplete == "skip":
+            self._require_complete(window)
         return window
 
     def _origin_row(self, cleaned: Cleaned) -> int:
@@ -366,7 +375,7 @@ class _Cutter:
         observed = ~np.isnan(past)
         length = observed[::-1].argmax(axis=0)
         short = observed.any(axis=0) & (length <= settings.max_imputation_gap_size)
-        short &= np.isin(settings.columns, settings.filled_columns)
+        short &= np.isin(settings.columns, settings.feature_names)
         for column in np.flatnonzero(short & (length > 0)).tolist():
             first = origin + 1 - int(length[column])
             past[first:, column] = past[first - 1, column]

@@ -542,7 +542,7 @@ def _describe_dates(
             f" {name}"
         )
     else:
-        margin = ", less gap and label_horizon" if division.margin_us else ""
+        margin = ", less gap" if division.margin_us else ""
         why = (
             f"no row is from {setting} {_day(cut)} to before val_end {_day(example.test)}{margin};"
             " give other dates"

@@ -21,12 +21,13 @@ from pydantic import (
     model_validator,
 )
 
-from headrace.checks import duration_us, instant_us, time_on_clock
+from headrace.checks import duration_us
 from headrace.credentials import refuse_credentials
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import SettingsError, setting_name
 from headrace.folds.settings import Folds
 from headrace.formats.dialect import DialectSetting, dialect_field
+from headrace.formats.zones import known_zone, time_us, zone_version
 from headrace.run.settings import RecipeSettings
 from headrace.series.arrays.axis import CALENDAR, Frequency, calendar_names
 from headrace.series.division import Division, read_names
@@ -103,20 +104,6 @@ def _as_days(value: object) -> object:
                 " 2024-12-31"
             ) from None
     return tuple(sorted(days))
-
-
-def _known_zone(value: str | None) -> str | None:
-    """Return the name of a time zone unchanged. Raises `ValueError` if it is unknown."""
-    import polars as pl  # imported late: settings alone must not load data libraries
-
-    try:
-        pl.Series([0]).cast(pl.Datetime("us")).dt.replace_time_zone(value)
-    except pl.exceptions.PolarsError:
-        raise ValueError(
-            f"{setting_name('time_zone')} {value!r} is not known; give one such as Europe/Berlin or"
-            " UTC"
-        ) from None
-    return value
 
 
 def _without_credentials(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
@@ -196,7 +183,7 @@ class Series(RecipeSettings):
             " with a blank between them, under the name of the first."
         ),
     )
-    time_zone: Annotated[str | None, AfterValidator(_known_zone)] = _column(
+    time_zone: Annotated[str | None, AfterValidator(known_zone)] = _column(
         None,
         description=(
             "Time zone of times without an offset, e.g. Europe/Berlin, and of steps of days and"
@@ -209,13 +196,6 @@ class Series(RecipeSettings):
             "How to read a time that occurs twice in time_zone; in_order: the first row is"
             " the earlier, the next the later, in rows that are sorted; error: leave out its"
             " entity."
-        ),
-    )
-    nonexistent_times: Literal["error", "drop", "forward"] = _column(
-        "error",
-        description=(
-            "What to do with rows at a time that does not exist in time_zone; forward:"
-            " read it with the offset before the change; error: leave out their entity."
         ),
     )
     frequency: str = _column(
@@ -358,13 +338,10 @@ class Series(RecipeSettings):
         ),
     )
     gap: str | None = Field(
-        None, description="Rows closer than this before a cut are in no split, such as 30d."
-    )
-    label_horizon: str | None = Field(
         None,
         description=(
-            "How long after its time a target is known, e.g. 7d: rows whose target is not"
-            " known at a cut are in no split (a purge)."
+            "Rows closer than this before a cut are in no split, such as 30d. Give at least the"
+            " time until a target is known (a purge)."
         ),
     )
     folds: Folds = Field(
@@ -392,7 +369,10 @@ class Series(RecipeSettings):
     )
     bad_rows: Literal["error", "drop"] = _rows(
         "error",
-        description="What to do with rows without a readable time; error: leave out their entity.",
+        description=(
+            "What to do with rows without a readable time, or at one that time_zone skips; error:"
+            " leave out their entity."
+        ),
     )
     null_entity: Literal["error", "drop"] = _rows(
         "error", description="What to do with rows of long tables that have no entity."
@@ -413,9 +393,6 @@ class Series(RecipeSettings):
         description=(
             "Longest gap, in steps, that is filled with the value before it; longer gaps stay."
         ),
-    )
-    impute_target: Literal["never", "forward"] = Field(
-        "never", description="How gaps of the target are filled; forward: like those of features."
     )
     filled_mask: Literal["off", "columns"] = Field(
         "off",
@@ -462,7 +439,7 @@ class Series(RecipeSettings):
         except SettingsError as error:
             raise ValueError(error.marked) from None
 
-    @field_validator("snap", "gap", "label_horizon")
+    @field_validator("snap", "gap")
     @classmethod
     def _known_duration(cls, value: str | None, field: ValidationInfo) -> str | None:
         if value is None:
@@ -483,7 +460,7 @@ class Series(RecipeSettings):
             value = value.isoformat()
         try:
             if isinstance(value, str):
-                instant_us(field.field_name or "", value)
+                time_us(field.field_name or "", value)
         except SettingsError as error:
             raise ValueError(error.marked) from None
         return value
@@ -620,19 +597,12 @@ class Series(RecipeSettings):
         names = [name for name in self.feature_names if name in known_ahead]
         return [*names, *self.calendar_columns]
 
-    @property
-    def filled_columns(self) -> list[str]:
-        """The columns that may be filled: all, or all but the targets."""
-        if self.impute_target == "forward":
-            return self.columns
-        return self.feature_names
-
     @cached_property
     def mask_columns(self) -> list[str]:
         """The mask columns, which come last; empty unless masks are requested."""
         if self.filled_mask == "off":
             return []
-        return [f"{name}{MASK_SUFFIX}" for name in self.filled_columns]
+        return [f"{name}{MASK_SUFFIX}" for name in self.feature_names]
 
     @cached_property
     def stored_columns(self) -> list[str]:
@@ -709,7 +679,7 @@ class Series(RecipeSettings):
         return first, self._cut("val_end", self.val_end)
 
     def _cut(self, name: str, text: str) -> int:
-        return time_on_clock(name, text, self.step_zone)
+        return time_us(name, text, self.step_zone, clock=self.step_zone)
 
     @cached_property
     def division(self) -> Division:
@@ -745,8 +715,6 @@ class Series(RecipeSettings):
         if not self.needs_frequency:
             settings["frequency"] = self.step.word
         if self.time_zone is not None:
-            from headrace.formats.dates import zone_version  # settings load no data libraries
-
             settings["time_zone_version"] = zone_version(self.time_zone)
         if self.reused is not None:
             settings["pipelines_from"] = self.reused.record()

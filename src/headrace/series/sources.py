@@ -29,7 +29,6 @@ from headrace.formats.dates import (
     parse_dates,
     parse_in_turn,
     time_setting,
-    utc_to_wall,
 )
 from headrace.formats.dialect import null_setting
 from headrace.formats.listing import list_files, refuse_foreign
@@ -56,6 +55,7 @@ from headrace.formats.text_columns import (
 )
 from headrace.formats.type_words import PERIOD
 from headrace.formats.types import hint, is_text
+from headrace.formats.zones import utc_to_wall
 from headrace.series.readers import camels, text
 from headrace.series.times import Observed, put_on_clock
 from headrace.storage.places import path_of, place_of

@@ -28,8 +28,9 @@ from headrace.dataset.manifest import MANIFEST
 from headrace.dataset.open import FinishedRun
 from headrace.dataset.sound import damaged
 from headrace.digest import canonical_json, sha256_hex
-from headrace.formats.dates import moment, utc_to_wall
+from headrace.formats.dates import moment
 from headrace.formats.write import BLOCK_BYTES, BLOCK_ROWS, HashingFile
+from headrace.formats.zones import utc_to_wall
 from headrace.gate.json import interpreting, read_object
 from headrace.gate.parquet import read_run_table
 from headrace.report.words import many_entities
@@ -174,6 +175,8 @@ def with_metadata(schema: pa.Schema, settings: Series) -> pa.Schema:
     }
     if settings.step.zone is not None:
         metadata["zone"] = settings.step.zone
+    if settings.categories:
+        metadata["categories"] = sorted(settings.categories)
     return schema.with_metadata({METADATA: canonical_json(metadata)})
 
 

@@ -34,6 +34,7 @@ def stored_columns(settings: Series, masks: Sequence[str] = ()) -> Columns:
         masks=tuple(masks),
         frequency=settings.step,
         future=tuple(settings.future_names),
+        categories=tuple(settings.categories),
     )
 
 

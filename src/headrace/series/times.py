@@ -29,7 +29,8 @@ import numpy as np
 
 from headrace.arrays import F64, I64, Bools
 from headrace.errors import InputError, setting, setting_name
-from headrace.formats.dates import DAY_US, MISSING, moment, utc_to_wall, wall_to_utc
+from headrace.formats.dates import DAY_US, MISSING, moment
+from headrace.formats.zones import wall_to_utc
 from headrace.report.words import pluralise
 from headrace.series.arrays.axis import occurrences, slots_of
 from headrace.series.reasons import DUPLICATE_TIME, NONEXISTENT_TIME
@@ -116,21 +117,17 @@ def _localize(settings: Series, zone: str, observed: Observed) -> tuple[Observed
     dropped = 0
     if skipped.any():
         count = int(skipped.sum())
-        if settings.nonexistent_times == "error":
+        if settings.bad_rows == "error":
             raise InputError(
                 f"{pluralise(count, 'time does', 'times do')} not exist in {zone}, whose clocks"
                 f" skip them, first {moment(int(wall[skipped].min()))}",
                 remedy=(
-                    f"give {setting('nonexistent_times', 'drop', 'forward')}, or leave"
+                    f"give {setting('bad_rows', 'drop')}, or leave"
                     f" {setting_name('time_zone')} out if times are in UTC"
                 ),
             )
-        if settings.nonexistent_times == "forward":
-            wall = np.where(skipped, utc_to_wall(instants, zone), wall)
-            notes["nonexistent_times"] = count
-        else:
-            keep[known[skipped]] = False
-            dropped = count
+        keep[known[skipped]] = False
+        dropped = count
     times = observed.times.copy()
     order = times.copy()
     order[known] = instants

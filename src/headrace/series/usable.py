@@ -10,7 +10,7 @@ import numpy as np
 from headrace.arrays import F32, I64
 from headrace.errors import InputError
 from headrace.report.words import many_entities
-from headrace.series.arrays.axis import Axis, place_rows
+from headrace.series.arrays.axis import Axis
 from headrace.series.clean import clean
 from headrace.series.settings import Series
 from headrace.series.store import calendar_rows
@@ -45,7 +45,7 @@ class Usable:
 
     per_entity: windows of each entity that passes. possible: windows if no value were missing.
     costs: of columns, the most expensive first. failed: entities that are left out, and why.
-    absent_share: share of steps between the first and the last row of an entity without a row.
+    absent_share: share of steps without a row, of entities that pass.
     """
 
     options: WindowOptions
@@ -80,17 +80,16 @@ def count_usable(settings: Series, observed: Mapping[str, Observed]) -> Usable:
     matrices: list[F32] = []
     failed: dict[str, str] = {}
     steps = 0
-    with_rows = 0
+    absent = 0
     for entity, rows in observed.items():
-        placed = place_rows(rows.times, settings.step)
-        steps += placed.axis.rows
-        with_rows += len(np.unique(placed.positions))
         try:
             cleaned = clean(settings, put_on_clock(settings, rows), entity)
         except InputError as error:
             failed[entity] = str(error)
             continue
         axes[entity] = cleaned.axis
+        steps += cleaned.axis.rows
+        absent += cleaned.added_rows
         calendar = calendar_rows(settings, cleaned.axis)
         matrices.append(np.hstack([cleaned.values, calendar]).astype(np.float32))
     options = _example(settings)
@@ -103,7 +102,7 @@ def count_usable(settings: Series, observed: Mapping[str, Observed]) -> Usable:
         possible,
         _costs(settings, counter, matrices, possible),
         failed,
-        1 - with_rows / max(1, steps),
+        absent / max(1, steps),
     )
 
 

@@ -12,19 +12,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
-from zoneinfo import ZoneInfo
 
 from headrace.errors import setting_name
 from headrace.folds.settings import Rolling
+from headrace.formats.zones import EPOCH, micros_of, one_between_clocks, wall_to_utc
 
 if TYPE_CHECKING:
     from headrace.arrays import I64, Bools
     from headrace.split.settings import TemporalSplit
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MINUTE_US = 60_000_000
+_REPEATED_MINUTES = 2 * 1440
 _BARS = 72  # bars across the width of a page
 
 
@@ -43,29 +44,45 @@ class Cutoff:
     fold_end_us: int
 
 
-def cutoff_at(moment: datetime, zone: ZoneInfo) -> Cutoff:
+def cutoff_at(moment: datetime, zone: str) -> Cutoff:
     """Return the cutoff at a moment; one without offset is wall-clock time of the zone.
 
     Raises `ValueError` for a wall-clock time that the zone skips or repeats; one with an offset is
     always fine.
     """
+    if zone == "UTC":
+        micros = micros_of(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+        return Cutoff(micros, micros, micros, micros)
     if moment.tzinfo is None:
-        first = moment.replace(tzinfo=zone, fold=0)
-        second = moment.replace(tzinfo=zone, fold=1)
-        if first.utcoffset() != second.utcoffset():
-            skipped = first.astimezone(UTC).astimezone(zone).replace(tzinfo=None) != moment
-            problem = "happens twice"
-            if skipped:
-                problem = "does not exist"
-            raise ValueError(
-                f"{setting_name('split_date')} {moment} {problem} in {zone.key} (clock change);"
-                f" give it with an offset, e.g. {first.isoformat()}"
-            )
-        moment = first
-    wall = moment.astimezone(zone)
-    wall_us = _micros(wall.replace(tzinfo=UTC))
-    start, end = _repeated_hour(wall, zone)
-    return Cutoff(_micros(moment.astimezone(UTC)), wall_us, start or wall_us, end or wall_us)
+        wall_us = micros_of(moment.replace(tzinfo=UTC))
+        instant_us = _only_instant(wall_us, zone)
+    else:
+        instant_us = micros_of(moment)
+        wall_us = one_between_clocks(instant_us, None, zone)
+    start, end = _repeated_hour(wall_us, zone)
+    return Cutoff(instant_us, wall_us, start, end)
+
+
+def _only_instant(wall_us: int, zone: str) -> int:
+    """Return the one instant at which the clocks of a zone show a time. Raises `ValueError`."""
+    import numpy as np
+
+    from headrace.formats.dates import MISSING
+
+    times = np.array([wall_us], np.int64)
+    earlier = int(wall_to_utc(times, zone, "earliest")[0])
+    if earlier != MISSING and earlier == int(wall_to_utc(times, zone, "latest")[0]):
+        return earlier
+    problem = "happens twice"
+    if earlier == MISSING:
+        problem = "does not exist"
+        earlier = one_between_clocks(wall_us, zone, None)
+    moment = EPOCH + timedelta(microseconds=wall_us)
+    with_offset = moment.replace(tzinfo=timezone(timedelta(microseconds=wall_us - earlier)))
+    raise ValueError(
+        f"{setting_name('split_date')} {moment.replace(tzinfo=None)} {problem} in {zone} (clock"
+        f" change); give it with an offset, e.g. {with_offset.isoformat()}"
+    )
 
 
 def cutoffs(settings: TemporalSplit) -> list[Cutoff]:
@@ -84,7 +101,7 @@ def cutoffs(settings: TemporalSplit) -> list[Cutoff]:
             f"{setting_name('split_date')} is {settings.split_date!r}; give an ISO date such as"
             " 2025-01-01"
         ) from None
-    zone = ZoneInfo(settings.time_zone)
+    zone = settings.time_zone
     folds = settings.folds
     if not isinstance(folds, Rolling):
         return [cutoff_at(moment, zone)]
@@ -102,7 +119,7 @@ def cutoffs(settings: TemporalSplit) -> list[Cutoff]:
         if later.instant_us <= earlier.instant_us or later.wall_us <= earlier.wall_us:
             raise ValueError(
                 f"{setting_name('folds')}: two cuts {folds.step} apart are the same time in"
-                f" {zone.key} (clock change); choose a longer step"
+                f" {zone} (clock change); choose a longer step"
             )
     return cuts
 
@@ -115,7 +132,7 @@ def in_utc(
     micros: `MISSING` stays what it is. twice: which instant to choose for a time that happens
     twice. A time that clocks skip uses the offset of the day before.
     """
-    from headrace.formats.dates import DAY_US, MISSING, wall_to_utc
+    from headrace.formats.dates import DAY_US, MISSING
 
     wall = wall & (micros != MISSING)
     if zone == "UTC" or not wall.any():
@@ -133,30 +150,20 @@ def in_utc(
     return utc
 
 
-def _micros(moment: datetime) -> int:
-    return (moment - _EPOCH) // timedelta(microseconds=1)
-
-
-def _repeated_hour(wall: datetime, zone: ZoneInfo) -> tuple[int | None, int | None]:
-    """Return the wall-clock span that happens twice and contains `wall`, if any; clocks change on
-    whole minutes.
+def _repeated_hour(wall_us: int, zone: str) -> tuple[int, int]:
+    """Return the wall-clock span that happens twice and contains a time; if there is none, the time
+    twice. Clocks change on whole minutes, and repeat two days at most.
     """
-    naive = wall.replace(tzinfo=None)
+    import numpy as np
 
-    def twice(moment: datetime) -> bool:
-        early, late = (moment.replace(tzinfo=zone, fold=fold).utcoffset() for fold in (0, 1))
-        return early is not None and late is not None and early > late
-
-    if not twice(naive):
-        return None, None
-    minute = timedelta(minutes=1)
-    start = naive.replace(second=0, microsecond=0)
-    while twice(start - minute):
-        start -= minute
-    end = start
-    while twice(end):
-        end += minute
-    return _micros(start.replace(tzinfo=UTC)), _micros(end.replace(tzinfo=UTC))
+    around = wall_us // _MINUTE_US + np.arange(-_REPEATED_MINUTES, _REPEATED_MINUTES + 1)
+    minutes = around * _MINUTE_US
+    twice = wall_to_utc(minutes, zone, "earliest") != wall_to_utc(minutes, zone, "latest")
+    if not twice[_REPEATED_MINUTES]:
+        return wall_us, wall_us
+    once = np.flatnonzero(~twice)
+    after = int(np.searchsorted(once, _REPEATED_MINUTES))
+    return int(minutes[once[after - 1] + 1]), int(minutes[once[after]])
 
 
 @dataclass(frozen=True, slots=True)

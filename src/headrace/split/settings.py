@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
-from headrace.checks import duration_us, known_zone
+from headrace.checks import duration_us
 from headrace.errors import InputError, setting, setting_name
 from headrace.folds.settings import Folds, GroupKFold, Rolling
 from headrace.formats.dialect import DialectSetting, dialect_field
 from headrace.formats.registry import FORMATS
 from headrace.formats.type_words import ALL_COLUMNS, TypeWords
+from headrace.formats.zones import known_zone
 from headrace.near import LEAST_NEAR
 from headrace.run.settings import RecipeSettings
 from headrace.settings import Duplicates, Names, TimeColumns, known_duration

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace
-from headrace.formats.dates import MISSING, parse_dates, utc_to_wall, zone_version
+from headrace.formats.dates import MISSING, parse_dates
+from headrace.formats.zones import utc_to_wall, zone_version
 from headrace.run.events import Event, Note
 from headrace.run.prepare import Prepared
 from headrace.series.arrays.axis import Frequency, infer, place_rows

@@ -116,7 +116,7 @@ HELD = {"preprocessing_configs": {"features": UNIFIED, "target": UNIFIED}}
         ({"train_end": "2030-01-01"}, ["test has no rows: train_end 2030-01-01 is after the last row, at 2003-06-14; give an earlier train_end"]),
         (DATES | {"val_end": "2030-01-01T12:00"}, ["test has no rows: val_end 2030-01-01 12:00:00 is after the last row, at 2003-06-14; give an earlier val_end"]),
         ({"train_end": "2029-01-01", "val_end": "2030-01-01"}, ["val has no rows: train_end 2029-01-01 is after", "test has no rows: val_end 2030-01-01 is after"]),
-        (DATES | {"gap": "200d"}, ["val has no rows: no row is from train_end 2002-03-01 to before val_end 2002-09-01, less gap and label_horizon; give other dates"]),
+        (DATES | {"gap": "200d"}, ["val has no rows: no row is from train_end 2002-03-01 to before val_end 2002-09-01, less gap; give other dates"]),
         (DATES | {"train_end": "2002-06-01", "val_end": "2003-06-01", "folds": "rolling:n=2,step=20d"}, ["fold 1 (cut at 2003-06-21) has no rows in test: the last row is at 2003-06-14; give fewer folds or an earlier train_end"]),
         ({"val_ratio": 0.0001, "test_ratio": 0.3999}, ["val has no rows: val_ratio 0.0001 is less than one observed target of every entity; give a larger one"]),
         ({"val_ratio": 0, "test_ratio": 0.4}, []),

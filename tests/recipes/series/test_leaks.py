@@ -53,7 +53,7 @@ def test_an_honest_run_has_no_leak(tmp_path: Path, configs: dict) -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"layout": "packed", "filled_mask": "columns", "impute_target": "forward"},
+        {"layout": "packed", "filled_mask": "columns"},
         {"train_ratio": 0.8, "val_ratio": 0.0, "test_ratio": 0.2},
         {"train_ratio": 1.0, "val_ratio": 0.0, "test_ratio": 0.0},
         {"features": ["rain"], "preprocessing_configs": {"features": {"strategy": "per_group", "pipeline": [{"step": "FunctionTransformer", "func": "square"}]}}},

@@ -14,6 +14,7 @@ from series_sources import frame_of, run_of, series
 import headrace
 import headrace.windows
 from headrace.errors import InputError, SettingsError
+from headrace.lightning import SeriesDataModule
 from headrace.run.prepare import Prepared
 from raised import raised
 
@@ -52,7 +53,7 @@ def test_every_row_is_written_or_counted(source: Path, tmp_path: Path) -> None:
     """Partition, whatever divides the rows."""
     ways: dict[str, Any] = {
         "gap": {"gap": "20d", **DATES},
-        "shares": {"gap": "20d", "label_horizon": "33d"},
+        "shares": {"gap": "33d"},
         "held": {
             "test_entities": ["b"],
             "val_entities": "c",
@@ -174,7 +175,7 @@ def test_held_out_entities_are_alone_and_in_no_fit(source: Path, tmp_path: Path)
 def test_rows_close_before_a_cut_are_in_no_split_and_may_be_inputs(
     source: Path, tmp_path: Path
 ) -> None:
-    made = run_of(source, tmp_path / "out", gap="3d", label_horizon="20d", **DATES)
+    made = run_of(source, tmp_path / "out", gap="20d", **DATES)
     rows = rows_of(made)
     last = {split: part["time"].max() for (split,), part in rows.group_by("split")}
 
@@ -238,6 +239,59 @@ def test_folds_roll_over_one_store(source: Path, tmp_path: Path) -> None:
         headrace.windows.open(made.out, "train", input_length=10, output_length=3)
     with raised(SettingsError, setting="fold", value=3, remedy="0 to 2"):
         headrace.windows.open(made.out, "train", input_length=10, output_length=3, fold=3)
+
+
+SCALERS = [
+    {"strategy": "per_group", "pipeline": ["StandardScaler"]},
+    {"strategy": "per_group", "pipeline": ["RobustScaler", "MinMaxScaler"]},
+    {"strategy": "unified", "pipeline": ["MaxAbsScaler", "StandardScaler"], "fit_on_n_entities": 3},
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scaler", SCALERS, ids=lambda scaler: scaler["pipeline"][0])
+def test_a_fold_has_its_own_scalers(source: Path, tmp_path: Path, scaler: dict[str, Any]) -> None:
+    """Its windows are those of a run that is prepared at its cut, and so is what it forecasts."""
+    asked = {"preprocessing_configs": {"features": scaler, "target": scaler}}
+    folds = headrace.Rolling(n=2, step="90d")
+    made = run_of(source, tmp_path / "out", folds=folds, **DATES, **asked)
+    later = {name: str(date.fromisoformat(day) + timedelta(days=90)) for name, day in DATES.items()}
+    single = run_of(source, tmp_path / "single", **later, **asked)
+    shape = {"input_length": 10, "output_length": 3, "is_autoregressive": True}
+    there = headrace.windows.open_windows(single.out, "val", **shape)
+    here = headrace.windows.open_windows(made.out, "val", fold=1, scalers="own_fold", **shape)
+    first = headrace.windows.open_windows(made.out, "val", fold=1, **shape)
+    numbers = range(len(there))
+    said = here.batch(numbers), there.batch(numbers)
+    for place, windows in enumerate((here, there)):
+        batch = windows.batch(numbers)
+        path = tmp_path / f"{place}.parquet"
+        headrace.windows.write_forecasts(path, windows, [(batch, batch["y"])])
+    module = SeriesDataModule(
+        made.out, batch_size=8, options={"fold": 1, "scalers": "own_fold"}, **shape
+    )
+    units = module.inverse_transform(said[0]["y"], said[0]["entity"])
+    tables = [pl.read_parquet(tmp_path / f"{place}.parquet") for place in (0, 1)]
+
+    assert len(here) == len(there) > 100
+    for name in ("X", "y", "future"):
+        np.testing.assert_allclose(said[1][name], said[0][name], atol=2e-5)
+    assert not np.allclose(said[1]["X"], first.batch(numbers)["X"], atol=1e-3)
+    np.testing.assert_allclose(tables[1]["value"], tables[0]["value"], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(tables[0]["value"], units.ravel(), rtol=1e-12)
+
+
+def test_a_fold_has_no_own_scalers_of_steps_that_are_not_affine(
+    source: Path, tmp_path: Path
+) -> None:
+    log = {"strategy": "per_group", "pipeline": [{"step": "Log", "offset": 1.0}]}
+    asked = {"preprocessing_configs": {"features": log, "target": log}}
+    made = run_of(source, tmp_path / "out", folds="rolling:n=2,step=90d", **DATES, **asked)
+    shape = {"input_length": 10, "output_length": 3}
+    with raised(SettingsError, setting="scalers", value="own_fold", remedy="a run for each cut"):
+        headrace.windows.open_windows(made.out, "val", fold=1, scalers="own_fold", **shape)
+    with raised(SettingsError, setting="scalers"):
+        headrace.windows.open_windows(made.out, "all", scalers="own_fold", **shape)
 
 
 @pytest.mark.slow

@@ -207,24 +207,23 @@ def test_series_in_another_unit_stay_and_verify_looks_at_the_source(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_zeros_of_either_sign_and_targets_that_were_filled_are_the_same(tmp_path: Path) -> None:
-    """What the files say differs: a sign, and a target that is as the value before it."""
+def test_zeros_of_either_sign_and_values_that_were_filled_are_the_same(tmp_path: Path) -> None:
+    """What the files say differs: a sign, and a feature that is as the value before it."""
     frame = frame_of("b").with_columns(
         pl.when(pl.col("rain") < 1).then(0.0).otherwise(pl.col("rain")).alias("rain")
     )
-    q = frame["q"].to_list()
-    q[850] = q[849] = q[851] = 2.0
+    rain = frame["rain"].to_list()
+    rain[850] = rain[849] = rain[851] = 2.0
     (tmp_path / "in").mkdir()
-    frame.with_columns(q=pl.Series(q)).write_csv(tmp_path / "in/b.csv")
-    q[850] = None
+    frame.with_columns(rain=pl.Series(rain)).write_csv(tmp_path / "in/b.csv")
+    rain[850] = None
     signed = pl.when(pl.col("rain") == 0).then(-0.0).otherwise(pl.col("rain")).alias("rain")
-    frame.with_columns(signed, q=pl.Series(q)).write_csv(tmp_path / "in/c.csv")
+    frame.with_columns(rain=pl.Series(rain)).with_columns(signed).write_csv(tmp_path / "in/c.csv")
     for word in ("count", "drop"):
         made = run_of(
             tmp_path / "in",
             tmp_path / word,
             duplicates=word,
-            impute_target="forward",
             train_ratio=1.0,
             val_ratio=0.0,
             test_ratio=0.0,

@@ -242,22 +242,12 @@ def test_the_mask_says_what_was_filled(tmp_path: Path) -> None:
     assert ["rain__filled", "cold__filled"] == prepared.manifest.metadata["masks"]
 
 
-def test_targets_are_filled_only_when_asked(tmp_path: Path) -> None:
-    source = write_basins(tmp_path / "in", some_basins(10, 3))
-    never = series(source, tmp_path / "out")
-    forward = series(source, tmp_path / "out", impute_target="forward")
+def test_targets_are_never_filled(tmp_path: Path) -> None:
+    prepared = series(write_basins(tmp_path / "in", some_basins(10, 3)), tmp_path / "out")
 
-    for name in stored(never)["train"]:
-        told = [
-            json.loads((run.run / "quality_reports" / f"{name}.json").read_bytes())
-            for run in (never, forward)
-        ]
-        assert 0 == told[0]["imputation_info"]["flow"]["imputed_values_count"]
-        assert told[0]["targets"] == told[1]["targets"]  # counted before anything is filled
-    assert any(
-        json.loads((forward.run / "quality_reports" / f"{name}.json").read_bytes())["imputation_info"]["flow"]["imputed_values_count"]
-        for name in stored(forward)["train"]
-    )  # fmt: skip
+    for name in stored(prepared)["train"]:
+        report = json.loads((prepared.run / "quality_reports" / f"{name}.json").read_bytes())
+        assert 0 == report["imputation_info"]["flow"]["imputed_values_count"]
 
 
 def test_a_moved_source_and_another_output_are_the_same_run(tmp_path: Path) -> None:

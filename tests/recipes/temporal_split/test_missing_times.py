@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 import headrace
 from headrace.dataset.manifest import Manifest
-from headrace.formats.dates import MISSING, parse_dates, wall_to_utc
+from headrace.formats.dates import MISSING, parse_dates
+from headrace.formats.zones import wall_to_utc
 from headrace.split.cutoff import DateBins, in_utc
 from laws import examples
 

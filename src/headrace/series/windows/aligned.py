@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 from headrace.arrays import I64
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import InputError, SettingsError, setting_name
-from headrace.formats.dates import between_clocks
+from headrace.formats.zones import between_clocks
 from headrace.series.arrays.axis import divides, ends_at, steps_until
 from headrace.series.arrays.windows import WindowRuns
 from headrace.series.windows.windows import WindowPositions, Windows

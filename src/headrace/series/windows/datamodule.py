@@ -44,7 +44,8 @@ from headrace.run.identity import fingerprint, run_id
 from headrace.run.prepare import prepare
 from headrace.series.pipelines.save import Pipelines
 from headrace.series.pipelines.save import load as load_pipelines
-from headrace.series.windows.aligned import aligned
+from headrace.series.windows.aligned import AlignedWindows, aligned
+from headrace.series.windows.fold_scaling import FoldScaling
 from headrace.series.windows.forecasts import as_array, in_units
 from headrace.series.windows.loader import Shuffle, WindowLoader, check_chunk_size
 from headrace.series.windows.store import SeriesStore, open_store
@@ -283,11 +284,10 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
         return windows
 
     def inference(self, split: str = "test") -> Windows:
-        """Return all windows of a split without targets; `complete` is false if inputs are
-        missing.
+        """Return all windows of a split without targets, filled as in training; `complete` is false
+        if inputs were missing.
         """
-        changed = {"targets": "none", "horizons": None, "incomplete": "keep"}
-        return self._windows_of(split, changed)
+        return self._windows_of(split, {"targets": "none", "horizons": None}, keep=True)
 
     def inference_dataset(self, split: str = "test") -> WindowDataset:
         """Return the windows of `inference` as a torch dataset."""
@@ -297,7 +297,8 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
         """Return predictions [B, …] for the batch's entities [B] in the target's unit: float64,
         same shape.
 
-        With several targets the last axis is the target. finer: the finer run that the predictions
+        With several targets the last axis is the target. Of windows that `scale` scales, give
+        predictions · scale + centre. finer: the finer run that the predictions
         are of; then `entity` is the batch's `entity_NAME`.
         """
         store = self.store
@@ -306,8 +307,24 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
             check_word("windows: finer", finer, tuple(self._finer))
             store = self.finer_stores[finer]
             pipelines = self.finer_pipelines[finer]
-        names = store.entities.names.take(pa.array(as_array(entity))).to_pylist()
-        return in_units(pipelines, as_array(scaled), names, store.columns.targets)
+        values = as_array(scaled)
+        numbers = as_array(entity)
+        scaling = self._fold_scaling(finer)
+        if scaling is not None:
+            values = scaling.undo(values, numbers, len(store.columns.targets))
+        names = store.entities.names.take(pa.array(numbers)).to_pylist()
+        return in_units(pipelines, values, names, store.columns.targets)
+
+    def _fold_scaling(self, finer: str | None) -> FoldScaling | None:
+        """Return the scaling of the fold of the run, or of a finer one."""
+        options = self.options if finer is None else self._finer[finer][1]
+        if options.scalers == "first_fold":
+            return None
+        windows = self._part("train")[0]
+        if finer is not None:
+            assert isinstance(windows, AlignedWindows)
+            windows = windows.finer[finer]
+        return windows.fold_scaling
 
     def train_dataloader(self) -> EpochLoader:
         """Return the training stream, the same object on every call; calling it does not advance
@@ -390,19 +407,26 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
         }
         return self._parts[part]
 
-    def _windows_of(self, split: str, changed: Mapping[str, Any] | None = None) -> Windows:
+    def _windows_of(
+        self, split: str, changed: Mapping[str, Any] | None = None, *, keep: bool = False
+    ) -> Windows:
         """Return the windows of a split, with those of finer runs.
 
-        changed: options that differ in all of them.
+        changed: options that differ in all of them. keep: incomplete windows too.
         """
-        windows = windows_of(self.store, split, self.options.model_copy(update=changed))
+
+        def changed_options(options: WindowOptions) -> WindowOptions:
+            options = options.model_copy(update=changed)
+            if keep and options.incomplete == "skip":
+                return options.model_copy(update={"incomplete": "keep"})
+            return options
+
+        windows = windows_of(self.store, split, changed_options(self.options))
         if not self._finer or not len(windows):
             return windows
         finer = {}
         for name, (_, options) in self._finer.items():
-            finer[name] = windows_of(
-                self.finer_stores[name], split, options.model_copy(update=changed)
-            )
+            finer[name] = windows_of(self.finer_stores[name], split, changed_options(options))
         joined: Windows = aligned(windows, **finer)
         return joined
 

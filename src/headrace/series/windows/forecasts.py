@@ -114,7 +114,7 @@ class ForecastTable:
         valid = np.ones(len(entity), bool)
         if "valid" in batch:
             valid = as_array(batch["valid"]).astype(bool)
-        scaled = self._checked(as_array(forecast), len(entity))[valid].astype(np.float64)
+        scaled = self._in_run_scaling(batch, forecast, entity)[valid]
         entity = entity[valid]
         issued = as_array(batch["input_end_date"])[valid].astype("datetime64[us]")
         names = self._windows.entity_names(entity)
@@ -139,6 +139,17 @@ class ForecastTable:
             repeated = np.tile(np.array(targets, object), len(names) * len(self._steps))
             columns.append(pa.array(repeated, pa.string()))
         return pa.Table.from_arrays(columns, schema=self.schema)
+
+    def _in_run_scaling(self, batch: Mapping[str, Any], forecast: Any, entity: Any) -> Any:
+        """Return a forecast without the scales of its windows and fold: float64."""
+        scaled = self._checked(as_array(forecast), len(entity)).astype(np.float64)
+        if self._windows.options.scale != "none":
+            shape = (len(entity), 1, *scaled.shape[2:])
+            scale, centre = (as_array(batch[name]).reshape(shape) for name in ("scale", "centre"))
+            scaled = scaled * scale + centre
+        if self._windows.fold_scaling is None:
+            return scaled
+        return self._windows.fold_scaling.undo(scaled, entity, len(self._windows.target_names))
 
     def _checked(self, scaled: Any, windows: int) -> Any:
         targets = len(self._windows.target_names)

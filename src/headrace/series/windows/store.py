@@ -59,7 +59,7 @@ METADATA = b"headrace.series"
 class Columns:
     """The columns of the matrices: targets, forcing, and masks of filled values.
 
-    future: forcing that is known ahead.
+    future: forcing that is known ahead. categories: forcing of positions in a list of texts.
     """
 
     targets: tuple[str, ...]
@@ -67,6 +67,7 @@ class Columns:
     masks: tuple[str, ...]
     frequency: Frequency
     future: tuple[str, ...]
+    categories: tuple[str, ...] = ()
 
     @property
     def value_count(self) -> int:
@@ -411,7 +412,8 @@ def _columns_of(schema: pa.Schema, path: Path) -> Columns:
         future = tuple(record["future"])
         frequency = Frequency.parse(record["frequency"]).on(record["days"])
         frequency = frequency.in_zone(record.get("zone"))
-        columns = Columns(targets, features, masks, frequency, future)
+        categories = tuple(record.get("categories", ()))
+        columns = Columns(targets, features, masks, frequency, future, categories)
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise damaged(
             path, f"its metadata does not say which columns there are ({error!r})"

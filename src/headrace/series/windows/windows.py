@@ -30,6 +30,12 @@ from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import InputError, SettingsError, setting, setting_name
 from headrace.report.words import many_entities, pluralise, verb
 from headrace.series.arrays.axis import CALENDAR, calendar_names
+from headrace.series.arrays.window_values import (
+    Incomplete,
+    WindowScale,
+    fill_windows,
+    scale_of_past,
+)
 from headrace.series.arrays.windows import (
     NOTHING,
     Missing,
@@ -38,6 +44,7 @@ from headrace.series.arrays.windows import (
     WindowRuns,
     find_valid_sequences,
 )
+from headrace.series.windows.fold_scaling import FoldScaling, scaling_of_fold
 from headrace.series.windows.store import Columns, Matrices, SeriesStore, open_store
 from headrace.settings import Settings
 
@@ -62,10 +69,17 @@ class WindowOptions(Settings):
     returned.
     static: static attributes if the run has them; "none": not returned.
     masks: whether X ends with the columns that mark filled values; "none": without them.
-    incomplete: "skip" windows that miss a value; "keep" all windows, for predicting, with NaN in X
-    and future for missing values and `complete` false for such windows.
+    incomplete: windows that miss a value of X or future; "skip" leaves them out, the others keep
+    all windows, with masks (see `Windows.gather`). Missing values are NaN with "keep"; "zero",
+    "forward", "linear" and "seasonal" fill them, see `fill_windows`: X from the rows of X, future
+    from those of X and future.
+    season: the steps of "seasonal", such as 7 of days.
+    scale: "mean" or "standard" divides each window's targets, in X and y, by a scale of their past
+    in X, see `scale_of_past`, after the scaling of the run; "none" leaves them.
     layout: "views": X, y and future share one block of memory; "contiguous": each has its own.
     fold: the fold of a run that was prepared in folds, from 0.
+    scalers: of a fold; "first_fold": those that train of fold 0 fitted, "own_fold": those that its
+    own train rows fit, if pipelines are affine. Static features have those of fold 0.
 
     Raises `SettingsError` when built with values that cannot work.
     """
@@ -80,9 +94,12 @@ class WindowOptions(Settings):
     future: Literal["known", "none"] = "known"
     static: Literal["included", "none"] = "included"
     masks: Literal["inputs", "none"] = "none"
-    incomplete: Literal["skip", "keep"] = "skip"
+    incomplete: Incomplete = "skip"
+    season: Annotated[int, Field(strict=True, ge=1)] | None = None
+    scale: WindowScale = "none"
     layout: Layout = "views"
     fold: Annotated[int, Field(strict=True, ge=0)] | None = None
+    scalers: Literal["first_fold", "own_fold"] = "first_fold"
 
     @model_validator(mode="after")
     def _check_horizon(self) -> WindowOptions:
@@ -94,6 +111,16 @@ class WindowOptions(Settings):
             raise ValueError(
                 f"{setting_name('horizons')} is {steps!r}; give ascending steps from 1 to"
                 f" output_length, {last}"
+            )
+        if (self.incomplete == "seasonal") != (self.season is not None):
+            seasonal = setting("incomplete", "seasonal")
+            raise ValueError(
+                f"{setting_name('season')} is {self.season!r}; give it with {seasonal}, and only"
+                " then"
+            )
+        if self.scalers == "own_fold" and self.fold is None:
+            raise ValueError(
+                f"{setting('scalers', 'own_fold')} needs {setting_name('fold')}; give it too"
             )
         return self
 
@@ -123,21 +150,22 @@ class Blockers(NamedTuple):
 
 
 def blockers_of(store: SeriesStore, options: WindowOptions) -> Blockers:
-    """Find the rows that these options block, in one pass over the values; empty if incomplete
-    windows are kept.
+    """Find the rows that these options block, in one pass over the values; only those of targets if
+    incomplete windows are kept.
     """
-    if options.incomplete != "skip":
+    if options.incomplete != "skip" and options.targets == "none":
         return Blockers()
     matrices = store.matrices
     columns = store.columns
     missing = Missing.find(matrices.matrices, columns=matrices.columns)
-    forcing = missing.runs(slice(len(columns.targets), columns.value_count))
+    target = missing.runs(slice(0, len(columns.targets)))
+    if options.incomplete != "skip":
+        return Blockers(target=target)
+    first_input = 0 if options.is_autoregressive else len(columns.targets)
     return Blockers(
-        inputs=(
-            missing.runs(slice(0, columns.value_count)) if options.is_autoregressive else forcing
-        ),
+        inputs=missing.runs(slice(first_input, columns.value_count)),
         future=missing.runs(columns.future_columns) if options.future != "none" else NOTHING,
-        target=missing.runs(slice(0, len(columns.targets))),
+        target=target,
     )
 
 
@@ -281,7 +309,7 @@ def check_some(windows: Windows, *, remedy: str = "") -> None:  # noqa: PLR0914 
             ),
             (
                 f"pass {setting('targets', 'any')}, {setting('targets', 'none')} to predict without"
-                f" them, or {setting('incomplete', 'keep')}"
+                f" them, or {setting('incomplete', 'keep', 'linear')}"
             ),
         ]
     if remedy:
@@ -358,6 +386,7 @@ class Windows:
     origin: for each entity the row where its time axis begins, int64 [E].
     starts, ends: for each entity the range of rows that its windows use, int64 [E].
     loaded: rows in memory; None: those of the store, mapped when needed.
+    fold_scaling: that of the fold; None: that of the store.
     """
 
     store: SeriesStore
@@ -368,6 +397,7 @@ class Windows:
     starts: I64
     ends: I64
     loaded: Matrices | None = None
+    fold_scaling: FoldScaling | None = None
 
     def __len__(self) -> int:
         """Number of all windows."""
@@ -468,7 +498,11 @@ class Windows:
         entity: int64 [B].
         input_end_date: datetime64[us] [B].
         y_observed: bool, shaped as y; present if targets may be missing.
-        complete: bool [B]; present if inputs may be missing.
+        X_observed, future_observed: bool, shaped as X and future, false where a value was missing
+        before it was filled; present unless incomplete windows are skipped, as is complete, bool
+        [B], which says whether none was.
+        centre, scale: float32 [B, T]; present if windows are scaled. A target is y · scale + centre
+        in the scaling of the run.
         """
         return {**self.gather_values(positions), **self.gather_labels(positions)}
 
@@ -510,16 +544,63 @@ class Windows:
             batch["future"] = cut(
                 first_target, options.window_rows, self.store.columns.future_columns
             )
-        if options.incomplete == "keep":
-            batch["complete"] = ~np.isnan(batch["X"]).any((1, 2))
-            if "future" in batch:
-                batch["complete"] &= ~np.isnan(batch["future"]).any((1, 2))
-        if "y" in batch and (options.targets == "any" or options.incomplete == "keep"):
+        self._convert(batch, positions.entity)
+        if "y" in batch and options.targets == "any":
             batch["y_observed"] = ~np.isnan(batch["y"])
             batch["y"] = np.where(batch["y_observed"], batch["y"], np.float32(0))
         if options.layout == "contiguous":  # what a selection of columns or horizons left strided
             batch = {name: np.ascontiguousarray(values) for name, values in batch.items()}
         return batch
+
+    def _convert(self, batch: dict[str, Any], entity: I64) -> None:
+        """Scale and fill values as the options say, and add what that took to the batch."""
+        if self.fold_scaling is not None:
+            self._to_fold(self.fold_scaling, batch, entity)
+        if self.options.scale != "none":
+            self._scale(batch)
+        if self.options.incomplete != "skip":
+            self._fill(batch)
+
+    def _to_fold(self, scaling: FoldScaling, batch: dict[str, Any], entity: I64) -> None:
+        """Convert values to the scaling of the fold."""
+        columns = self.store.columns
+        batch["X"] = scaling.apply(batch["X"], entity, self._inputs)
+        if "future" in batch:
+            batch["future"] = scaling.apply(batch["future"], entity, columns.future_columns)
+        if "y" in batch:
+            labels = batch["y"].reshape(*batch["y"].shape[:2], len(columns.targets))
+            scaled = scaling.apply(labels, entity, slice(0, len(columns.targets)))
+            batch["y"] = scaled.reshape(batch["y"].shape)
+
+    def _scale(self, batch: dict[str, Any]) -> None:
+        """Scale the targets of each window by their past; adds the centre and the scale."""
+        targets = len(self.store.columns.targets)
+        past = batch["X"][:, :, :targets]
+        centre, scale = scale_of_past(past, self.options.scale)
+        scaled = (past - centre[:, None]) / scale[:, None]
+        batch["X"] = np.concatenate([scaled, batch["X"][:, :, targets:]], axis=2)
+        if "y" in batch:
+            shape = (len(centre), 1, targets)[: batch["y"].ndim]
+            batch["y"] = (batch["y"] - centre.reshape(shape)) / scale.reshape(shape)
+        batch |= {"centre": centre, "scale": scale}
+
+    def _fill(self, batch: dict[str, Any]) -> None:
+        """Fill X and future as the options say; adds the masks of what was observed."""
+        options = self.options
+        fill = partial(fill_windows, rule=options.incomplete, season=options.season or 1)
+        names = np.array(self.input_names)
+        stepwise = np.isin(names, self.store.columns.categories)
+        past = batch["X"]
+        batch["X_observed"] = ~np.isnan(past)
+        batch["complete"] = batch["X_observed"].all((1, 2))
+        batch["X"] = fill(past, stepwise=stepwise)
+        if "future" not in batch:
+            return
+        known = [self.input_names.index(name) for name in self.future_names]
+        rows = np.concatenate([past[:, :, known], batch["future"]], axis=1)
+        batch["future_observed"] = ~np.isnan(batch["future"])
+        batch["complete"] &= batch["future_observed"].all((1, 2))
+        batch["future"] = fill(rows, stepwise=stepwise[known])[:, options.input_length :]
 
     @property
     def matrices(self) -> Matrices:
@@ -562,7 +643,15 @@ def with_inputs(columns: Columns, options: WindowOptions, run: Path) -> WindowOp
     """
     if options.is_autoregressive is None:
         measured = set(columns.features).difference(calendar_names(CALENDAR))
-        return options.model_copy(update={"is_autoregressive": not measured})
+        options = options.model_copy(update={"is_autoregressive": not measured})
+    if options.scale != "none" and not options.is_autoregressive:
+        raise SettingsError(
+            "X holds no target whose past gives a scale",
+            setting="scale",
+            path=run,
+            value=options.scale,
+            remedy=f"give {setting('is_autoregressive', True)} too",
+        )
     if not options.is_autoregressive and not columns.features:
         raise SettingsError(
             "the run has no features, so X would have no column",
@@ -619,7 +708,10 @@ def windows_of(store: SeriesStore, split: str, options: WindowOptions) -> Window
         )
     options = with_inputs(columns, options, store.root)
     segments = segments_of(store, name, options, blockers_of(store, options))
-    return Windows(store, name, options, segments, entities.first_row, starts, ends)
+    windows = Windows(store, name, options, segments, entities.first_row, starts, ends)
+    if options.scalers == "own_fold" and options.fold:
+        return replace(windows, fold_scaling=scaling_of_fold(store, options.fold))
+    return windows
 
 
 def open_windows(
