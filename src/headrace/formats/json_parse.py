@@ -188,7 +188,7 @@ def read(lines: Lines) -> pa.Table:
 def _lacks(table: pa.Table, field: pa.Field) -> bool:
     """Check for a table without a column of this name and type."""
     index = table.schema.get_field_index(field.name)
-    return index < 0 or table.schema.field(index).type != field.type
+    return bool(index < 0 or table.schema.field(index).type != field.type)
 
 
 def _as_arrow_reads(lines: Lines) -> Iterator[tuple[Lines, pa.Table]]:
