@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import headrace
 from headrace.errors import InputError
-from headrace.formats import json_parse, jsonl
+from headrace.formats import jsonl
 from headrace.formats.json_text import array_as_lines
 from headrace.formats.source import copied_records, read_chunks, survey
 from laws import examples
@@ -284,42 +284,6 @@ def test_what_is_rendered_the_json_module_reads(objects: list[dict[str, object]]
     assert objects == [
         json.loads(line) for line in jsonl.render(table).decode().split("\n") if line
     ]
-
-
-values = st.none() | st.integers(-3, 3) | st.just("2024-05-06") | st.just("word")
-keyed_rows = st.lists(
-    st.dictionaries(
-        st.sampled_from(["a", "b"]),
-        values | st.lists(values, max_size=2) | st.dictionaries(st.just("k"), values),
-        max_size=2,
-    ),
-    min_size=1,
-    max_size=6,
-)
-
-
-@given(keyed_rows, st.integers(1, 40))
-@settings(max_examples=examples(200))
-def test_rows_kept_from_finding_types_are_those_read_with_the_types(
-    objects: list[dict[str, object]], chunk_bytes: int
-) -> None:
-    text = "".join(json.dumps(each) + "\n" for each in objects)
-    lines = json_parse.Lines.of(text.encode(), json_parse.Location(Path("part-0.jsonl")))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_parse, "_CHUNK_BYTES", chunk_bytes)
-        try:
-            schema = json_parse.infer(lines)
-        except InputError:
-            with pytest.raises(InputError):
-                json_parse.read(lines)
-            return
-
-        expected = json_parse.parse(lines, schema)
-        actual = json_parse.read(lines)
-
-    assert expected.schema == actual.schema
-    assert expected.num_rows == actual.num_rows == len(objects)
-    assert expected.equals(actual)
 
 
 nested = st.recursive(

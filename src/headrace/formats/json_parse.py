@@ -149,71 +149,23 @@ def infer(lines: Lines) -> pa.Schema:
     values are. Raises `InputError` if one key has two types.
     """
     merged: pa.Schema = pa.schema([])
-    for chunk, table in _as_arrow_reads(lines):
-        merged = _with_chunk(merged, chunk, table)
-    return merged
-
-
-def read(lines: Lines) -> pa.Table:
-    """Read lines as columns of the types that `infer` finds.
-
-    Raises `InputError` as `infer` and `parse` do.
-    """
-    merged: pa.Schema = pa.schema([])
-    read_chunks = []
-    for chunk, table in _as_arrow_reads(lines):
-        merged = _with_chunk(merged, chunk, table)
-        read_chunks.append((chunk, table))
-    if not len(merged):
-        return parse(lines, merged)
-    tables = []
-    for chunk, table in read_chunks:
-        _check(table, chunk, merged)
-        tables.append(table)
-    again = []  # columns in which Arrow reads texts as times, or other types in each chunk
-    for field in merged:
-        if any(_lacks(table, field) for table in tables):
-            again.append(field)
-    if not again:
-        return pa.concat_tables(tables)
-    parsed = parse(lines, pa.schema(again))
-    columns = dict(zip(parsed.column_names, parsed.columns, strict=True))
-    kept = [name for name in merged.names if name not in columns]
-    if kept:
-        whole = pa.concat_tables([table.select(kept) for table in tables])
-        columns |= zip(kept, whole.columns, strict=True)
-    return pa.Table.from_arrays([columns[name] for name in merged.names], schema=merged)
-
-
-def _lacks(table: pa.Table, field: pa.Field) -> bool:
-    """Check for a table without a column of this name and type."""
-    index = table.schema.get_field_index(field.name)
-    return bool(index < 0 or table.schema.field(index).type != field.type)
-
-
-def _as_arrow_reads(lines: Lines) -> Iterator[tuple[Lines, pa.Table]]:
-    """Iterate over chunks that are not empty, with their rows as columns of Arrow's types."""
     for chunk in lines.chunks():
         if not chunk.data:
             continue
         if _deeper_than(chunk.data, LEVELS):
             chunk.refuse()
         try:
-            table = _read(chunk.data, None)
+            schema = _read(chunk.data, None).schema
         except pa.ArrowInvalid as error:
             chunk.refuse(error=error)
-        if any(_levels(type_) >= LEVELS for type_ in table.schema.types):
+        if any(_levels(type_) >= LEVELS for type_ in schema.types):
             chunk.refuse()
-        yield chunk, table
-
-
-def _with_chunk(merged: pa.Schema, chunk: Lines, table: pa.Table) -> pa.Schema:
-    """Return the keys and types of the chunks before and of this one."""
-    schema = pa.schema([(field.name, _json_type(field.type)) for field in table.schema])
-    both = merged_schema(merged, schema)
-    if both is None:
-        chunk.refuse(merged)
-    return both
+        schema = pa.schema([(field.name, _json_type(field.type)) for field in schema])
+        both = merged_schema(merged, schema)
+        if both is None:
+            chunk.refuse(merged)
+        merged = both
+    return merged
 
 
 def parse(lines: Lines, schema: pa.Schema) -> pa.Table:
@@ -233,7 +185,9 @@ def parse(lines: Lines, schema: pa.Schema) -> pa.Table:
             table = _read(chunk.data, readable)
         except pa.ArrowInvalid as error:
             chunk.refuse(schema, error)
-        _check(table, chunk, schema)
+        if table.num_rows != chunk.count:
+            chunk.refuse(schema)
+        _check_floats(table, chunk)
         tables.append(table)
     table = pa.concat_tables(tables or [readable.empty_table()])
     if readable.equals(schema):
@@ -242,13 +196,6 @@ def parse(lines: Lines, schema: pa.Schema) -> pa.Table:
     for column, field in zip(table.columns, schema, strict=True):
         columns.append(cast_chunks(column, field.type))
     return pa.Table.from_arrays(columns, schema=schema)
-
-
-def _check(table: pa.Table, chunk: Lines, schema: pa.Schema) -> None:
-    """Raise `InputError` if the rows of a chunk are not all of its lines, or lost digits."""
-    if table.num_rows != chunk.count:
-        chunk.refuse(schema)
-    _check_floats(table, chunk)
 
 
 def _explain(

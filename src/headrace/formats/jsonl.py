@@ -32,7 +32,6 @@ from headrace.formats.json_parse import (
     leaves_of,
     merged_schema,
     parse,
-    read,
 )
 from headrace.formats.json_text import array_as_lines
 from headrace.formats.registry import (
@@ -113,11 +112,12 @@ class _SeenLines:
 
     def add(self, lines: Lines) -> None:
         """Add lines. Raises `InputError`."""
-        table = read(lines)
-        inferred = table.schema
+        inferred = infer(lines)
         schema = merged_schema(self.schema, inferred)
         if schema is None:
             lines.refuse(self.schema)
+        types = dict(zip(schema.names, schema.types, strict=True))
+        table = parse(lines, pa.schema([(name, types[name]) for name in inferred.names]))
         for path, values in leaves_of(table):
             if pa.types.is_integer(values.type) and _beyond(values):
                 self._large.add(path)
