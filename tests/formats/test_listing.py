@@ -10,6 +10,7 @@ import headrace
 from headrace.errors import InputError
 from headrace.formats.listing import list_files
 from headrace.formats.registry import FORMATS, file_type_of_name
+from raised import raised
 
 
 def touch(*paths: Path) -> None:
@@ -127,6 +128,15 @@ def test_files_left_out_are_counted_with_an_example(tmp_path, caplog):
     (record,) = caplog.records
     assert str(tmp_path / ".part-2.csv") in record.message
     assert "2 data files" in record.message
+
+
+@pytest.mark.parametrize("name", ["_part-1.csv", ".part-1.csv"])
+def test_a_file_that_is_left_out_is_refused_by_the_reason(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_text("a\n1\n")
+
+    with raised(InputError, path=path, remedy="rename it"):
+        headrace.open(path)
 
 
 def test_a_file_given_by_name_leaves_none_out(tmp_path, caplog):

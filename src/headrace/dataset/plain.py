@@ -43,7 +43,13 @@ from headrace.dataset.stored_index import (
 from headrace.digest import canonical_json, sha256_hex
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import CorruptShard, InputError, SettingsError, StoreError, setting
-from headrace.formats.common_schema import Drift, columns_with_gaps, common_schema, with_content
+from headrace.formats.common_schema import (
+    DistinctShards,
+    Drift,
+    columns_with_gaps,
+    common_schema,
+    with_content,
+)
 from headrace.formats.dialect import PLAIN, TextDialect
 from headrace.formats.evidence import Evidence
 from headrace.formats.listing import Listing, home_of, list_files
@@ -543,7 +549,7 @@ def build(
 
 def _joined(results: Sequence[_Looked], dialect: TextDialect) -> _Looked:
     """Join what tasks found, in the order of the files."""
-    distinct = _Distinct()
+    distinct = DistinctShards()
     kinds: list[int] = []
     words: list[str] = []
     counts: list[int] = []
@@ -563,7 +569,7 @@ def _look_at_files(request: _IndexRequest, numbers: range) -> _Looked:
     listing = request.listing
     evidence = Evidence(request.dialect)
     evidence.leave_out(request.types)
-    distinct = _Distinct()
+    distinct = DistinctShards()
     words: list[str] = []
     kinds: list[int] = []
     counts: list[int] = []
@@ -638,30 +644,6 @@ def _layouts_of(shards: Sequence[Shard], schema: pa.Schema) -> _LayoutsOf:
         numbers.append(0 if same_columns(file_schema, schema) else layouts.number(file_schema))
     schemas = tuple(layouts.schemas) if any(numbers) else ()
     return _LayoutsOf(schemas, np.array(numbers, np.int64))
-
-
-class _Distinct:
-    """The first of each kind of shard: format, columns, and which of them may hold nulls."""
-
-    def __init__(self) -> None:
-        self.shards: list[Shard] = []
-        self._numbers: dict[object, int] = {}
-        self._layouts = Layouts()
-
-    def add(self, shard: Shard) -> int:
-        """Return the index of the first shard of this kind, which may be this one."""
-        key = (
-            shard.file_type,
-            shard.content,
-            shard.dialect is None,
-            shard.null_columns,
-            (*shard.partition,),
-            self._layouts.number(shard.schema),
-        )
-        number = self._numbers.setdefault(key, len(self.shards))
-        if number == len(self.shards):
-            self.shards.append(shard)
-        return number
 
 
 def _splits(listing: Listing, like: SplitIndex, counts: I64) -> list[SplitIndex]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
@@ -51,17 +52,52 @@ def join_shards(
         for shard in shards:
             chosen.append(shard if shard.content == "nothing" else narrowed(shard, columns))
         shards = chosen
-    for shard in _of_each_layout(with_content(shards)):
+    distinct = DistinctShards()
+    counts = Counter(map(distinct.add, shards))
+    with_columns = with_content(distinct.shards)
+    for shard in with_columns:
         check_read(shard.schema, shard.path)
-    schema = common_schema(shards, drift)
-    schemas = [shard.schema for shard in shards if shard.content != "nothing"]
+    schema = common_schema(with_columns, drift)
+    schemas = []
+    shard_counts = []
+    for number, shard in enumerate(distinct.shards):
+        if shard.content != "nothing":
+            schemas.append(shard.schema)
+            shard_counts.append(counts[number])
     differ = not all(stored.equals(schema) for stored in schemas)
-    changes = list_changes(schemas, schema) if differ else []
+    changes = list_changes(schemas, schema, shard_counts) if differ else []
     return Joined(schema, [widened(shard, schema) for shard in shards], changes)
 
 
+class DistinctShards:
+    """The first shard of each kind: format, columns, and which of them may hold nulls.
+
+    Other shards of a kind change nothing in `common_schema`.
+    """
+
+    def __init__(self) -> None:
+        self.shards: list[Shard] = []
+        self._numbers: dict[object, int] = {}
+        self._layouts = Layouts()
+
+    def add(self, shard: Shard) -> int:
+        """Return the index of the first shard of this kind, which may be this one."""
+        key = (
+            shard.file_type,
+            shard.content,
+            shard.dialect is None,
+            shard.null_columns,
+            (*shard.partition,),
+            self._layouts.number(shard.schema),
+        )
+        number = self._numbers.setdefault(key, len(self.shards))
+        if number == len(self.shards):
+            self.shards.append(shard)
+        return number
+
+
 def common_schema(shards: Sequence[Shard], drift: Drift) -> pa.Schema:
-    """Find the common schema of all shards; columns that cannot hold nulls in any shard are
+    """Find the common schema of `DistinctShards`; columns that cannot hold nulls in any shard are
     declared so.
 
     drift="error": names, order and types must be those of the first shard. drift="widen": columns
@@ -81,22 +117,18 @@ def common_schema(shards: Sequence[Shard], drift: Drift) -> pa.Schema:
     if drift == "error" and not is_json:
         for shard in shards[1:]:
             _check_same_columns(first, shard)
-    layouts = _of_each_layout(shards)
-    names = merged_names([shard.schema.names for shard in layouts])
+    names = merged_names([shard.schema.names for shard in shards])
     nulls: set[str] = set()
     for shard in shards:
         nulls |= shard.null_columns
-    if len(layouts) > 1:
-        for shard in layouts:
+        if len(shards) > 1:
             nulls |= set(names).difference(shard.schema.names)
-    common = _common_types(
-        layouts, names, "widen_values" if is_json and drift == "error" else drift
-    )
+    common = _common_types(shards, names, "widen_values" if is_json and drift == "error" else drift)
     distinct = {type_: settled(type_) for type_ in set(common.values())}
     types = {name: distinct[type_] for name, type_ in common.items()}
     # A file may have hundreds of thousands of columns, and each field costs microseconds.
     if nulls >= types.keys():
-        is_first = len(layouts) == 1 and list(types.values()) == first.schema.types
+        is_first = len(shards) == 1 and list(types.values()) == first.schema.types
         return first.schema if is_first else pa.schema(types)
     fields = []
     for name, type_ in types.items():
@@ -118,26 +150,17 @@ def columns_with_gaps(shards: Sequence[Shard], schema: pa.Schema) -> set[str]:
     return gaps
 
 
-def _of_each_layout(shards: Sequence[Shard]) -> list[Shard]:
-    """Return the first shard of each schema."""
-    layouts = Layouts()
-    first: dict[int, Shard] = {}
-    for shard in shards:
-        first.setdefault(layouts.number(shard.schema), shard)
-    return list(first.values())
-
-
 def _common_types(
-    layouts: Sequence[Shard], names: Sequence[str], drift: Drift | Literal["widen_values"]
+    shards: Sequence[Shard], names: Sequence[str], drift: Drift | Literal["widen_values"]
 ) -> dict[str, pa.DataType]:
     """Return the type of each column for all shards, in the order of `names`.
 
     drift: "widen_values" is "widen", but numbers never become text.
     """
-    if len(layouts) == 1:
-        return dict(zip(names, layouts[0].schema.types, strict=True))
+    if len(shards) == 1:
+        return dict(zip(names, shards[0].schema.types, strict=True))
     shards_of: dict[str, dict[pa.DataType, Shard]] = {name: {} for name in names}
-    for shard in layouts:
+    for shard in shards:
         for name, type_ in zip(shard.schema.names, shard.schema.types, strict=True):
             shards_of[name].setdefault(type_, shard)
     types = {}

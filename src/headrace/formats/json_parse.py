@@ -177,7 +177,7 @@ def parse(lines: Lines, schema: pa.Schema) -> pa.Table:
     if not len(schema):
         return pa.table({"": pa.nulls(lines.count)}).select([])
     readable = pa.schema([(field.name, _with_texts(field.type)) for field in schema])
-    tables = [readable.empty_table()]
+    tables = []
     for chunk in lines.chunks():
         if not chunk.data:
             continue
@@ -189,7 +189,7 @@ def parse(lines: Lines, schema: pa.Schema) -> pa.Table:
             chunk.refuse(schema)
         _check_floats(table, chunk)
         tables.append(table)
-    table = pa.concat_tables(tables)
+    table = pa.concat_tables(tables or [readable.empty_table()])
     if readable.equals(schema):
         return table
     columns = []
@@ -356,7 +356,7 @@ def _with_texts(type_: pa.DataType) -> pa.DataType:
 def _check_floats(table: pa.Table, lines: Lines) -> None:
     """Raise `InputError` for NaN and Infinity, and for whole numbers that lost digits."""
     suspects = []
-    for path, values in leaves_of(table):
+    for path, values in leaves_of(_with_floats(table)):
         if pa.types.is_floating(values.type) and not _all(pc.less(pc.abs(values), EXACT)):
             suspects.append(path[0])
             if not _all(pc.is_finite(values)):
@@ -371,6 +371,16 @@ def _check_floats(table: pa.Table, lines: Lines) -> None:
     pairs = zip(leaves_of(table), leaves_of(again), strict=True)
     if any(_lost(values, others) for (_, values), (_, others) in pairs):
         lines.refuse(table.schema)
+
+
+def _with_floats(table: pa.Table) -> pa.Table:
+    """Select the columns that hold fractions at any depth."""
+    names = []
+    for field in table.schema:
+        types = (type_ for _, type_ in leaf_types((), field.type))
+        if any(map(pa.types.is_floating, types)):
+            names.append(field.name)
+    return table.select(names)
 
 
 def _all(mask: pa.Array) -> bool:

@@ -398,6 +398,21 @@ def too_long(path: Path) -> InputError:
     )
 
 
+def _no_data_name(path: Path) -> InputError:
+    """Build the error for a file whose name is not one of data."""
+    if path.name.startswith((".", "_")):
+        return InputError(
+            "its name begins with a dot or an underscore, so it is not taken for data",
+            path=path,
+            remedy="rename it",
+        )
+    return InputError(
+        "cannot tell the format from the name",
+        path=path,
+        remedy=f"use {FORMATS.listed()}, each optionally followed by .gz or .zst",
+    )
+
+
 def detect(path: Path) -> FileType:
     """Detect format and compression of a file from its name and content, which must agree.
 
@@ -405,11 +420,7 @@ def detect(path: Path) -> FileType:
     """
     file_type = file_type_of_name(path.name)
     if file_type is None:
-        raise InputError(
-            "cannot tell the format from the name",
-            path=path,
-            remedy=f"use {FORMATS.listed()}, each optionally followed by .gz or .zst",
-        )
+        raise _no_data_name(path)
     with path.open("rb") as file:
         head = file.read(512)
     for pattern, problem, remedy in _INSTEAD:
