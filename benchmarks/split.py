@@ -29,6 +29,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Literal
 
@@ -223,14 +224,13 @@ def tables(options: argparse.Namespace) -> Iterator[Table]:
         for format_ in options.formats.split(","):
             source = data / format_
             if not source.exists():
-                generate(
-                    source,
-                    format_,
-                    options.shards,
-                    options.rows,
-                    options.customers,
-                    options.numbers,
+                of_shards = (options.shards, options.rows, options.customers, options.numbers)
+                # a child begins with the peak of its parent, so the parent loads no library
+                maker = get_context("spawn").Process(
+                    target=generate, args=(source, format_, *of_shards)
                 )
+                maker.start()
+                maker.join()
             table_of = whole_processes if options.processes else compared
             yield table_of(source, format_, options)
     finally:
