@@ -2,18 +2,25 @@
 
     python benchmarks/split.py [--shards 20] [--rows 250000] [--rounds 3] [--formats csv,parquet] [--data DIR]
     python benchmarks/split.py --duplicates allow,count,group,drop --shards 8 --rows 150000 --numbers 28 --rounds 5
+    python benchmarks/split.py --processes --shards 8 --rows 150000 --rounds 5
 
 Every contestant runs in a process of its own, in turn, for several rounds; the tables give medians with their spread,
 the ratios are taken within a round. "rewrite" reads every shard and writes it again with the library that headrace
 uses for that format (polars for CSV, pyarrow for Parquet, the latter with the same write options) and the same number
 of workers: what any tool must at least do that parses and writes. Time is counted from after the imports. With
 --duplicates headrace alone is compared, with each of these words for its setting, the first of them as the measure.
+
+With --processes the clock runs from the start of each process to its end, as for someone who waits for a small job: the
+command line with its report, twenty lines over Polars and the others, in turn after one round that compiles bytecode.
+Processor seconds are those of all its processes, peaks those of the largest; ratios are of processor seconds, which a
+busy machine changes little.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import shutil
 import subprocess
@@ -21,20 +28,31 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Literal
 
 from figures import Table, figure, ratio
 from reporting import parser, publish
+from split_peers import SPLIT_DATE, run_pandas, run_rewrite
 
-SPLIT_DATE = "2025-01-01"
 CONTESTANTS = {
     "headrace": "headrace",
     "pandas": "the pandas design it replaces",
     "rewrite": "a bare rewrite, which splits nothing",
 }
+PROCESSES = {
+    "headrace": "headrace",
+    "no report": "headrace, `--report never`",
+    "polars": "twenty lines over Polars",
+    "pandas": "the pandas design it replaces",
+    "rewrite": "a bare rewrite, which splits nothing",
+    "imports": "`import numpy, pyarrow, polars`",
+    "reused": "the same command again",
+    "version": "`headrace --version`",
+}
+COMMAND = "from headrace.cli import command; command()"
 
 WORDS: tuple[Literal["allow", "count", "group", "drop"], ...] = ("allow", "count", "group", "drop")
 
@@ -91,92 +109,6 @@ def run_headrace(
     return {"seconds": seconds, "rows": [rows[split] for split in ("train", "val", "test")]}
 
 
-def run_rewrite(source: Path, out: Path, workers: int, format_: str) -> dict[str, object]:
-    """Read every shard and write it again."""
-    import polars as pl
-    import pyarrow.parquet as pq
-
-    out.mkdir(parents=True)
-
-    def rewrite(path: Path) -> int:
-        if format_ == "csv":
-            frame = pl.read_csv(path, infer_schema=False)
-            frame.write_csv(out / path.name)
-            return frame.height
-        table = pq.read_table(path, use_threads=False)
-        pq.write_table(
-            table,
-            out / path.name,
-            compression="lz4",
-            write_page_checksum=True,
-            row_group_size=65_536,
-        )
-        return int(table.num_rows)
-
-    started = time.perf_counter()
-    with ThreadPoolExecutor(workers) as pool:
-        rows = sum(pool.map(rewrite, sorted(source.iterdir())))
-    return {"seconds": time.perf_counter() - started, "rows": [rows]}
-
-
-def pandas_shard(task: tuple[Path, Path, str, dict[str, str]]) -> list[int]:
-    """One shard of the pandas design: read, map customers, three masks, three files."""
-    import pandas as pd
-
-    path, out, format_, split_of = task
-    frame = pd.read_csv(path) if format_ == "csv" else pd.read_parquet(path)
-    frame["transaction_date"] = pd.to_datetime(frame["transaction_date"])
-    before = frame["transaction_date"] < pd.to_datetime(SPLIT_DATE)
-    customers = frame["customer_id"].map(split_of)
-    frame["_split"] = None
-    frame.loc[before, "_split"] = customers[before]
-    frame.loc[~before & (customers != "train"), "_split"] = "oot"
-    frame = frame[frame["_split"].notna()]
-    counts = []
-    for split in ("train", "val", "oot"):
-        part = frame[frame["_split"] == split].drop("_split", axis=1)
-        (out / split).mkdir(parents=True, exist_ok=True)
-        if format_ == "csv":
-            part.to_csv(out / split / path.name, index=False)
-        else:
-            part.to_parquet(out / split / path.name, index=False)
-        counts.append(len(part))
-    return counts
-
-
-def run_pandas(source: Path, out: Path, workers: int, format_: str) -> dict[str, object]:
-    """The two-pass design: customers collected shard by shard, their map pickled to every task of a process pool."""
-    import random
-    from multiprocessing import Pool
-
-    import pandas as pd
-
-    shards = sorted(source.iterdir())
-    started = time.perf_counter()
-    seen: set[str] = set()
-    for path in shards:
-        columns = ["transaction_date", "customer_id"]
-        frame = (
-            pd.read_csv(path)[columns]
-            if format_ == "csv"
-            else pd.read_parquet(path, columns=columns)
-        )
-        frame["transaction_date"] = pd.to_datetime(frame["transaction_date"])
-        seen.update(frame[frame["transaction_date"] < SPLIT_DATE]["customer_id"].unique())
-    customers = sorted(seen)
-    random.Random(42).shuffle(customers)
-    trains = int(len(customers) * 0.9)
-    split_of = {
-        customer: ("train" if place < trains else "val") for place, customer in enumerate(customers)
-    }
-    with Pool(workers) as pool:
-        counts = pool.map(pandas_shard, [(path, out, format_, split_of) for path in shards])
-    return {
-        "seconds": time.perf_counter() - started,
-        "rows": [sum(column) for column in zip(*counts, strict=True)],
-    }
-
-
 RUN: dict[str, Callable[[Path, Path, int, str], dict[str, object]]] = {
     "headrace": run_headrace,
     "pandas": run_pandas,
@@ -223,12 +155,84 @@ def measure(name: str, source: Path, workers: int, format_: str) -> dict[str, fl
         return json.loads(done.stdout.splitlines()[-1])
 
 
+def command_of(name: str, source: Path, out: Path, workers: int, format_: str) -> list[str]:
+    """The command line of a whole process."""
+    if name == "imports":
+        return [sys.executable, "-c", "import numpy, pyarrow, polars"]
+    if name == "version":
+        return [sys.executable, "-c", COMMAND, "--version"]
+    if name not in ("headrace", "no report", "reused"):
+        peers = Path(__file__).with_name("split_peers.py")
+        return [sys.executable, str(peers), name, str(source), str(out), str(workers), format_]
+    command = [sys.executable, "-c", COMMAND, "split", str(source), "--workers", str(workers)]
+    command += ["--time", "transaction_date", "--entity", "customer_id"]
+    command += ["--split-date", SPLIT_DATE, "--out", str(out)]
+    return [*command, "--report", "never"] if name == "no report" else command
+
+
+def measure_process(command: list[str]) -> dict[str, float]:
+    """Wall and processor seconds of a process with its children, and the peak of the largest."""
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    started = time.perf_counter()
+    child = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
+    )
+    _, status, used = os.wait4(child.pid, 0)
+    child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode:
+        raise subprocess.CalledProcessError(child.returncode, command)
+    return {
+        "seconds": time.perf_counter() - started,
+        "cpu": used.ru_utime + used.ru_stime,
+        "peak_mb": used.ru_maxrss / 1024,
+    }
+
+
+def whole_processes(source: Path, format_: str, options: argparse.Namespace) -> Table:
+    """All contestants from start to end, in turn."""
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in PROCESSES}
+    for number in range(options.rounds + 1):
+        with tempfile.TemporaryDirectory(dir=source.parent) as work:
+            for name in PROCESSES:
+                out = Path(work) / ("headrace" if name == "reused" else name)
+                measured = measure_process(command_of(name, source, out, options.workers, format_))
+                if number:  # the first round compiles
+                    found[name].append(measured)
+    cpu = {name: [each["cpu"] for each in runs] for name, runs in found.items()}
+    rows = [
+        (
+            words,
+            figure(cpu[name]),
+            ratio(cpu[name], cpu["headrace"]),
+            figure([each["seconds"] for each in found[name]]),
+            figure([each["peak_mb"] for each in found[name]], 0),
+        )
+        for name, words in PROCESSES.items()
+    ]
+    return Table(
+        f"{format_}-process",
+        f"{format_}: {options.shards} shards of {options.rows:,} rows, whole processes",
+        ("what", "processor s", "times headrace's", "seconds", "peak MB"),
+        rows,
+    )
+
+
 def tables(options: argparse.Namespace) -> Iterator[Table]:
     """Generate, run the rounds; one table a format."""
     data = options.data or Path(tempfile.mkdtemp(prefix="headrace-bench-"))
     try:
         for format_ in options.formats.split(","):
-            yield compared(data / format_, format_, options)
+            source = data / format_
+            if not source.exists():
+                of_shards = (options.shards, options.rows, options.customers, options.numbers)
+                # a child begins with the peak of its parent, so the parent loads no library
+                maker = get_context("spawn").Process(
+                    target=generate, args=(source, format_, *of_shards)
+                )
+                maker.start()
+                maker.join()
+            table_of = whole_processes if options.processes else compared
+            yield table_of(source, format_, options)
     finally:
         if options.data is None:
             shutil.rmtree(data)
@@ -236,8 +240,6 @@ def tables(options: argparse.Namespace) -> Iterator[Table]:
 
 def compared(source: Path, format_: str, options: argparse.Namespace) -> Table:
     """All rounds of one format."""
-    if not source.exists():
-        generate(source, format_, options.shards, options.rows, options.customers, options.numbers)
     words = options.duplicates.split(",") if options.duplicates else []
     contestants = {word: f'duplicates="{word}"' for word in words} or CONTESTANTS
     first = next(iter(contestants))
@@ -274,6 +276,9 @@ def main() -> None:
     made.add_argument("--numbers", type=int, default=8)
     made.add_argument(
         "--duplicates", help="compare headrace's own words for duplicates=, by commas"
+    )
+    made.add_argument(
+        "--processes", action="store_true", help="measure whole processes, from start to end"
     )
     made.add_argument("--customers", type=int, default=200_000)
     made.add_argument("--rounds", type=int, default=3)

@@ -30,11 +30,10 @@ assert pa.array(pd.Series([1.0, None])).null_count == 1
 
 
 def test_a_run_of_the_command_line_imports_no_pandas_and_arrow_finds_it_later(tmp_path):
-    frame = pl.DataFrame(
-        {"customer": [1, 2, 3, 4], "when": ["2024-01-01", "2024-01-02", "2024-03-01", "2024-03-02"]}
-    )
-    frame.write_csv(tmp_path / "rows.csv")
-    arguments = ["split", str(tmp_path / "rows.csv"), "--time", "when", "--entity", "customer"]
+    days = ["2024-01-01", "2024-01-02", "2024-03-01", "2024-03-02"] * 1000  # all stages work
+    frame = pl.DataFrame({"customer": range(4000), "when": days, "amount": range(4000)})
+    frame.write_parquet(tmp_path / "rows.parquet")
+    arguments = ["split", str(tmp_path / "rows.parquet"), "--time", "when", "--entity", "customer"]
     arguments += ["--split-date", "2024-02-01", "--out", str(tmp_path / "out"), "--report", "never"]
 
     ended = subprocess.run(

@@ -116,6 +116,7 @@ def execute(recipe: Any, out: Path, options: RunOptions) -> Path:
     from headrace.cli.progress import progress_on
     from headrace.cli.tables import manifest_record
     from headrace.recipe import BUILT_IN
+    from headrace.run.events import RunBegan
     from headrace.run.prepare import prepare
     from headrace.storage.places import path_of
 
@@ -129,7 +130,7 @@ def execute(recipe: Any, out: Path, options: RunOptions) -> Path:
     with progress_on(printer("err"), recipe.recipe_name, detail) as show:
 
         def on_event(event: Event) -> None:
-            if recipe.recipe_name in BUILT_IN:
+            if isinstance(event, RunBegan) and recipe.recipe_name in BUILT_IN:
                 spare_pandas()
             show(event)
 
@@ -178,14 +179,16 @@ def _report_of(prepared: Prepared, console: Console) -> Path | None:
     A page that cannot be drawn causes only a warning, because the run itself is finished.
     """
     from headrace.report import REPORT
-    from headrace.report.page import can_draw
-    from headrace.report.write import write_report
 
     if prepared.how == "reused":
         page = prepared.run / REPORT
         if page.exists():
             return page
         return None
+
+    from headrace.report.page import can_draw  # loads more libraries
+    from headrace.report.write import write_report
+
     if not can_draw():
         remedy = "pip install 'headrace[report]', then headrace inspect --report"
         console.print(f"for a report with charts: {remedy}", style="dim")

@@ -37,7 +37,6 @@ _SWITCH = "HEADRACE_TRACEBACK"
 _WORD = re.compile(r"[a-z]{1,20}")
 _RESEND_S = 0.5  # between two interrupts
 _WITHOUT_LIBRARIES = ("doctor", "--help", "-h", "--version")
-_spared_pandas = threading.Event()
 _owns_process = threading.Event()  # where this process runs nothing but the command
 
 
@@ -276,12 +275,9 @@ def spare_pandas() -> None:
     quarter of a second for nothing. It looks again for `to_pandas`.
 
     Does nothing outside a process of our own, or where pandas is already imported: without it Arrow
-    takes a Series for any sequence. May be called again and again: acts once Arrow is imported.
+    takes a Series for any sequence.
     """
-    if not _owns_process.is_set() or _spared_pandas.is_set() or "pyarrow" not in sys.modules:
-        return
-    _spared_pandas.set()
-    if "pandas" in sys.modules:
+    if not _owns_process.is_set() or "pandas" in sys.modules:
         return
     import pyarrow as pa
 

@@ -74,6 +74,17 @@ class DelimitedChunk:
             return None
         return np.diff(self.ends, prepend=0).astype(np.int32)
 
+    def head(self, rows: int) -> DelimitedChunk:
+        """Return the first rows as a chunk that has nothing parsed."""
+        if rows >= self.rows:
+            return self
+        ends = self.ends[:rows]
+        stop = int(ends[-1]) if rows else 0
+        data, marks, quotes = self.marked
+        inside = quotes[: int(np.searchsorted(quotes, stop))]
+        marked = records.Marked(pa.py_buffer(data).slice(0, stop), marks[:stop], inside)
+        return DelimitedChunk(self.shard, marked, self.first_row, ends, self.original, self.offset)
+
     def table(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Return columns as text.
 

@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.arrays import Bools
 from headrace.formats.dates import FIRST_US, LAST_US
 from headrace.formats.dialect import PLAIN, TextDialect
 from headrace.formats.text_columns import as_text, cast_text, nulled, plain_numerals
@@ -44,6 +45,7 @@ _NO_GAP = "no gap"
 _FIRST = 64
 _SPELLED = ("float64", "datetime", "datetime_utc")
 _EXACT_DIGITS = 15  # digits that every float64 keeps
+_ZERO_BYTES = 5  # the shortest text of a number other than 0 that is nearly 0 has one more
 _ALL = (*WORDS, _NO_VALUE, _NO_GAP)
 _POWERS = np.array([10**digits for digits in range(1, 19)], np.int64)
 
@@ -232,14 +234,25 @@ def _keeps_numbers(values: pa.ChunkedArray) -> bool:
     read = _read(values, "float64")
     if read is None or not _all(pc.is_finite(read)):
         return False
-    again = read.cast(values.type)
-    other = pc.not_equal(again, values)  # texts of another form, such as 1.50, or another number
-    values = values.filter(other)
-    again = again.filter(other)
+    if not _all(pc.match_substring_regex(values, _NUMBER)):
+        return False
+    # The others have at most 15 digits and are not nearly zero.
+    doubtful = pa.chunked_array([pa.array(_may_lose_digits(values, read))])
+    values = values.filter(doubtful)
+    again = read.filter(doubtful).cast(values.type)
     # The two numbers are close, so equal digits mean equal numbers.
-    return _all(pc.match_substring_regex(values, _NUMBER)) and _all(
-        pc.equal(_digits(values), _digits(again))
-    )
+    return _all(pc.equal(_digits(values), _digits(again)))
+
+
+def _may_lose_digits(texts: pa.ChunkedArray, numbers: pa.ChunkedArray) -> Bools:
+    """Mask the numbers with many digits, and those so close to zero that float64 keeps fewer.
+
+    The shortest text of the latter, such as 1e-310, has more bytes than those of most zeros.
+    """
+    size = pc.binary_length(texts).to_numpy()
+    near_zero = np.abs(numbers.to_numpy()) < np.finfo(np.float64).tiny
+    mask: Bools = (size > _EXACT_DIGITS) | (near_zero & (size > _ZERO_BYTES))
+    return mask
 
 
 def _digits(texts: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -39,6 +39,13 @@ StepName = Literal[
 
 
 @dataclass(frozen=True)
+class RunBegan:
+    """Work on a run begins; a run that is reused has no such event."""
+
+    run_id: str
+
+
+@dataclass(frozen=True)
 class StageBegan:
     """A stage of `tasks` tasks begins; `done` of them were finished by an earlier attempt."""
 
@@ -82,7 +89,7 @@ class Note:
         return spell(self.marked)
 
 
-Event = StageBegan | TaskDone | Step | Note
+Event = RunBegan | StageBegan | TaskDone | Step | Note
 OnEvent = Callable[[Event], None]
 
 

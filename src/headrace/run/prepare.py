@@ -32,7 +32,7 @@ from headrace.errors import RunBusy, SettingsError, StoreError
 from headrace.formats.dialect import PLAIN, TextDialect
 from headrace.recipe import JobSettings
 from headrace.run import in_store
-from headrace.run.events import OnEvent, Step, listener_here, log_warnings
+from headrace.run.events import OnEvent, RunBegan, Step, listener_here, log_warnings
 from headrace.run.identity import (
     Fingerprint,
     SourceState,
@@ -164,6 +164,7 @@ def _make(job: Job, work: Path, out: Path, engine: EngineName, address: str | No
     """Make a run that is not finished, alone in its work directory."""
     from headrace.run.execute import make  # loads more libraries
 
+    job.on_event(RunBegan(job.target.name))
     in_place = job.store is None
     with _working_in(job.run, work):
         check_pointer(out if in_place else work)

@@ -71,6 +71,8 @@ class Content:
         for shard in shards:
             columns = self.columns(shard)
             chunk = next(read_chunks(shard, columns), None)
+            if isinstance(chunk, DelimitedChunk):
+                chunk = chunk.head(of_each)  # parses no more
             if chunk is not None:
                 table = chunk.table(columns).slice(0, of_each)
                 parts.append(self.select(table, str(shard.path), chunk.first_row))

@@ -30,7 +30,6 @@ import xxhash
 from headrace.digest import checksum_file
 from headrace.errors import CorruptShard, StoreError
 from headrace.storage.bucket import SCHEMES, Bucket, bucket
-from headrace.storage.listing import list_all, list_directly
 from headrace.storage.local import storing
 from headrace.storage.place import Fact, Put, RemoteFile
 from headrace.storage.reading import ObjectReading
@@ -196,12 +195,16 @@ class ObjectPlace:
         return _as_stat(fact).st_mtime_ns
 
     def children(self) -> tuple[list[str], list[Fact]]:
+        from headrace.storage.listing import list_directly  # loads asyncio
+
         prefixes, entries = self._do(lambda: list_directly(self._bucket, self._key))
         return sorted(self._relative(entry) for entry in prefixes), [
             _fact(entry, self._relative(entry["path"])) for entry in entries
         ]
 
     def files_below(self) -> list[Fact]:
+        from headrace.storage.listing import list_all  # loads asyncio
+
         entries = self._do(lambda: list_all(self._bucket, self._key))
         listed = [_fact(entry, self._relative(entry["path"])) for entry in entries]
         return sorted(listed, key=lambda fact: fact.name)
