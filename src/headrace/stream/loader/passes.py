@@ -33,7 +33,13 @@ from headrace.stream.order.lanes import (
     is_kept,
     mixes_everything,
 )
-from headrace.stream.order.layout import BlendIndex, order_of_state, samples_of_epoch, sources_of
+from headrace.stream.order.layout import (
+    BlendIndex,
+    begin_mixture,
+    order_of_state,
+    samples_of_epoch,
+    sources_of,
+)
 from headrace.stream.order.plan import Plan
 from headrace.stream.order.remaining import RankRows, Remainder, resolve_remainder
 from headrace.stream.order.shard_partition import (
@@ -42,7 +48,13 @@ from headrace.stream.order.shard_partition import (
     local_ranks,
     pack_shards,
 )
-from headrace.stream.order.state import MOST_CHANGES, Change, StreamState, next_border
+from headrace.stream.order.state import (
+    MOST_CHANGES,
+    Change,
+    MixtureState,
+    StreamState,
+    next_border,
+)
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.read.batch import Batch, import_torch
 from headrace.stream.read.by_source import SourceCounts
@@ -322,7 +334,12 @@ class RowPasses:
             rows = samples
         begun = self.at(
             self.state_of(
-                epoch, chosen, rows=rows, samples_per_epoch=samples, shard_partition=partition
+                epoch,
+                chosen,
+                rows=rows,
+                samples_per_epoch=samples,
+                mixture=self._mixture(samples),
+                shard_partition=partition,
             )
         )
         self._log_mixing(begun)
@@ -352,6 +369,15 @@ class RowPasses:
             balance=self._balance,
             **lanes._asdict(),
             **more,
+        )
+
+    def _mixture(self, samples: int | None) -> MixtureState | None:
+        """Return the mixture of a run that begins now; see `StreamState`."""
+        return begin_mixture(
+            self.index,
+            samples_per_epoch=samples,
+            ranks=self.ranks,
+            global_batch=self.ranks * self.options.rank_step_rows(self.ranks),
         )
 
     @cached_property
@@ -403,8 +429,10 @@ class RowPasses:
         Raises `StreamError`.
         """
         state = StreamState.from_dict(values)
-        state.check_index(self.index)
         samples = samples_of_epoch(self.index, self.options.samples_per_epoch)
+        if state.samples_per_epoch == samples:
+            state.check_blend(self._mixture(samples))
+        state.check_index(self.index)
         state.check_order(
             seed=self.options.seed,
             shuffle=self.options.shuffle,
@@ -457,7 +485,7 @@ class RowPasses:
         changes = [change for change in state.changes if change.position < state.position]
         if state.holes or state.shard_partition is not None or len(changes) > MOST_CHANGES - 2:
             return state
-        if isinstance(self.index, BlendIndex) or state.samples_per_epoch is not None:
+        if state.mixture is not None:
             return replace(
                 state, changes=(*changes, Change(position=state.position, ranks=self.ranks))
             )
@@ -495,8 +523,9 @@ class RowPasses:
             return True
         # otherwise every rank needs all blocks: in each round, or in the only one
         cut = Lanes(state.lanes, state.window_rows, state.groups)
-        one_round = state.lanes * state.window_rows >= state.rows
-        in_memory = mixes_everything(cut, state.rows) and is_kept(
+        rows = state.rows if state.mixture is None else self.index.total_rows
+        one_round = state.lanes * state.window_rows >= rows
+        in_memory = mixes_everything(cut, rows) and is_kept(
             int(estimate_block_bytes(self.index).sum()), self.options.memory_bytes
         )
         return state.shuffle and (one_round or in_memory)

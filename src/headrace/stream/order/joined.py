@@ -4,25 +4,26 @@ Each position, and each place, of a joined order belongs to one member, so most 
 answered by the members and combined. If ranks have whole shards, the members are one order per
 rank, end to end.
 
-An epoch that is not one pass takes a given number of rows from one or several sources, each
-continued where it stopped. Every source is an endless sequence of its own epochs, each with its own
-order: index q is position q mod N_d of own epoch q // N_d. Epoch E of the stream takes the indices
-E*n_d .. (E+1)*n_d - 1 of source d, where n_d is its quota, and interleaves the sources in turns of
-D rows. So N_d consecutive indices that start an own epoch hold every row once. Places are those of
-the own epochs that the epoch touches, end to end. Orders of own epochs are built on demand.
+An epoch that is not one pass takes its rows from one or several sources, each continued where it
+stopped, as a `Schedule` says. Every source is an endless sequence of own epochs: own epoch e of N
+rows has the draws e*N .. (e+1)*N - 1. Column d, the positions d (mod D), has a known number of
+them, so the own epoch is cut into D groups of exactly these rows. Every row comes once. Places are
+those of the own epochs that the epoch touches, end to end. Orders of own epochs are built on
+demand.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import gcd
 from typing import NamedTuple, Unpack
 
 import numpy as np
 
-from headrace.arrays import I64, U64, offsets_from_lengths
+from headrace.arrays import I64, U64, Bools, offsets_from_lengths
 from headrace.digest import derive_key
 from headrace.stream.order.epoch import (
     EpochOrder,
@@ -33,8 +34,8 @@ from headrace.stream.order.epoch import (
     each_number,
     epoch_order,
 )
-from headrace.stream.order.interleave import Interleave
-from headrace.stream.order.remaining import count_out, split_at
+from headrace.stream.order.remaining import even_parts, split_at
+from headrace.stream.order.schedule import Piece, Schedule
 
 _LONGEST_LINE = 1 << 56  # of places; all parts of a chain together stay in 64 bits
 _MOST_KEPT_ORDERS = 4  # each is arrays as long as its blocks
@@ -243,126 +244,323 @@ def parts_of(order: Order) -> Sequence[EpochPart]:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class MixedSource(JoinedOrder):
-    """The part of one source's endless sequence that an epoch takes; its members are own epochs, by
-    number.
+class ColumnOrder(EpochOrder):
+    """One own epoch of a source, of which each group has as many rows as its column draws.
+
+    Row i of group d is asked for as position i*D + d, so these positions need not be consecutive.
+    The groups of a rank are neighbours on the line, and every other lane is read backwards, so two
+    neighbours read the block that they share at the same time.
+
+    column_rows: of each group, int64 [D]; together all rows. ranks: at the start of the run.
+    """
+
+    column_rows: I64
+    ranks: int
+
+    @property
+    def group_rows(self) -> I64:
+        return self.column_rows
+
+    @cached_property
+    def lane_starts(self) -> I64:
+        starts = np.empty(self.lanes, np.int64)
+        rows = self.lane_rows[self._along]
+        starts[self._along] = np.cumsum(rows) - rows
+        return starts
+
+    @cached_property
+    def _along(self) -> I64:
+        """The lanes in the order of their slices: int64 [L]."""
+        groups = np.arange(self.groups, dtype=np.int64)
+        if self.shuffle:
+            groups = adjacent_groups(self.groups, self.ranks)
+        turns = np.arange(self._group_lanes, dtype=np.int64)
+        return (groups[:, None] + self.groups * turns).ravel()
+
+    @cached_property
+    def _backwards(self) -> Bools:
+        """Whether each lane is read from its end: bool [L]."""
+        backwards = np.zeros(self.lanes, np.bool_)
+        if self.shuffle:
+            backwards[self._along[1::2]] = True
+        return backwards
+
+    def _stretches(self, lanes: I64 | slice, begin: I64 | int, end: I64 | int) -> tuple[I64, I64]:
+        starts, stops = super()._stretches(lanes, begin, end)
+        backwards = self._backwards[lanes]
+        ends = 2 * self.lane_starts[lanes] + self.lane_rows[lanes]
+        return np.where(backwards, ends - stops, starts), np.where(backwards, ends - starts, stops)
+
+    def _row_of_lane(self, lane: I64, line_positions: I64) -> I64:
+        rows = super()._row_of_lane(lane, line_positions)
+        return np.where(self._backwards[lane], self.lane_rows[lane] - 1 - rows, rows)
+
+
+def adjacent_groups(groups: int, ranks: int) -> I64:
+    """Order groups so that those of a rank are neighbours, also if their number is divided:
+    int64 [D].
+    """
+    shared = gcd(ranks, groups)
+    factors = [*prime_factors(shared), *prime_factors(groups // shared)]
+    numbers = np.arange(groups, dtype=np.int64)
+    keys = [numbers % modulus for modulus in np.cumprod(factors, dtype=np.int64)]
+    if not keys:
+        return numbers
+    return np.lexsort(keys[::-1]).astype(np.int64)
+
+
+def prime_factors(number: int) -> list[int]:
+    """Return the prime factors of a positive number, ascending, as often as they divide it."""
+    factors = []
+    factor = 2
+    while factor * factor <= number:
+        while number % factor == 0:
+            factors.append(factor)
+            number //= factor
+        factor += 1
+    if number > 1:
+        factors.append(number)
+    return factors
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MixedSource:
+    """The blocks of one source.
 
     block_rows, identities, numbers: of its blocks; numbers are those in the whole index.
-    own_rows: N_d. start: the index at which the epoch begins. count: n_d.
+    own_rows: N_d. settings: of the orders of its own epochs.
     """
 
     block_rows: I64
     identities: U64
     numbers: I64
     own_rows: int
-    start: int
-    count: int
-    _orders: dict[int, EpochOrder] = field(default_factory=dict)
+    settings: OrderSettings
 
-    @property
-    def rows(self) -> int:
-        return self.count
 
-    @property
-    def epochs(self) -> range:
-        """The own epochs that the epoch touches."""
-        if not self.count:
-            return range(0)
-        return range(
-            self.start // self.own_rows, (self.start + self.count - 1) // self.own_rows + 1
-        )
+class OwnEpoch(NamedTuple):
+    """One own epoch of a source: its order, and the draws of each column before it, int64 [D]."""
 
-    def order(self, own_epoch: int) -> EpochOrder:
-        """Build the order of one own epoch."""
-        if own_epoch not in self._orders:
-            if len(self._orders) >= _MOST_KEPT_ORDERS:
-                self._orders.pop(next(iter(self._orders)))
-            epoch_settings: OrderSettings = {**self.settings, "epoch": own_epoch}
-            self._orders[own_epoch] = epoch_order(
-                self.block_rows, self.identities, numbers=self.numbers, **epoch_settings
-            )
-        return self._orders[own_epoch]
-
-    def _split(self, positions: I64, /) -> tuple[I64, I64]:
-        return np.divmod(self.start + positions, self.own_rows)
-
-    def _split_places(self, line_positions: I64, /) -> tuple[I64, I64]:
-        return np.divmod(self.epochs.start * self.own_rows + line_positions, self.own_rows)
-
-    def _member(self, number: int) -> tuple[EpochOrder, int]:
-        return self.order(number), (number - self.epochs.start) * self.own_rows
-
-    def positions_of_rows(self, blocks: I64, rows: I64) -> tuple[I64, I64]:
-        by_epoch = []
-        for epoch in self.epochs:
-            which, positions = self.order(epoch).positions_of_rows(blocks, rows)
-            by_epoch.append((which, epoch * self.own_rows + positions - self.start))
-        which, positions = end_to_end(by_epoch)
-        inside = (positions >= 0) & (positions < self.count)
-        return which[inside], positions[inside]
+    order: ColumnOrder
+    before: I64
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MixedOrder(JoinedOrder):
-    """The order of an epoch of one or several sources; see the module docstring."""
+    """The order of an epoch of one or several sources; see the module docstring.
+
+    Its members are the own epochs that the epoch touches, source by source.
+
+    ranks: at the start of the run.
+    """
 
     sources: tuple[MixedSource, ...]
-    interleave: Interleave
+    schedule: Schedule
+    ranks: int
+    _own_epochs: dict[tuple[int, int], OwnEpoch] = field(default_factory=dict, repr=False)
+    _columns_before: dict[tuple[int, int], I64] = field(default_factory=dict, repr=False)
 
     @property
     def rows(self) -> int:
-        return sum(source.count for source in self.sources)
+        return self.schedule.epoch_rows
+
+    @cached_property
+    def pieces(self) -> tuple[Piece, ...]:
+        """The stretches of constant proportions."""
+        return self.schedule.pieces(self.epoch)
+
+    @cached_property
+    def _first_own(self) -> I64:
+        """The first own epoch of each source that the epoch touches: int64 [S]."""
+        sizes = np.maximum(1, [source.own_rows for source in self.sources])
+        return self.schedule.drawn(self.epoch) // sizes
+
+    @cached_property
+    def _members_before(self) -> I64:
+        """The number of the first member of each source, then of members: int64 [S + 1]."""
+        sizes = np.maximum(1, [source.own_rows for source in self.sources])
+        counts = self.schedule.counts(self.epoch)
+        last = (self.schedule.drawn(self.epoch) + counts - 1) // sizes
+        return offsets_from_lengths(np.where(counts > 0, last + 1 - self._first_own, 0))
 
     @cached_property
     def _bases(self) -> I64:
-        return offsets_from_lengths(
-            [len(source.epochs) * source.own_rows for source in self.sources]
-        )
+        """The place at which each source's own epochs begin: int64 [S]."""
+        sizes = np.array([source.own_rows for source in self.sources], np.int64)
+        return offsets_from_lengths(np.diff(self._members_before) * sizes)
 
     def _split(self, positions: I64, /) -> tuple[I64, I64]:
-        return self.interleave.split(positions)
+        draw, which = self._draws(positions)
+        inside = np.empty_like(positions)
+        column = positions % self.groups
+        for number, members in each_number(which):
+            of_column = column[members]
+            before = self._own_epoch(number).before[of_column]
+            inside[members] = (draw[members] - before) * self.groups + of_column
+        return which, inside
+
+    def _draws(self, positions: I64) -> tuple[I64, I64]:
+        """Return (draw of its source in its column from the run's begin, member) of positions."""
+        source = np.empty_like(positions)
+        draw = np.empty_like(positions)
+        which = np.empty_like(positions)
+        begins = np.array([piece.begin for piece in self.pieces], np.int64)
+        for number, in_piece in each_number(np.searchsorted(begins, positions, side="right") - 1):
+            piece = self.pieces[number]
+            at = positions[in_piece]
+            source[in_piece], drawn = piece.interleave.number_draws(
+                at - piece.begin, self.groups, piece.begin
+            )
+            for each, of_source in each_number(source[in_piece]):
+                before = self._before_piece(each, number)
+                drawn[of_source] += before[at[of_source] % self.groups]
+            draw[in_piece] = drawn
+        begin = self.schedule.drawn_before(self.epoch, int(positions.min()))
+        end = self.schedule.drawn_before(self.epoch, int(positions.max()))
+        for each, of_source in each_number(source):
+            own_rows = self.sources[each].own_rows
+            own_epochs = range(int(begin[each]) // own_rows, int(end[each]) // own_rows + 1)
+            first = int(self._members_before[each] - self._first_own[each])
+            numbers = self._own_epoch_of(each, own_epochs, positions[of_source])
+            which[of_source] = first + numbers
+        return draw, which
+
+    def _before_piece(self, source: int, number: int) -> I64:
+        """Return the draws of each column before a piece: int64 [D]."""
+        if (source, number) not in self._columns_before:
+            begin = self.pieces[number].begin
+            drawn = self.schedule.columns_drawn(self.epoch, source, begin)
+            self._columns_before[source, number] = drawn
+        return self._columns_before[source, number]
+
+    def _own_epoch_of(self, source: int, own_epochs: range, positions: I64) -> I64:
+        """Return which of these own epochs positions of a source are in: int64, same length."""
+        starts = np.array(own_epochs[1:], np.int64) * self.sources[source].own_rows
+        epochs, borders = self.schedule.find_draws(source, starts)
+        borders = borders[epochs == self.epoch]
+        return own_epochs.start + np.searchsorted(borders, positions, side="right")
+
+    def _own_epoch(self, number: int) -> OwnEpoch:
+        source = int(np.searchsorted(self._members_before, number, side="right")) - 1
+        own_epoch = int(self._first_own[source] + number - self._members_before[source])
+        key = (source, own_epoch)
+        if key not in self._own_epochs:
+            if len(self._own_epochs) >= _MOST_KEPT_ORDERS * len(self.sources):
+                self._own_epochs.pop(next(iter(self._own_epochs)))
+            self._own_epochs[key] = self._lay_own_epoch(source, own_epoch)
+        return self._own_epochs[key]
+
+    def _lay_own_epoch(self, number: int, own_epoch: int) -> OwnEpoch:
+        source = self.sources[number]
+        ends = np.array([own_epoch, own_epoch + 1], np.int64) * source.own_rows
+        before, after = self._columns_at(number, ends)
+        if before is None:
+            raise AssertionError("an epoch touches only own epochs that begin")
+        if after is None:
+            # The run never draws all of it, so the rows that are left are dealt evenly.
+            after = self._columns_in_run(number)
+            left = source.own_rows - int((after - before).sum())
+            after = after + even_parts(left, self.groups)
+        settings: OrderSettings = {**source.settings, "epoch": own_epoch}
+        plain = epoch_order(
+            source.block_rows, source.identities, numbers=source.numbers, **settings
+        )
+        order = ColumnOrder(
+            blocks=plain.blocks,
+            line=plain.line,
+            column_rows=after - before,
+            ranks=self.ranks,
+            **plain.settings,
+        )
+        return OwnEpoch(order, before)
+
+    def _columns_at(self, source: int, draws: I64) -> list[I64 | None]:
+        """Return the draws of each column before draws of a source; None for one that never comes."""
+        columns: list[I64 | None] = []
+        epochs, positions = self.schedule.find_draws(source, draws)
+        for epoch, position in zip(epochs.tolist(), positions.tolist(), strict=True):
+            if epoch < 0:
+                columns.append(None)
+            else:
+                columns.append(self.schedule.columns_drawn(epoch, source, position))
+        return columns
+
+    def _columns_in_run(self, source: int) -> I64:
+        """Return all draws of each column of a source that the run stops drawing."""
+        last = self.schedule.runs[-1]
+        epoch = last.first if last.stop is None else last.stop - 1
+        return self.schedule.columns_drawn(epoch, source, self.rows)
 
     def _split_places(self, line_positions: I64, /) -> tuple[I64, I64]:
-        return split_at(self._bases, line_positions)
+        source, inside = split_at(self._bases, line_positions)
+        sizes = np.array([source.own_rows for source in self.sources], np.int64)
+        member, place = np.divmod(inside, sizes[source])
+        return self._members_before[source] + member, place
 
-    def _member(self, number: int) -> tuple[MixedSource, int]:
-        return self.sources[number], int(self._bases[number])
+    def _member(self, number: int) -> tuple[ColumnOrder, int]:
+        source = int(np.searchsorted(self._members_before, number, side="right")) - 1
+        member = number - int(self._members_before[source])
+        base = int(self._bases[source]) + member * self.sources[source].own_rows
+        return self._own_epoch(number).order, base
 
     def positions_of_rows(self, blocks: I64, rows: I64) -> tuple[I64, I64]:
-        by_source = []
-        for number, source in enumerate(self.sources):
-            which, indexes = source.positions_of_rows(blocks, rows)
-            by_source.append((which, self.interleave.join(number, indexes)))
-        return end_to_end(by_source)
+        found = []
+        for number in range(int(self._members_before[-1])):
+            own_epoch = self._own_epoch(number)
+            source = int(np.searchsorted(self._members_before, number, side="right")) - 1
+            which, inside = own_epoch.order.positions_of_rows(blocks, rows)
+            draw, column = np.divmod(inside, self.groups)
+            draw += own_epoch.before[column]
+            for piece_number, piece in enumerate(self.pieces):
+                before = self._before_piece(source, piece_number)[column]
+                turns = np.arange(self.groups, dtype=np.int64)
+                first = (turns - piece.begin) % self.groups
+                counts = piece.interleave.draws(
+                    np.full_like(turns, source),
+                    first,
+                    np.full_like(turns, piece.interleave.rows),
+                    self.groups,
+                )
+                in_piece = (draw >= before) & (draw < before + counts[column])
+                positions = piece.interleave.find_draws(
+                    source,
+                    (draw - before)[in_piece],
+                    first[column[in_piece]],
+                    self.groups,
+                )
+                found.append((which[in_piece], piece.begin + positions))
+        return end_to_end(found)
 
     def reads(self, first: I64, last: I64) -> Reads:
-        by_source = []
-        rounds = self.interleave.rounds
-        starts = self.interleave.turns_before(np.minimum(first // self.groups, rounds))
-        ends = self.interleave.turns_before(np.minimum(last // self.groups + 1, rounds))
-        for source, begin, end in zip(self.sources, starts, ends, strict=True):
-            runs = np.flatnonzero(begin < end)
-            inside = first[runs] % self.groups
-            run, block, laying = source.reads(
-                begin[runs] * self.groups + inside, (end[runs] - 1) * self.groups + inside
-            )
-            by_source.append(Reads(runs[run], block, laying))
-        nothing = np.empty((3, 0), np.int64)
-        return Reads(
-            *np.concatenate([nothing, *by_source, *self._reads_of_tails(first, last)], axis=1)
-        )
+        """Return the blocks that each run of positions needs; a run may span own epochs."""
+        columns = [np.empty((3, 0), np.int64)]
+        column = first % self.groups
+        for source in range(len(self.sources)):
+            begin = self._column_draws(source, first)
+            end = self._column_draws(source, last + self.groups)
+            members = range(*self._members_before[source : source + 2].tolist())
+            for number in members:
+                order, before = self._own_epoch(number)
+                low = np.maximum(begin - before[column], 0)
+                high = np.minimum(end - before[column], order.group_rows[column])
+                runs = np.flatnonzero(low < high)
+                inside = column[runs]
+                run, block, _ = order.reads(
+                    low[runs] * self.groups + inside, (high[runs] - 1) * self.groups + inside
+                )
+                columns.append(np.stack([runs[run], block, np.full(len(block), number)]))
+        return Reads(*np.concatenate(columns, axis=1))
 
-    def _reads_of_tails(self, first: I64, last: I64) -> Iterator[Reads]:
-        """Yield the reads of the ends of the sources, which are less than a round of rows each, so
-        their rows are asked for one by one.
+    def _column_draws(self, source: int, positions: I64) -> I64:
+        """Count the draws of a source in the columns of positions before them, from the run's
+        begin: int64, same length.
         """
-        tails = self.interleave.rounds * self.groups
-        begin = np.where(first < tails, tails + (first - tails) % self.groups, first)
-        counts = np.maximum(0, (last - begin) // self.groups + 1)
-        run, turn = count_out(counts)
-        which, indexes = self.interleave.split(begin[run] + turn * self.groups)
-        for number, members in each_number(which):
-            source = self.sources[number]
-            block, _ = source.locate(source.line_of(indexes[members]))
-            laying = (source.start + indexes[members]) // source.own_rows
-            yield Reads(*np.unique(np.stack([run[members], block, laying]), axis=1))
+        column = positions % self.groups
+        total = self._before_piece(source, 0)[column]
+        for begin, end, interleave in self.pieces:
+            stop = np.clip(positions, begin, end) - begin
+            first = (column - begin) % self.groups
+            total = total + interleave.draws(
+                np.full_like(positions, source), first, stop, self.groups
+            )
+        return total

@@ -19,7 +19,7 @@ from headrace.stream.order.epoch import OrderSettings, first_window_rows, settin
 from headrace.stream.order.remaining import Remainder, Remaining, advance, count_steps
 from headrace.stream.order.shard_partition import ShardPartition
 
-FORMAT_VERSION = 6
+FORMAT_VERSION = 7
 COUNTED = "counted stream"
 MOST_CHANGES = 64  # every question to an order is put to each of its parts
 _KIND = "stream"
@@ -45,6 +45,37 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MixtureState:
+    """The mixture of a run whose epochs are not single passes; see `schedule`.
+
+    blend: its proportions in words. ranks: at the start of the run. stages: the row of the run at
+    which each stage begins.
+    """
+
+    blend: str
+    ranks: int
+    stages: tuple[int, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON object that `from_dict` restores."""
+        return {"blend": self.blend, "ranks": self.ranks, "stages": list(self.stages)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> MixtureState:
+        """Restore it. Raises `StreamError` if it was changed."""
+        stages = values.get("stages")
+        known = set(values) == {"blend", "ranks", "stages"} and isinstance(values["blend"], str)
+        if not known or type(values["ranks"]) is not int or not isinstance(stages, list | tuple):
+            raise _bad("mixture", values, "expected blend, ranks and stages")
+        ascending = all(type(row) is int for row in stages) and list(stages) == sorted(set(stages))
+        if not ascending or not stages or stages[0] != 0 or stages[-1] > MOST_POSITIONS:
+            raise _bad("mixture", stages, "expected ascending rows from 0 on")
+        if not 1 <= values["ranks"] <= MOST_LANES:
+            raise _bad("mixture", values["ranks"], f"expected 1 to {MOST_LANES} ranks")
+        return cls(blend=values["blend"], ranks=values["ranks"], stages=tuple(stages))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StreamState:
     """A position in one epoch of one split.
 
@@ -52,7 +83,8 @@ class StreamState:
     the order. position: everything from here on remains. holes: [start, stop) ranges below it that
     remain too, where ranks take whole shards, claim blocks, or pack rows.
     changes: how other numbers of ranks changed the order since the epoch began, by position.
-    samples_per_epoch: rows of an epoch that is not one pass over all rows.
+    samples_per_epoch: rows of an epoch that is not one pass over all rows. mixture: of such an
+    epoch, or of a blend.
     shard_partition: which rank has which whole shards; None if all ranks stride over all rows.
     pass_number, chunk: if an epoch is a chunk of the rows, which chunk of which pass over all of
     them. balance: if rows of like cost share steps, the rows of a global batch, and the number of
@@ -74,6 +106,7 @@ class StreamState:
     holes: tuple[tuple[int, int], ...] = ()
     changes: tuple[Change, ...] = ()
     samples_per_epoch: int | None = None
+    mixture: MixtureState | None = None
     shard_partition: ShardPartition | None = None
     pass_number: int | None = None
     chunk: int | None = None
@@ -148,6 +181,8 @@ class StreamState:
         ]
         if self.shard_partition is not None:
             values["shard_partition"] = self.shard_partition.to_dict()
+        if self.mixture is not None:
+            values["mixture"] = self.mixture.to_dict()
         if self.balance is not None:
             values["balance"] = list(self.balance)
         for name in _OPTIONAL:
@@ -182,6 +217,8 @@ class StreamState:
         if "shard_partition" in values:
             partition = ShardPartition.from_dict(values["shard_partition"])
             fields_of_state["shard_partition"] = partition
+        if "mixture" in values:
+            fields_of_state["mixture"] = MixtureState.from_dict(values["mixture"])
         if "balance" in values:
             fields_of_state["balance"] = _balance(values["balance"])
         state = cls(**fields_of_state)
@@ -218,6 +255,23 @@ class StreamState:
                     f" {setting(name, current)}",
                     remedy=_OTHER_ORDER,
                 )
+
+    def check_blend(self, mixture: MixtureState | None) -> None:
+        """Raise `StreamError` if the state is of a blend with other proportions."""
+        saved = "none" if self.mixture is None else self.mixture.blend
+        current = "none" if mixture is None else mixture.blend
+        if saved != current:
+            raise StreamError(
+                f"stream state: it was saved with the blend {short_repr(saved)}, this stream has"
+                f" {short_repr(current)}",
+                setting="blend",
+                value=saved,
+                remedy=_OTHER_ORDER,
+            )
+        saved_stages = [] if self.mixture is None else list(self.mixture.stages)
+        stages = 0 if mixture is None else len(mixture.stages)
+        if len(saved_stages) != stages:
+            raise _bad("mixture", saved_stages, f"expected {stages} stages")
 
     def check_index(self, index: SplitIndex) -> None:
         """Raise `StreamError` unless this state belongs to exactly this split of this dataset."""
@@ -304,11 +358,19 @@ _KINDS: dict[str, tuple[Any, str]] = {
     "holes": (list | tuple, "a list"),
     "changes": (list | tuple, "a list"),
     "shard_partition": (Mapping, "a mapping"),
+    "mixture": (Mapping, "a mapping"),
     "balance": (list | tuple, "a list"),
 }
 
 # Written only where they are not None.
-_OPTIONAL = ("samples_per_epoch", "shard_partition", "pass_number", "chunk", "balance")
+_OPTIONAL = (
+    "samples_per_epoch",
+    "mixture",
+    "shard_partition",
+    "pass_number",
+    "chunk",
+    "balance",
+)
 _ALWAYS = tuple(field.name for field in fields(StreamState) if field.name not in _OPTIONAL)
 
 # Of every number but the seed: the least and the most that it may be.
