@@ -16,11 +16,9 @@ from headrace.stream.order.state import StreamState
 LARGE = np.full(1500, 65_536)  # 98 M rows
 
 
-def lay(index, *, samples_per_epoch=None, ranks=1, **order):
-    """The order of an epoch of a run that began on some ranks."""
-    mixture = begin_mixture(
-        index, samples_per_epoch=samples_per_epoch, ranks=ranks, global_batch=ranks
-    )
+def lay(index, *, samples_per_epoch=None, **order):
+    """The order of an epoch of a run that began with global batches of one row."""
+    mixture = begin_mixture(index, samples_per_epoch=samples_per_epoch, global_batch=1)
     return lay_epoch(index, samples_per_epoch=samples_per_epoch, mixture=mixture, **order)
 
 
@@ -53,7 +51,6 @@ def make_plan(
     )
     order = lay(
         index,
-        ranks=world_size,
         seed=seed,
         epoch=epoch,
         lanes=chosen.lanes,

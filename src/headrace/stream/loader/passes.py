@@ -376,7 +376,6 @@ class RowPasses:
         return begin_mixture(
             self.index,
             samples_per_epoch=samples,
-            ranks=self.ranks,
             global_batch=self.ranks * self.options.rank_step_rows(self.ranks),
         )
 

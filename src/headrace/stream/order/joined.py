@@ -18,7 +18,6 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import gcd
 from typing import NamedTuple, Unpack
 
 import numpy as np
@@ -34,10 +33,12 @@ from headrace.stream.order.epoch import (
     each_number,
     epoch_order,
 )
+from headrace.stream.order.lanes import LANE_FAMILY
 from headrace.stream.order.remaining import even_parts, split_at
 from headrace.stream.order.schedule import Piece, Schedule
 
 _LONGEST_LINE = 1 << 56  # of places; all parts of a chain together stay in 64 bits
+_OWN_EPOCHS = 32  # whose columns are counted together
 _MOST_KEPT_ORDERS = 4  # each is arrays as long as its blocks
 
 
@@ -251,11 +252,10 @@ class ColumnOrder(EpochOrder):
     The groups of a rank are neighbours on the line, and every other lane is read backwards, so two
     neighbours read the block that they share at the same time.
 
-    column_rows: of each group, int64 [D]; together all rows. ranks: at the start of the run.
+    column_rows: of each group, int64 [D]; together all rows.
     """
 
     column_rows: I64
-    ranks: int
 
     @property
     def group_rows(self) -> I64:
@@ -273,7 +273,7 @@ class ColumnOrder(EpochOrder):
         """The lanes in the order of their slices: int64 [L]."""
         groups = np.arange(self.groups, dtype=np.int64)
         if self.shuffle:
-            groups = adjacent_groups(self.groups, self.ranks)
+            groups = adjacent_groups(self.groups)
         turns = np.arange(self._group_lanes, dtype=np.int64)
         return (groups[:, None] + self.groups * turns).ravel()
 
@@ -296,16 +296,17 @@ class ColumnOrder(EpochOrder):
         return np.where(self._backwards[lane], self.lane_rows[lane] - 1 - rows, rows)
 
 
-def adjacent_groups(groups: int, ranks: int) -> I64:
-    """Order groups so that those of a rank are neighbours, also if their number is divided:
-    int64 [D].
+def adjacent_groups(groups: int) -> I64:
+    """Order groups so that those of a rank are neighbours: int64 [D].
+
+    That holds for ranks whose number is a product of the first prime factors of D. Powers of two
+    come first in a D of the usual family; other numbers of ranks bring large factors.
     """
-    shared = gcd(ranks, groups)
-    factors = [*prime_factors(shared), *prime_factors(groups // shared)]
+    factors = prime_factors(groups)
+    if LANE_FAMILY[0] % groups:
+        factors.reverse()
     numbers = np.arange(groups, dtype=np.int64)
-    keys = [numbers % modulus for modulus in np.cumprod(factors, dtype=np.int64)]
-    if not keys:
-        return numbers
+    keys = [numbers % modulus for modulus in np.cumprod([*factors, 1], dtype=np.int64)]
     return np.lexsort(keys[::-1]).astype(np.int64)
 
 
@@ -325,12 +326,13 @@ def prime_factors(number: int) -> list[int]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MixedSource:
-    """The blocks of one source.
+    """The blocks of one source, by its name.
 
     block_rows, identities, numbers: of its blocks; numbers are those in the whole index.
     own_rows: N_d. settings: of the orders of its own epochs.
     """
 
+    name: str
     block_rows: I64
     identities: U64
     numbers: I64
@@ -350,15 +352,13 @@ class MixedOrder(JoinedOrder):
     """The order of an epoch of one or several sources; see the module docstring.
 
     Its members are the own epochs that the epoch touches, source by source.
-
-    ranks: at the start of the run.
     """
 
     sources: tuple[MixedSource, ...]
     schedule: Schedule
-    ranks: int
     _own_epochs: dict[tuple[int, int], OwnEpoch] = field(default_factory=dict, repr=False)
     _columns_before: dict[tuple[int, int], I64] = field(default_factory=dict, repr=False)
+    _ends: dict[tuple[int, int], I64] = field(default_factory=dict, repr=False)
 
     @property
     def rows(self) -> int:
@@ -429,7 +429,8 @@ class MixedOrder(JoinedOrder):
         """Return the draws of each column before a piece: int64 [D]."""
         if (source, number) not in self._columns_before:
             begin = self.pieces[number].begin
-            drawn = self.schedule.columns_drawn(self.epoch, source, begin)
+            at = np.array([begin], np.int64)
+            drawn = self.schedule.columns_drawn(self.epoch, source, at)[0]
             self._columns_before[source, number] = drawn
         return self._columns_before[source, number]
 
@@ -452,15 +453,10 @@ class MixedOrder(JoinedOrder):
 
     def _lay_own_epoch(self, number: int, own_epoch: int) -> OwnEpoch:
         source = self.sources[number]
-        ends = np.array([own_epoch, own_epoch + 1], np.int64) * source.own_rows
-        before, after = self._columns_at(number, ends)
-        if before is None:
-            raise AssertionError("an epoch touches only own epochs that begin")
-        if after is None:
-            # The run never draws all of it, so the rows that are left are dealt evenly.
-            after = self._columns_in_run(number)
-            left = source.own_rows - int((after - before).sum())
-            after = after + even_parts(left, self.groups)
+        before, after = self._ends_of(number, own_epoch)
+        # Rows that the run never draws are dealt evenly.
+        left = source.own_rows - int((after - before).sum())
+        after = after + even_parts(left, self.groups)
         settings: OrderSettings = {**source.settings, "epoch": own_epoch}
         plain = epoch_order(
             source.block_rows, source.identities, numbers=source.numbers, **settings
@@ -469,27 +465,23 @@ class MixedOrder(JoinedOrder):
             blocks=plain.blocks,
             line=plain.line,
             column_rows=after - before,
-            ranks=self.ranks,
             **plain.settings,
         )
         return OwnEpoch(order, before)
 
-    def _columns_at(self, source: int, draws: I64) -> list[I64 | None]:
-        """Return the draws of each column before draws of a source; None for one that never comes."""
-        columns: list[I64 | None] = []
-        epochs, positions = self.schedule.find_draws(source, draws)
-        for epoch, position in zip(epochs.tolist(), positions.tolist(), strict=True):
-            if epoch < 0:
-                columns.append(None)
-            else:
-                columns.append(self.schedule.columns_drawn(epoch, source, position))
-        return columns
+    def _ends_of(self, source: int, own_epoch: int) -> I64:
+        """Return the draws of each column before an own epoch and before the next: int64 [2, D].
 
-    def _columns_in_run(self, source: int) -> I64:
-        """Return all draws of each column of a source that the run stops drawing."""
-        last = self.schedule.runs[-1]
-        epoch = last.first if last.stop is None else last.stop - 1
-        return self.schedule.columns_drawn(epoch, source, self.rows)
+        Those of own epochs nearby are counted together, as each count has a fixed cost.
+        """
+        chunk, inside = divmod(own_epoch - int(self._first_own[source]), _OWN_EPOCHS)
+        if (source, chunk) not in self._ends:
+            members = int(np.diff(self._members_before)[source])
+            begin = chunk * _OWN_EPOCHS
+            ends = np.arange(begin, min(begin + _OWN_EPOCHS, members) + 1, dtype=np.int64)
+            draws = (self._first_own[source] + ends) * self.sources[source].own_rows
+            self._ends[source, chunk] = self.schedule.columns_before(source, draws)
+        return self._ends[source, chunk][inside : inside + 2]
 
     def _split_places(self, line_positions: I64, /) -> tuple[I64, I64]:
         source, inside = split_at(self._bases, line_positions)

@@ -95,11 +95,11 @@ def samples_of_epoch(index: SplitIndex, samples_per_epoch: int | None) -> int | 
 
 
 def begin_mixture(
-    index: SplitIndex, *, samples_per_epoch: int | None, ranks: int, global_batch: int
+    index: SplitIndex, *, samples_per_epoch: int | None, global_batch: int
 ) -> MixtureState | None:
     """Return what the state of a run keeps of its mixture; None if its epochs are single passes.
 
-    ranks, global_batch: at the start; a stage may begin at a step.
+    global_batch: its rows at the start, as a stage may begin at a step.
     """
     if samples_per_epoch is None and not isinstance(index, BlendIndex):
         return None
@@ -107,7 +107,6 @@ def begin_mixture(
     mixture = _mixture(index)
     return MixtureState(
         blend=mixture.description,
-        ranks=ranks,
         stages=mixture.stage_rows(epoch_rows=rows, global_batch=global_batch),
     )
 
@@ -168,6 +167,7 @@ def lay_epoch(
         columns=settings["groups"],
     )
     parts = _parts(index)
+    mixture_names = _mixture(index).names
     firsts = offsets_from_lengths([len(part.rows) for part in parts])
     sources = []
     for number, part in enumerate(parts):
@@ -176,6 +176,7 @@ def lay_epoch(
         if len(parts) > 1:
             source_settings["seed"] = derive_key(settings["seed"], "source of a blend", number)[0]
         source = MixedSource(
+            name=mixture_names[number],
             block_rows=part.rows,
             identities=block_identities(part),
             numbers=np.arange(firsts[number], firsts[number + 1], dtype=np.int64),
@@ -184,7 +185,7 @@ def lay_epoch(
         )
         sources.append(source)
     check_epoch(schedule, settings["epoch"])
-    return MixedOrder(sources=tuple(sources), schedule=schedule, ranks=mixture.ranks, **settings)
+    return MixedOrder(sources=tuple(sources), schedule=schedule, **settings)
 
 
 def order_of_state(index: SplitIndex, state: StreamState) -> Order:

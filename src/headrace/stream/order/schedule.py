@@ -65,7 +65,7 @@ class Schedule:
     most: tuple[int | None, ...]
     epoch_rows: int
     columns: int
-    _columns_drawn: dict[tuple[int, int, int], I64] = field(default_factory=dict, repr=False)
+    _columns_drawn: dict[tuple[int, int], I64] = field(default_factory=dict, repr=False)
 
     @cached_property
     def runs(self) -> tuple[LikeEpochs, ...]:
@@ -107,18 +107,35 @@ class Schedule:
                 total = total + interleave.draws(sources, first, stop, 1)
         return total
 
-    def columns_drawn(self, epoch: int, source: int, position: int) -> I64:
-        """Count the draws of a source in each column before a position of an epoch, from the run's
-        begin: int64 [D].
+    def columns_drawn(self, epoch: int, source: int, positions: I64) -> I64:
+        """Count the draws of a source in each column before positions of an epoch, from the run's
+        begin: int64 [K, D].
         """
-        total = np.zeros(self.columns, np.int64)
+        before = np.zeros(self.columns, np.int64)
         for like in self.runs:
-            if epoch < like.first:
-                break
             stop = epoch if like.stop is None else min(epoch, like.stop)
             if stop > like.first:
-                total += (stop - like.first) * self._in_epoch(like, source, self.epoch_rows)
-        return total + self._in_epoch(self._like(epoch), source, position)
+                before += (stop - like.first) * self._in_epoch(like, source)
+        total = np.tile(before, (len(positions), 1))
+        for piece in self.pieces(epoch):
+            total += self._in_piece(piece, source, np.clip(positions, piece.begin, piece.end))
+        return total
+
+    def columns_before(self, source: int, draws: I64) -> I64:
+        """Count the draws of each column before draws of a source: int64 [K, D].
+
+        Before draws that never come, all draws of the run are counted.
+        """
+        epochs, positions = self.find_draws(source, draws)
+        never = epochs < 0
+        last = self.runs[-1]
+        epochs[never] = last.first if last.stop is None else last.stop - 1
+        positions[never] = self.epoch_rows
+        columns = np.empty((len(draws), self.columns), np.int64)
+        for epoch in np.unique(epochs).tolist():
+            of_epoch = epochs == epoch
+            columns[of_epoch] = self.columns_drawn(epoch, source, positions[of_epoch])
+        return columns
 
     def find_draws(self, source: int, draws: I64) -> tuple[I64, I64]:
         """Return (epoch, position) of draws of a source; (-1, -1) for those that never come.
@@ -157,24 +174,24 @@ class Schedule:
             positions[members] = piece.begin + found
         return positions
 
-    def _in_epoch(self, like: LikeEpochs, source: int, position: int) -> I64:
-        """Count the draws of a source in each column among the first positions of an epoch."""
-        total = np.zeros(self.columns, np.int64)
-        for begin, end, interleave in like.pieces:
-            if begin >= position:
-                break
-            key = (like.first, source, begin)
-            if position < end or key not in self._columns_drawn:
-                column = np.arange(self.columns, dtype=np.int64)
-                sources = np.full_like(column, source)
-                stop = np.full_like(column, min(position, end) - begin)
-                first = (column - begin) % self.columns
-                counts = interleave.draws(sources, first, stop, self.columns)
-                if position < end:
-                    return total + counts
-                self._columns_drawn[key] = counts
-            total += self._columns_drawn[key]
-        return total
+    def _in_epoch(self, like: LikeEpochs, source: int) -> I64:
+        """Count the draws of a source in each column of an epoch: int64 [D]."""
+        key = (like.first, source)
+        if key not in self._columns_drawn:
+            counts = np.zeros(self.columns, np.int64)
+            for piece in like.pieces:
+                counts += self._in_piece(piece, source, np.array([piece.end], np.int64))[0]
+            self._columns_drawn[key] = counts
+        return self._columns_drawn[key]
+
+    def _in_piece(self, piece: Piece, source: int, stops: I64) -> I64:
+        """Count the draws of a source in each column of a piece before positions: int64 [K, D]."""
+        first = (np.arange(self.columns, dtype=np.int64) - piece.begin) % self.columns
+        stop = np.repeat(stops - piece.begin, self.columns)
+        counts = piece.interleave.draws(
+            np.full_like(stop, source), np.tile(first, len(stops)), stop, self.columns
+        )
+        return counts.reshape(-1, self.columns)
 
     def _like(self, epoch: int) -> LikeEpochs:
         return next(like for like in self.runs if like.stop is None or epoch < like.stop)

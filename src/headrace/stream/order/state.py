@@ -48,31 +48,27 @@ class Change:
 class MixtureState:
     """The mixture of a run whose epochs are not single passes; see `schedule`.
 
-    blend: its proportions in words. ranks: at the start of the run. stages: the row of the run at
-    which each stage begins.
+    blend: its proportions in words. stages: the row of the run at which each stage begins.
     """
 
     blend: str
-    ranks: int
     stages: tuple[int, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON object that `from_dict` restores."""
-        return {"blend": self.blend, "ranks": self.ranks, "stages": list(self.stages)}
+        return {"blend": self.blend, "stages": list(self.stages)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> MixtureState:
         """Restore it. Raises `StreamError` if it was changed."""
         stages = values.get("stages")
-        known = set(values) == {"blend", "ranks", "stages"} and isinstance(values["blend"], str)
-        if not known or type(values["ranks"]) is not int or not isinstance(stages, list | tuple):
-            raise _bad("mixture", values, "expected blend, ranks and stages")
+        known = set(values) == {"blend", "stages"} and isinstance(values["blend"], str)
+        if not known or not isinstance(stages, list | tuple):
+            raise _bad("mixture", values, "expected blend and stages")
         ascending = all(type(row) is int for row in stages) and list(stages) == sorted(set(stages))
         if not ascending or not stages or stages[0] != 0 or stages[-1] > MOST_POSITIONS:
             raise _bad("mixture", stages, "expected ascending rows from 0 on")
-        if not 1 <= values["ranks"] <= MOST_LANES:
-            raise _bad("mixture", values["ranks"], f"expected 1 to {MOST_LANES} ranks")
-        return cls(blend=values["blend"], ranks=values["ranks"], stages=tuple(stages))
+        return cls(blend=values["blend"], stages=tuple(stages))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
