@@ -142,7 +142,7 @@ def test_shares_hold_at_every_prefix_of_a_stage(case, order, epochs):
 def test_a_limited_source_ends_exactly_and_the_others_take_its_share(case):
     assume(case.limits)
     order = {"seed": 1, "lanes": 4, "groups": 4, "window_rows": 3, "shuffle": True}
-    run = rows_of_run(case, 12, order)
+    run = rows_of_run(case, 5, order)
     source = np.searchsorted(case.firsts, run, side="right") - 1
     begin, weights = case.stages[-1]
     drawn = np.bincount(source, minlength=len(case.sizes))
@@ -152,7 +152,7 @@ def test_a_limited_source_ends_exactly_and_the_others_take_its_share(case):
     ]
     after = source[max(begin, len(run) - 40) :]
 
-    assert any(left) or len(run) < 12 * case.epoch_rows
+    assert any(left) or len(run) < 5 * case.epoch_rows
     for number in np.unique(after).tolist():
         if not left[number] and case.most(number) is not None:
             assert drawn[number] == case.most(number)
@@ -213,7 +213,7 @@ def read(loaders, stop=None):
 @given(
     cases(most_limits=0),
     st.sampled_from([1, 2, 3, 4, 6]),
-    st.sampled_from([1, 2, 3, 4, 5, 6, 7]),
+    st.sampled_from([1, 2, 4, 5, 8]),
     st.integers(0, 9),
     st.booleans(),
 )
@@ -230,7 +230,7 @@ def test_batches_are_the_same_on_any_ranks_and_a_resume_goes_on(
     tail, _ = read(rest)
 
     assert whole[: len(head)] == head
-    if 24 % other == 0 and (small or 12 % other == 0):
+    if 24 % other == 0:
         assert whole == head + tail
     left = [row for batch in whole for row in batch]
     seen = [row for batch in head + tail for row in batch]

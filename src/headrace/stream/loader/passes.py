@@ -478,16 +478,15 @@ class RowPasses:
         return state
 
     def _changed(self, state: StreamState) -> StreamState:
-        """Cut new lanes from the next round boundary on; in a blend, deal all remaining rows to
-        these ranks.
+        """Cut new lanes from the next round boundary on.
+
+        A blend, or a part of the rows, keeps its order, so its stages hold on any ranks.
         """
         changes = [change for change in state.changes if change.position < state.position]
         if state.holes or state.shard_partition is not None or len(changes) > MOST_CHANGES - 2:
             return state
         if state.mixture is not None:
-            return replace(
-                state, changes=(*changes, Change(position=state.position, ranks=self.ranks))
-            )
+            return state
         if changes and changes[-1].ranks is not None:  # stopped again before the end of its round
             cuts = [change.position for change in state.changes if change.ranks is None]
             later = [position for position in cuts if position >= state.position]

@@ -9,8 +9,7 @@ lane stands at the border of a window, the tails of the lanes are laid end to en
 lanes (`cut_again`). Every remaining row comes once, and the state needs a few integers per change.
 
 The order of a blend, or of a part of the rows, is never cut again, because its sources continue in
-later epochs. Instead the whole rest of its epoch is dealt to the new ranks group by group, like the
-rest of a round.
+later epochs: ranks that do not divide its groups read blocks of one another.
 """
 
 from __future__ import annotations
