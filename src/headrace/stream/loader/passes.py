@@ -25,6 +25,7 @@ from headrace.stream.loader.options import StreamOptions
 from headrace.stream.order.advice import sentence_of, sorted_mixing
 from headrace.stream.order.balance import CountedIndex, RowCosts
 from headrace.stream.order.epoch import Order
+from headrace.stream.order.joined import Leg
 from headrace.stream.order.lanes import (
     Lanes,
     choose_lanes,
@@ -450,7 +451,8 @@ class RowPasses:
         if self._fits(state) or state.position == state.rows:
             return state
         # nothing was received: begin on these ranks
-        if not state.position and state.samples_per_epoch is None:
+        first = state.samples_per_epoch is None or not state.epoch
+        if not state.position and first:
             return self.begin(state.epoch).start
         state = self._changed(state)
         if self.topology.rank:  # one rank logs for all
@@ -478,15 +480,12 @@ class RowPasses:
         return state
 
     def _changed(self, state: StreamState) -> StreamState:
-        """Cut new lanes from the next round boundary on.
-
-        A blend, or a part of the rows, keeps its order, so its stages hold on any ranks.
-        """
+        """Cut new lanes from the next round boundary on."""
         changes = [change for change in state.changes if change.position < state.position]
         if state.holes or state.shard_partition is not None or len(changes) > MOST_CHANGES - 2:
             return state
         if state.mixture is not None:
-            return state
+            return replace(state, mixture=self._changed_mixture(state, state.mixture))
         if changes and changes[-1].ranks is not None:  # stopped again before the end of its round
             cuts = [change.position for change in state.changes if change.ranks is None]
             later = [position for position in cuts if position >= state.position]
@@ -508,12 +507,32 @@ class RowPasses:
             changes.append(Change(position=border, **lanes._asdict()))
         return replace(state, changes=tuple(changes))
 
+    def _changed_mixture(self, state: StreamState, mixture: MixtureState) -> MixtureState:
+        """Begin a leg of the run at the position of a state."""
+        mixture = mixture.before(state.epoch, state.position)
+        if len(mixture.legs) >= MOST_CHANGES:
+            return mixture
+        before = Lanes(state.lanes, state.window_rows, state.groups)
+        if mixture.legs:
+            before = Lanes(*mixture.legs[-1][2:])
+        lanes = choose_lanes_again(
+            before,
+            shuffle=state.shuffle,
+            blocks=np.count_nonzero(self.index.rows) // sources_of(self.index),
+            ranks=self.ranks,
+            batch_size=self.options.rank_step_rows(self.ranks),
+        )
+        leg = Leg(state.epoch, state.position, *lanes)
+        return replace(mixture, legs=(*mixture.legs, leg))
+
     def _fits(self, state: StreamState) -> bool:
         """Check whether these ranks can read a state's lanes without reading those of other
         ranks.
         """
         if state.shard_partition is not None:
             return len(state.shard_partition.rows) == self.ranks
+        if state.mixture is not None and state.mixture.legs:
+            return state.mixture.legs[-1].groups % self.ranks == 0
         if state.changes:
             last = state.changes[-1]
             return (last.groups or last.ranks or 1) % self.ranks == 0

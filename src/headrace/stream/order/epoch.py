@@ -285,13 +285,14 @@ class EpochOrder(Order):
                     offsets = np.arange(inside.start, inside.stop)
                 else:
                     offsets = inside
-                lane_begin = self.lane_starts[group : group + 1] + offsets[0]
-                counts = offsets[-1:] - offsets[:1] + 1
-                index[members] = offsets + (base - offsets[0])
+                lane_begin = self.lane_starts[group : group + 1] + offsets.min()
+                counts = np.ptp(offsets)[None] + 1
+                index[members] = offsets + (base - offsets.min())
             starts.append(lane_begin)
             stops.append(lane_begin + counts)
             base += int(counts.sum())
         as_it_lies = not self.shuffle and len(starts) == 1 and base == len(positions)
+        as_it_lies = as_it_lies and bool((np.diff(index) > 0).all())
         spans = self.rows_between(np.concatenate(starts), np.concatenate(stops))
         block_spans = list(zip(*(numbers.tolist() for numbers in spans), strict=True))
         return Pool(spans=block_spans, index=None if as_it_lies else index)

@@ -32,10 +32,11 @@ from headrace.stream.order.epoch import (
     Reads,
     each_number,
     epoch_order,
+    expand,
 )
 from headrace.stream.order.lanes import LANE_FAMILY
 from headrace.stream.order.remaining import even_parts, split_at
-from headrace.stream.order.schedule import Piece, Schedule
+from headrace.stream.order.schedule import ColumnDraws, Piece, Schedule
 
 _LONGEST_LINE = 1 << 56  # of places; all parts of a chain together stay in 64 bits
 _OWN_EPOCHS = 32  # whose columns are counted together
@@ -261,6 +262,34 @@ class ColumnOrder(EpochOrder):
     def group_rows(self) -> I64:
         return self.column_rows
 
+    @property
+    def places(self) -> int:
+        """The number of places on the line."""
+        return self.rows
+
+    @cached_property
+    def groups_along(self) -> I64:
+        """The groups in the order of their slices of the line: int64 [D]."""
+        return slices_of_groups(self.groups, shuffle=self.shuffle)
+
+    def round_borders(self, used: I64) -> I64:
+        """Return the row of each group, from row `used` on, at which every lane stands at the
+        border of a round: int64 [D].
+        """
+        rounds = self._round_of(np.maximum(used - 1, 0), self._group_lanes)
+        borders = self._rows_before_round(rounds + 1) * self._group_lanes
+        return np.where(used > 0, np.minimum(borders, self.group_rows), 0)
+
+    def tails(self, borders: I64) -> tuple[I64, I64, I64]:
+        """Return what is left behind borders of rounds, in the order of the line: (block number,
+        first row, stop row); int64, parallel.
+        """
+        taken = np.where(borders < self.group_rows, borders // self._group_lanes, self.group_rows)
+        starts, stops = self._stretches(
+            self._along, taken[self._along % self.groups], self.lane_rows[self._along]
+        )
+        return self.rows_between(starts, stops)
+
     @cached_property
     def lane_starts(self) -> I64:
         starts = np.empty(self.lanes, np.int64)
@@ -271,11 +300,8 @@ class ColumnOrder(EpochOrder):
     @cached_property
     def _along(self) -> I64:
         """The lanes in the order of their slices: int64 [L]."""
-        groups = np.arange(self.groups, dtype=np.int64)
-        if self.shuffle:
-            groups = adjacent_groups(self.groups)
         turns = np.arange(self._group_lanes, dtype=np.int64)
-        return (groups[:, None] + self.groups * turns).ravel()
+        return (self.groups_along[:, None] + self.groups * turns).ravel()
 
     @cached_property
     def _backwards(self) -> Bools:
@@ -296,16 +322,171 @@ class ColumnOrder(EpochOrder):
         return np.where(self._backwards[lane], self.lane_rows[lane] - 1 - rows, rows)
 
 
-def adjacent_groups(groups: int) -> I64:
-    """Order groups so that those of a rank are neighbours: int64 [D].
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ContinuedOrder(JoinedOrder):
+    """The rest of an own epoch for other columns.
+
+    In each column that drew before, a round is in progress. The rests of these rounds are laid end
+    to end and divided among the new columns. The tails behind them are cut again. A column finishes
+    its share of the rests first. Positions are as in `ColumnOrder`.
+
+    earlier: the order before. used: the rows that each of its columns drew, int64 [D before].
+    column_rows: of each new column, int64 [D]; together all that is left.
+    """
+
+    earlier: ColumnOrder | ContinuedOrder
+    used: I64
+    column_rows: I64
+
+    @property
+    def rows(self) -> int:
+        return int(self.column_rows.sum())
+
+    @property
+    def group_rows(self) -> I64:
+        """The number of rows of each column: int64 [D]."""
+        return self.column_rows
+
+    @property
+    def places(self) -> int:
+        """The number of places on both lines."""
+        return self.earlier.places + self.tail.places
+
+    @cached_property
+    def groups_along(self) -> I64:
+        """The groups in the order of their slices of the line: int64 [D]."""
+        return slices_of_groups(self.groups, shuffle=self.shuffle)
+
+    def round_borders(self, used: I64) -> I64:
+        """Return borders of rounds, see `ColumnOrder`; a share of the rests is a round too."""
+        behind = self.tail.round_borders(np.maximum(used - self._inherited, 0))
+        return self._inherited + np.where(used < self._inherited, 0, behind)
+
+    def tails(self, borders: I64) -> tuple[I64, I64, I64]:
+        """Return what is left behind borders of rounds, see `ColumnOrder`."""
+        return self.tail.tails(borders - self._inherited)
+
+    @cached_property
+    def tail(self) -> ColumnOrder:
+        """The order of the rows behind the rounds that are in progress."""
+        blocks, firsts, stops = self.earlier.tails(self._rest_borders)
+        return ColumnOrder(
+            blocks=blocks,
+            firsts=firsts,
+            line=offsets_from_lengths(stops - firsts),
+            column_rows=self.column_rows - self._inherited,
+            **self.settings,
+        )
+
+    @cached_property
+    def _rest_borders(self) -> I64:
+        return self.earlier.round_borders(self.used)
+
+    @cached_property
+    def _rest_starts(self) -> I64:
+        """Where the rest of each earlier column begins, laid end to end: int64 [D before + 1]."""
+        rests = self._rest_borders - self.used
+        return offsets_from_lengths(rests[self.earlier.groups_along])
+
+    @cached_property
+    def _rest_ends(self) -> I64:
+        """Where the share of each column ends, in the order of the slices: int64 [D]."""
+        until = np.cumsum(self.column_rows[self.groups_along])
+        return until * self._rest_starts[-1] // max(1, self.rows)
+
+    @cached_property
+    def _inherited(self) -> I64:
+        """The rows of rests that each column reads: int64 [D]."""
+        inherited = np.empty(self.groups, np.int64)
+        inherited[self.groups_along] = np.diff(self._rest_ends, prepend=0)
+        return inherited
+
+    @cached_property
+    def _inherited_from(self) -> I64:
+        """Where the share of each column begins: int64 [D]."""
+        begins = np.empty(self.groups, np.int64)
+        begins[self.groups_along] = self._rest_ends - self._inherited[self.groups_along]
+        return begins
+
+    def _split(self, positions: I64, /) -> tuple[I64, I64]:
+        offset, column = np.divmod(positions, self.groups)
+        behind = offset - self._inherited[column]
+        of_rest = behind < 0
+        inside = behind * self.groups + column
+        at = (self._inherited_from[column] + offset)[of_rest]
+        lane, row = split_at(self._rest_starts, at)
+        earlier = self.earlier.groups_along[lane]
+        inside[of_rest] = (self.used[earlier] + row) * self.earlier.groups + earlier
+        return np.where(of_rest, 0, 1), inside
+
+    def _split_places(self, line_positions: I64, /) -> tuple[I64, I64]:
+        return split_at(np.array([0, self.earlier.places], np.int64), line_positions)
+
+    def _member(self, number: int) -> tuple[Order, int]:
+        if number:
+            return self.tail, self.earlier.places
+        return self.earlier, 0
+
+    def positions_of_rows(self, blocks: I64, rows: I64) -> tuple[I64, I64]:
+        which, positions = self.earlier.positions_of_rows(blocks, rows)
+        row, earlier = np.divmod(positions, self.earlier.groups)
+        of_rest = (row >= self.used[earlier]) & (row < self._rest_borders[earlier])
+        lane = np.argsort(self.earlier.groups_along)[earlier[of_rest]]
+        at = self._rest_starts[lane] + row[of_rest] - self.used[earlier[of_rest]]
+        share = np.searchsorted(self._rest_ends, at, side="right")
+        column = self.groups_along[share]
+        offset = at - self._inherited_from[column]
+        which_behind, behind = self.tail.positions_of_rows(blocks, rows)
+        shift = self._inherited[behind % self.groups] * self.groups
+        return end_to_end(
+            [(which[of_rest], offset * self.groups + column), (which_behind, behind + shift)]
+        )
+
+    def reads(self, first: I64, last: I64) -> Reads:
+        column = first % self.groups
+        begin = first // self.groups
+        end = last // self.groups + 1
+        inherited = self._inherited[column]
+        base = self._inherited_from[column]
+        columns = []
+        runs = np.flatnonzero(begin < np.minimum(end, inherited))
+        starts = (base + begin)[runs]
+        stops = (base + np.minimum(end, inherited))[runs]
+        which, lane = expand(starts, stops, self._rest_starts)
+        low = np.maximum(starts[which], self._rest_starts[lane]) - self._rest_starts[lane]
+        high = np.minimum(stops[which], self._rest_starts[lane + 1]) - self._rest_starts[lane]
+        earlier = self.earlier.groups_along[lane]
+        low += self.used[earlier]
+        high += self.used[earlier]
+        some = low < high
+        reads = self.earlier.reads(
+            (low * self.earlier.groups + earlier)[some],
+            ((high - 1) * self.earlier.groups + earlier)[some],
+        )
+        columns.append(np.stack([runs[which[some]][reads.run], reads.block, reads.laying]))
+        runs = np.flatnonzero(np.maximum(begin, inherited) < end)
+        low = (np.maximum(begin, inherited) - inherited)[runs]
+        high = (end - inherited)[runs]
+        reads = self.tail.reads(
+            low * self.groups + column[runs], (high - 1) * self.groups + column[runs]
+        )
+        columns.append(np.stack([runs[reads.run], reads.block, reads.laying]))
+        return Reads(*np.concatenate(columns, axis=1))
+
+
+def slices_of_groups(groups: int, *, shuffle: bool) -> I64:
+    """Order groups by their slices of a line, so that those of a rank are neighbours: int64 [D].
 
     That holds for ranks whose number is a product of the first prime factors of D. Powers of two
-    come first in a D of the usual family; other numbers of ranks bring large factors.
+    come first in a D of the usual family; other numbers of ranks bring large factors. Without
+    shuffle, they keep their order.
     """
+    numbers = np.arange(groups, dtype=np.int64)
+    if not shuffle:
+        return numbers
     factors = prime_factors(groups)
     if LANE_FAMILY[0] % groups:
         factors.reverse()
-    numbers = np.arange(groups, dtype=np.int64)
     keys = [numbers % modulus for modulus in np.cumprod([*factors, 1], dtype=np.int64)]
     return np.lexsort(keys[::-1]).astype(np.int64)
 
@@ -343,51 +524,88 @@ class MixedSource:
 class OwnEpoch(NamedTuple):
     """One own epoch of a source: its order, and the draws of each column before it, int64 [D]."""
 
-    order: ColumnOrder
+    order: ColumnOrder | ContinuedOrder
     before: I64
+
+
+class Leg(NamedTuple):
+    """Lanes that hold from a position of an epoch on."""
+
+    epoch: int
+    position: int
+    lanes: int
+    window_rows: int
+    groups: int
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MixedOrder(JoinedOrder):
     """The order of an epoch of one or several sources; see the module docstring.
 
-    Its members are the own epochs that the epoch touches, source by source.
+    Its members are the own epochs that it touches, source by source. Its positions count from
+    `begin`, a position of the epoch.
+
+    legs: of the run, up to this one. The first begins with the run.
     """
 
     sources: tuple[MixedSource, ...]
     schedule: Schedule
+    legs: tuple[Leg, ...]
+    begin: int
     _own_epochs: dict[tuple[int, int], OwnEpoch] = field(default_factory=dict, repr=False)
     _columns_before: dict[tuple[int, int], I64] = field(default_factory=dict, repr=False)
     _ends: dict[tuple[int, int], I64] = field(default_factory=dict, repr=False)
 
     @property
     def rows(self) -> int:
-        return self.schedule.epoch_rows
+        return self.schedule.epoch_rows - self.begin
+
+    @cached_property
+    def _column_draws(self) -> list[ColumnDraws]:
+        """The counts of draws by column of each leg."""
+        counts = []
+        for leg in self.legs:
+            draws = ColumnDraws(
+                schedule=self.schedule,
+                columns=leg.groups,
+                epoch=leg.epoch,
+                position=leg.position,
+            )
+            counts.append(draws)
+        return counts
 
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
-        """The stretches of constant proportions."""
-        return self.schedule.pieces(self.epoch)
+        """The stretches of constant proportions, by positions of the epoch."""
+        pieces = self.schedule.pieces(self.epoch)
+        return tuple(piece for piece in pieces if piece.end > self.begin)
 
     @cached_property
     def _first_own(self) -> I64:
-        """The first own epoch of each source that the epoch touches: int64 [S]."""
-        sizes = np.maximum(1, [source.own_rows for source in self.sources])
-        return self.schedule.drawn(self.epoch) // sizes
+        """The first own epoch of each source that the order touches: int64 [S]."""
+        return self.schedule.drawn_before(self.epoch, self.begin) // self._sizes
+
+    @cached_property
+    def _sizes(self) -> I64:
+        return np.maximum(1, [source.own_rows for source in self.sources]).astype(np.int64)
 
     @cached_property
     def _members_before(self) -> I64:
         """The number of the first member of each source, then of members: int64 [S + 1]."""
-        sizes = np.maximum(1, [source.own_rows for source in self.sources])
-        counts = self.schedule.counts(self.epoch)
-        last = (self.schedule.drawn(self.epoch) + counts - 1) // sizes
-        return offsets_from_lengths(np.where(counts > 0, last + 1 - self._first_own, 0))
+        begin = self.schedule.drawn_before(self.epoch, self.begin)
+        end = self.schedule.drawn(self.epoch) + self.schedule.counts(self.epoch)
+        last = (end - 1) // self._sizes
+        return offsets_from_lengths(np.where(end > begin, last + 1 - self._first_own, 0))
 
     @cached_property
     def _bases(self) -> I64:
         """The place at which each source's own epochs begin: int64 [S]."""
-        sizes = np.array([source.own_rows for source in self.sources], np.int64)
-        return offsets_from_lengths(np.diff(self._members_before) * sizes)
+        return offsets_from_lengths(np.diff(self._members_before) * self._places)
+
+    @property
+    def _places(self) -> I64:
+        """The places of an own epoch of each source; in each leg, its rows may be cut again."""
+        return self._sizes * len(self.legs)
 
     def _split(self, positions: I64, /) -> tuple[I64, I64]:
         draw, which = self._draws(positions)
@@ -404,16 +622,19 @@ class MixedOrder(JoinedOrder):
         source = np.empty_like(positions)
         draw = np.empty_like(positions)
         which = np.empty_like(positions)
+        if not len(positions):
+            return draw, which
+        positions = positions + self.begin
         begins = np.array([piece.begin for piece in self.pieces], np.int64)
         for number, in_piece in each_number(np.searchsorted(begins, positions, side="right") - 1):
             piece = self.pieces[number]
             at = positions[in_piece]
             source[in_piece], drawn = piece.interleave.number_draws(
-                at - piece.begin, self.groups, piece.begin
+                at - piece.begin, self.groups, piece.begin - self.begin
             )
             for each, of_source in each_number(source[in_piece]):
                 before = self._before_piece(each, number)
-                drawn[of_source] += before[at[of_source] % self.groups]
+                drawn[of_source] += before[(at[of_source] - self.begin) % self.groups]
             draw[in_piece] = drawn
         begin = self.schedule.drawn_before(self.epoch, int(positions.min()))
         end = self.schedule.drawn_before(self.epoch, int(positions.max()))
@@ -426,11 +647,21 @@ class MixedOrder(JoinedOrder):
         return draw, which
 
     def _before_piece(self, source: int, number: int) -> I64:
-        """Return the draws of each column before a piece: int64 [D]."""
+        """Return the draws of each column before a piece, less those in it before the leg: int64
+        [D].
+        """
         if (source, number) not in self._columns_before:
-            begin = self.pieces[number].begin
+            piece = self.pieces[number]
+            begin = max(piece.begin, self.begin)
             at = np.array([begin], np.int64)
-            drawn = self.schedule.columns_drawn(self.epoch, source, at)[0]
+            drawn = self._column_draws[-1].drawn(self.epoch, source, at)[0]
+            column = np.arange(self.groups, dtype=np.int64)
+            drawn -= piece.interleave.draws(
+                np.full_like(column, source),
+                (column - piece.begin + self.begin) % self.groups,
+                np.full_like(column, begin - piece.begin),
+                self.groups,
+            )
             self._columns_before[source, number] = drawn
         return self._columns_before[source, number]
 
@@ -448,51 +679,84 @@ class MixedOrder(JoinedOrder):
         if key not in self._own_epochs:
             if len(self._own_epochs) >= _MOST_KEPT_ORDERS * len(self.sources):
                 self._own_epochs.pop(next(iter(self._own_epochs)))
-            self._own_epochs[key] = self._lay_own_epoch(source, own_epoch)
+            self._own_epochs[key] = self._lay_own_epoch(source, own_epoch, len(self.legs) - 1)
         return self._own_epochs[key]
 
-    def _lay_own_epoch(self, number: int, own_epoch: int) -> OwnEpoch:
+    def _lay_own_epoch(self, number: int, own_epoch: int, leg_number: int) -> OwnEpoch:
+        """Build the order that an own epoch has in a leg, which may continue that of an earlier
+        one.
+        """
         source = self.sources[number]
-        before, after = self._ends_of(number, own_epoch)
+        leg = self.legs[leg_number]
+        settings: OrderSettings = {
+            **source.settings,
+            "epoch": own_epoch,
+            "lanes": leg.lanes,
+            "window_rows": leg.window_rows,
+            "groups": leg.groups,
+        }
+        drawn = int(self.schedule.drawn_before(leg.epoch, leg.position)[number])
+        if drawn > own_epoch * source.own_rows:
+            return self._continue_own_epoch(number, own_epoch, leg_number, settings)
+        before, after = self._ends_of(number, own_epoch, leg_number)
         # Rows that the run never draws are dealt evenly.
         left = source.own_rows - int((after - before).sum())
-        after = after + even_parts(left, self.groups)
-        settings: OrderSettings = {**source.settings, "epoch": own_epoch}
+        after = after + even_parts(left, leg.groups)
         plain = epoch_order(
             source.block_rows, source.identities, numbers=source.numbers, **settings
         )
         order = ColumnOrder(
-            blocks=plain.blocks,
-            line=plain.line,
-            column_rows=after - before,
-            **plain.settings,
+            blocks=plain.blocks, line=plain.line, column_rows=after - before, **plain.settings
         )
         return OwnEpoch(order, before)
 
-    def _ends_of(self, source: int, own_epoch: int) -> I64:
+    def _continue_own_epoch(
+        self, number: int, own_epoch: int, leg_number: int, settings: OrderSettings
+    ) -> OwnEpoch:
+        earlier, before = self._lay_own_epoch(number, own_epoch, leg_number - 1)
+        leg = self.legs[leg_number]
+        at = np.array([leg.position], np.int64)
+        used = self._column_draws[leg_number - 1].drawn(leg.epoch, number, at)[0] - before
+        end = np.array([own_epoch + 1], np.int64) * self.sources[number].own_rows
+        rows = self._column_draws[leg_number].drawn_before(number, end)[0]
+        left = int((earlier.group_rows - used).sum() - rows.sum())
+        settings["seed"] = derive_key(settings["seed"], "cut again", own_epoch, leg_number)[0]
+        order = ContinuedOrder(
+            earlier=earlier,
+            used=used,
+            column_rows=rows + even_parts(left, leg.groups),
+            **settings,
+        )
+        return OwnEpoch(order, np.zeros_like(rows))
+
+    def _ends_of(self, source: int, own_epoch: int, leg_number: int) -> I64:
         """Return the draws of each column before an own epoch and before the next: int64 [2, D].
 
         Those of own epochs nearby are counted together, as each count has a fixed cost.
         """
+        own_rows = self.sources[source].own_rows
+        draws = self._column_draws[leg_number]
+        if leg_number < len(self.legs) - 1:
+            ends = np.array([own_epoch, own_epoch + 1], np.int64)
+            return draws.drawn_before(source, ends * own_rows)
         chunk, inside = divmod(own_epoch - int(self._first_own[source]), _OWN_EPOCHS)
         if (source, chunk) not in self._ends:
             members = int(np.diff(self._members_before)[source])
             begin = chunk * _OWN_EPOCHS
             ends = np.arange(begin, min(begin + _OWN_EPOCHS, members) + 1, dtype=np.int64)
-            draws = (self._first_own[source] + ends) * self.sources[source].own_rows
-            self._ends[source, chunk] = self.schedule.columns_before(source, draws)
+            ends = (self._first_own[source] + ends) * own_rows
+            self._ends[source, chunk] = draws.drawn_before(source, ends)
         return self._ends[source, chunk][inside : inside + 2]
 
     def _split_places(self, line_positions: I64, /) -> tuple[I64, I64]:
         source, inside = split_at(self._bases, line_positions)
-        sizes = np.array([source.own_rows for source in self.sources], np.int64)
-        member, place = np.divmod(inside, sizes[source])
+        member, place = np.divmod(inside, self._places[source])
         return self._members_before[source] + member, place
 
-    def _member(self, number: int) -> tuple[ColumnOrder, int]:
+    def _member(self, number: int) -> tuple[Order, int]:
         source = int(np.searchsorted(self._members_before, number, side="right")) - 1
         member = number - int(self._members_before[source])
-        base = int(self._bases[source]) + member * self.sources[source].own_rows
+        base = int(self._bases[source] + member * self._places[source])
         return self._own_epoch(number).order, base
 
     def positions_of_rows(self, blocks: I64, rows: I64) -> tuple[I64, I64]:
@@ -506,7 +770,7 @@ class MixedOrder(JoinedOrder):
             for piece_number, piece in enumerate(self.pieces):
                 before = self._before_piece(source, piece_number)[column]
                 turns = np.arange(self.groups, dtype=np.int64)
-                first = (turns - piece.begin) % self.groups
+                first = (turns - piece.begin + self.begin) % self.groups
                 counts = piece.interleave.draws(
                     np.full_like(turns, source),
                     first,
@@ -520,16 +784,17 @@ class MixedOrder(JoinedOrder):
                     first[column[in_piece]],
                     self.groups,
                 )
-                found.append((which[in_piece], piece.begin + positions))
-        return end_to_end(found)
+                found.append((which[in_piece], piece.begin - self.begin + positions))
+        which, positions = end_to_end(found)
+        return which[positions >= 0], positions[positions >= 0]
 
     def reads(self, first: I64, last: I64) -> Reads:
         """Return the blocks that each run of positions needs; a run may span own epochs."""
         columns = [np.empty((3, 0), np.int64)]
         column = first % self.groups
         for source in range(len(self.sources)):
-            begin = self._column_draws(source, first)
-            end = self._column_draws(source, last + self.groups)
+            begin = self._draws_before(source, first)
+            end = self._draws_before(source, last + self.groups)
             members = range(*self._members_before[source : source + 2].tolist())
             for number in members:
                 order, before = self._own_epoch(number)
@@ -543,15 +808,15 @@ class MixedOrder(JoinedOrder):
                 columns.append(np.stack([runs[run], block, np.full(len(block), number)]))
         return Reads(*np.concatenate(columns, axis=1))
 
-    def _column_draws(self, source: int, positions: I64) -> I64:
-        """Count the draws of a source in the columns of positions before them, from the run's
+    def _draws_before(self, source: int, positions: I64) -> I64:
+        """Count the draws of a source in the columns of positions before them, from the leg's
         begin: int64, same length.
         """
         column = positions % self.groups
         total = self._before_piece(source, 0)[column]
         for begin, end, interleave in self.pieces:
-            stop = np.clip(positions, begin, end) - begin
-            first = (column - begin) % self.groups
+            stop = np.clip(positions + self.begin, begin, end) - begin
+            first = (column - begin + self.begin) % self.groups
             total = total + interleave.draws(
                 np.full_like(positions, source), first, stop, self.groups
             )

@@ -8,8 +8,9 @@ ranks group by group (`RestOfRound`), and no row moves. From the next round bord
 lane stands at the border of a window, the tails of the lanes are laid end to end and cut into new
 lanes (`cut_again`). Every remaining row comes once, and the state needs a few integers per change.
 
-The order of a blend, or of a part of the rows, is never cut again, because its sources continue in
-later epochs: ranks that do not divide its groups read blocks of one another.
+The sources of a blend, or of a part of the rows, continue in later epochs. There a change begins a
+leg of the run: each source finishes its rounds in progress, and the tails behind them are cut again
+(`ContinuedOrder`). Which source has a position does not change.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from headrace.stream.order.epoch import (
 from headrace.stream.order.joined import (
     ChainedOrder,
     EpochPart,
+    Leg,
     MixedOrder,
     MixedSource,
     lay_partition,
@@ -110,9 +112,7 @@ def begin_mixture(
     )
 
 
-def schedule_of(
-    index: SplitIndex, mixture: MixtureState, *, epoch_rows: int, columns: int
-) -> Schedule:
+def schedule_of(index: SplitIndex, mixture: MixtureState, *, epoch_rows: int) -> Schedule:
     """Build the schedule of a run."""
     sizes = _sizes(index)
     of_index = _mixture(index)
@@ -121,7 +121,6 @@ def schedule_of(
         stages=of_index.stages_at(mixture.stages, sizes),
         most=of_index.most_rows(sizes),
         epoch_rows=epoch_rows,
-        columns=columns,
     )
 
 
@@ -163,7 +162,6 @@ def lay_epoch(
         index,
         mixture,
         epoch_rows=index.total_rows if samples_per_epoch is None else samples_per_epoch,
-        columns=settings["groups"],
     )
     parts = _parts(index)
     mixture_names = _mixture(index).names
@@ -183,8 +181,36 @@ def lay_epoch(
             settings=source_settings,
         )
         sources.append(source)
-    check_epoch(schedule, settings["epoch"])
-    return MixedOrder(sources=tuple(sources), schedule=schedule, **settings)
+    epoch = settings["epoch"]
+    check_epoch(schedule, epoch)
+    first = Leg(0, 0, settings["lanes"], settings["window_rows"], settings["groups"])
+    legs = (first, *mixture.legs)
+    earlier = [leg for leg in legs if (leg.epoch, leg.position) <= (epoch, 0)]
+    parts_of_epoch = []
+    for number in range(len(earlier), len(legs) + 1):
+        leg = legs[number - 1]
+        if leg.epoch > epoch:
+            break
+        begin = leg.position if leg.epoch == epoch else 0
+        leg_settings: OrderSettings = {
+            **settings,
+            "lanes": leg.lanes,
+            "window_rows": leg.window_rows,
+            "groups": leg.groups,
+        }
+        order = MixedOrder(
+            sources=tuple(sources),
+            schedule=schedule,
+            legs=legs[:number],
+            begin=begin,
+            **leg_settings,
+        )
+        if parts_of_epoch:
+            parts_of_epoch[-1] = parts_of_epoch[-1]._replace(end=begin)
+        parts_of_epoch.append(EpochPart(begin, schedule.epoch_rows, order))
+    if len(parts_of_epoch) == 1:
+        return parts_of_epoch[0].order
+    return ChainedOrder(parts=tuple(parts_of_epoch), **parts_of_epoch[-1].order.settings)
 
 
 def order_of_state(index: SplitIndex, state: StreamState) -> Order:

@@ -6,8 +6,9 @@ and where a source reaches its limit. In each piece, every source has exactly it
 source that reaches its limit has its rest, and its share goes to the others from then on, so all of
 it is known before the run. Epochs in which nothing changes are alike and laid once.
 
-Draws of a source are numbered through the run. Draws in a column, the positions g = d (mod D) of
-each epoch, are numbered too. Both counts are sums over pieces of closed forms.
+Draws of a source are numbered through the run. Draws in a column, the positions d (mod D) from where
+a number of columns begins to hold, are numbered too. Both counts are sums over pieces of closed
+forms.
 """
 
 from __future__ import annotations
@@ -57,15 +58,13 @@ class Schedule:
     """The sources of all positions of a run.
 
     sizes: rows of each source. stages: by ascending begin, the first at 0. most: rows that may be
-    drawn of each source in the run; None for any number. epoch_rows: S. columns: D.
+    drawn of each source in the run; None for any number. epoch_rows: S.
     """
 
     sizes: tuple[int, ...]
     stages: tuple[Stage, ...]
     most: tuple[int | None, ...]
     epoch_rows: int
-    columns: int
-    _columns_drawn: dict[tuple[int, int], I64] = field(default_factory=dict, repr=False)
 
     @cached_property
     def runs(self) -> tuple[LikeEpochs, ...]:
@@ -107,36 +106,6 @@ class Schedule:
                 total = total + interleave.draws(sources, first, stop, 1)
         return total
 
-    def columns_drawn(self, epoch: int, source: int, positions: I64) -> I64:
-        """Count the draws of a source in each column before positions of an epoch, from the run's
-        begin: int64 [K, D].
-        """
-        before = np.zeros(self.columns, np.int64)
-        for like in self.runs:
-            stop = epoch if like.stop is None else min(epoch, like.stop)
-            if stop > like.first:
-                before += (stop - like.first) * self._in_epoch(like, source)
-        total = np.tile(before, (len(positions), 1))
-        for piece in self.pieces(epoch):
-            total += self._in_piece(piece, source, np.clip(positions, piece.begin, piece.end))
-        return total
-
-    def columns_before(self, source: int, draws: I64) -> I64:
-        """Count the draws of each column before draws of a source: int64 [K, D].
-
-        Before draws that never come, all draws of the run are counted.
-        """
-        epochs, positions = self.find_draws(source, draws)
-        never = epochs < 0
-        last = self.runs[-1]
-        epochs[never] = last.first if last.stop is None else last.stop - 1
-        positions[never] = self.epoch_rows
-        columns = np.empty((len(draws), self.columns), np.int64)
-        for epoch in np.unique(epochs).tolist():
-            of_epoch = epochs == epoch
-            columns[of_epoch] = self.columns_drawn(epoch, source, positions[of_epoch])
-        return columns
-
     def find_draws(self, source: int, draws: I64) -> tuple[I64, I64]:
         """Return (epoch, position) of draws of a source; (-1, -1) for those that never come.
 
@@ -173,25 +142,6 @@ class Schedule:
             found = piece.interleave.find_draws(source, inside, first, 1)
             positions[members] = piece.begin + found
         return positions
-
-    def _in_epoch(self, like: LikeEpochs, source: int) -> I64:
-        """Count the draws of a source in each column of an epoch: int64 [D]."""
-        key = (like.first, source)
-        if key not in self._columns_drawn:
-            counts = np.zeros(self.columns, np.int64)
-            for piece in like.pieces:
-                counts += self._in_piece(piece, source, np.array([piece.end], np.int64))[0]
-            self._columns_drawn[key] = counts
-        return self._columns_drawn[key]
-
-    def _in_piece(self, piece: Piece, source: int, stops: I64) -> I64:
-        """Count the draws of a source in each column of a piece before positions: int64 [K, D]."""
-        first = (np.arange(self.columns, dtype=np.int64) - piece.begin) % self.columns
-        stop = np.repeat(stops - piece.begin, self.columns)
-        counts = piece.interleave.draws(
-            np.full_like(stop, source), np.tile(first, len(stops)), stop, self.columns
-        )
-        return counts.reshape(-1, self.columns)
 
     def _like(self, epoch: int) -> LikeEpochs:
         return next(like for like in self.runs if like.stop is None or epoch < like.stop)
@@ -253,6 +203,78 @@ class Schedule:
                 yield Piece(position, position + interleave.rows, interleave)
                 position += interleave.rows
             drawn = [rows + count for rows, count in zip(drawn, counts, strict=True)]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ColumnDraws:
+    """Counts of draws by column, from a position of an epoch on.
+
+    columns: D. Column d has the positions d (mod D), counted from there, and in later epochs from
+    their first position.
+    """
+
+    schedule: Schedule
+    columns: int
+    epoch: int
+    position: int
+    _of_epochs: dict[tuple[int, int], I64] = field(default_factory=dict, repr=False)
+
+    def drawn(self, epoch: int, source: int, positions: I64) -> I64:
+        """Count the draws of a source in each column before positions of an epoch: int64 [K, D]."""
+        total = np.tile(self._before(epoch, source), (len(positions), 1))
+        origin = self.position if epoch == self.epoch else 0
+        for piece in self.schedule.pieces(epoch):
+            total += self._in_piece(piece, source, origin, positions)
+        return total
+
+    def drawn_before(self, source: int, draws: I64) -> I64:
+        """Count the draws of each column before draws of a source: int64 [K, D].
+
+        Before draws that never come, all draws of the run are counted.
+        """
+        epochs, positions = self.schedule.find_draws(source, draws)
+        never = epochs < 0
+        last = self.schedule.runs[-1]
+        epochs[never] = max(last.first, self.epoch) if last.stop is None else last.stop - 1
+        positions[never] = self.schedule.epoch_rows
+        columns = np.empty((len(draws), self.columns), np.int64)
+        for epoch in np.unique(epochs).tolist():
+            of_epoch = epochs == epoch
+            columns[of_epoch] = self.drawn(epoch, source, positions[of_epoch])
+        return columns
+
+    def _before(self, epoch: int, source: int) -> I64:
+        """Count the draws of a source in each column before an epoch: int64 [D]."""
+        total = np.zeros(self.columns, np.int64)
+        if epoch > self.epoch:
+            total += self._in_epoch(self.epoch, source, self.position)
+        for like in self.schedule.runs:
+            first = max(like.first, self.epoch + 1)
+            stop = epoch if like.stop is None else min(epoch, like.stop)
+            if stop > first:
+                total += (stop - first) * self._in_epoch(first, source, 0)
+        return total
+
+    def _in_epoch(self, epoch: int, source: int, origin: int) -> I64:
+        """Count the draws of a source in each column of an epoch from a position on: int64 [D]."""
+        if (epoch, source) not in self._of_epochs:
+            counts = np.zeros(self.columns, np.int64)
+            for piece in self.schedule.pieces(epoch):
+                end = np.array([piece.end], np.int64)
+                counts += self._in_piece(piece, source, origin, end)[0]
+            self._of_epochs[epoch, source] = counts
+        return self._of_epochs[epoch, source]
+
+    def _in_piece(self, piece: Piece, source: int, origin: int, stops: I64) -> I64:
+        """Count the draws of a source in each column of a piece before positions: int64 [K, D]."""
+        begin = max(piece.begin, origin)
+        column = np.arange(self.columns, dtype=np.int64)
+        first = begin - piece.begin + (column - (begin - origin)) % self.columns
+        stop = np.repeat(np.clip(stops, piece.begin, piece.end) - piece.begin, self.columns)
+        counts = piece.interleave.draws(
+            np.full_like(stop, source), np.tile(first, len(stops)), stop, self.columns
+        )
+        return counts.reshape(-1, self.columns)
 
 
 def share_rows(

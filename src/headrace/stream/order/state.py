@@ -16,6 +16,7 @@ from headrace.errors import StreamError, setting, setting_name
 from headrace.sealed import MOST_EPOCHS, MOST_LANES, MOST_POSITIONS, seal, short_repr, unseal
 from headrace.stream.order.balance import MOST_EVEN_TOKENS
 from headrace.stream.order.epoch import OrderSettings, first_window_rows, settings_of
+from headrace.stream.order.joined import Leg
 from headrace.stream.order.remaining import Remainder, Remaining, advance, count_steps
 from headrace.stream.order.shard_partition import ShardPartition
 
@@ -48,27 +49,35 @@ class Change:
 class MixtureState:
     """The mixture of a run whose epochs are not single passes; see `schedule`.
 
-    blend: its proportions in words. stages: the row of the run at which each stage begins.
+    blend: its proportions in words. stages: the row of the run at which each stage begins. legs:
+    the lanes from some positions on, as other numbers of ranks changed them.
     """
 
     blend: str
     stages: tuple[int, ...]
+    legs: tuple[Leg, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON object that `from_dict` restores."""
-        return {"blend": self.blend, "stages": list(self.stages)}
+        legs = [list(leg) for leg in self.legs]
+        return {"blend": self.blend, "stages": list(self.stages), "legs": legs}
+
+    def before(self, epoch: int, position: int) -> MixtureState:
+        """Return it without the legs from a position on."""
+        legs = [leg for leg in self.legs if (leg.epoch, leg.position) < (epoch, position)]
+        return replace(self, legs=tuple(legs))
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> MixtureState:
         """Restore it. Raises `StreamError` if it was changed."""
         stages = values.get("stages")
-        known = set(values) == {"blend", "stages"} and isinstance(values["blend"], str)
+        known = set(values) == {"blend", "stages", "legs"} and isinstance(values["blend"], str)
         if not known or not isinstance(stages, list | tuple):
-            raise _bad("mixture", values, "expected blend and stages")
+            raise _bad("mixture", values, "expected blend, stages and legs")
         ascending = all(type(row) is int for row in stages) and list(stages) == sorted(set(stages))
         if not ascending or not stages or stages[0] != 0 or stages[-1] > MOST_POSITIONS:
             raise _bad("mixture", stages, "expected ascending rows from 0 on")
-        return cls(blend=values["blend"], stages=tuple(stages))
+        return cls(blend=values["blend"], stages=tuple(stages), legs=_legs(values["legs"]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,8 +170,27 @@ class StreamState:
         return self.at(left, batches=batches)
 
     def fresh(self, epoch: int) -> StreamState:
-        """Return the start of an epoch, with the lanes and windows that this one began with."""
-        return replace(self, epoch=epoch, position=0, holes=(), changes=(), batches_done=0)
+        """Return the start of an epoch, with the lanes and windows that this one began with, or
+        those of a blend's last leg.
+        """
+        mixture = self.mixture and self.mixture.before(epoch, 1)
+        return replace(
+            self,
+            epoch=epoch,
+            position=0,
+            holes=(),
+            changes=(),
+            mixture=mixture,
+            batches_done=0,
+        )
+
+    @property
+    def changed_at(self) -> list[int]:
+        """The positions of this epoch at which other ranks changed its order."""
+        positions = [change.position for change in self.changes]
+        if self.mixture is not None:
+            positions += [leg.position for leg in self.mixture.legs if leg.epoch == self.epoch]
+        return positions
 
     def to_dict(self, sealed_as: str = _KIND) -> dict[str, Any]:
         """Return a JSON object that `from_dict` restores.
@@ -381,6 +409,7 @@ _BOUNDS = {
     "chunk": (0, MOST_POSITIONS),
     "batches_done": (0, MOST_POSITIONS),
     "ranks": (1, MOST_LANES),
+    "position": (0, MOST_POSITIONS),
 }
 _CHANGE = tuple(field.name for field in fields(Change))
 
@@ -400,6 +429,27 @@ def _change(change: Any) -> Change:
             "changes", change, "expected a position, and ranks or lanes, window_rows and groups"
         )
     return Change(**change)
+
+
+def _legs(values: Any) -> tuple[Leg, ...]:
+    legs: list[Leg] = []
+    if not isinstance(values, list | tuple) or len(values) > MOST_CHANGES:
+        raise _bad("legs", values, f"expected at most {MOST_CHANGES}")
+    for numbers in values:
+        known = isinstance(numbers, list | tuple) and len(numbers) == len(Leg._fields)
+        if not known or any(type(number) is not int for number in numbers):
+            raise _bad("legs", numbers, f"expected {', '.join(Leg._fields)}")
+        leg = Leg(*numbers)
+        for name, value in leg._asdict().items():
+            least, most = _BOUNDS[name]
+            if not least <= value <= most:
+                raise _bad("legs", value, f"expected {name} of {least} to {most}")
+        ascending = not legs or legs[-1][:2] < leg[:2]
+        small = leg.lanes * leg.window_rows <= MOST_POSITIONS
+        if not ascending or leg.lanes % leg.groups or not small:
+            raise _bad("legs", numbers, "expected ascending positions, and groups of lanes")
+        legs.append(leg)
+    return tuple(legs)
 
 
 def _balance(values: Any) -> tuple[int, int]:
@@ -432,6 +482,11 @@ def _check_numbers(state: StreamState) -> None:
 
 
 def _check_changes(state: StreamState) -> None:
+    if state.mixture is not None and state.changes:
+        raise _bad("changes", len(state.changes), "expected none beside a mixture, which has legs")
+    if state.mixture is not None and max(state.changed_at, default=0) >= max(1, state.rows):
+        expected = f"expected positions below {state.rows}, the rows of the epoch"
+        raise _bad("legs", state.changed_at, expected)
     positions = [change.position for change in state.changes]
     ascending = positions == sorted(set(positions)) and min(positions, default=0) >= 0
     if len(positions) > MOST_CHANGES or not ascending:
