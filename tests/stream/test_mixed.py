@@ -1,7 +1,6 @@
 """Epochs that are no whole pass: the sequences of their sources, continued from epoch to epoch, every row in its turn."""
 
 import json
-from collections import Counter
 from itertools import islice
 
 import numpy as np

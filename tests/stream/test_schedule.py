@@ -1,7 +1,7 @@
 """Scheduled blends: every row in its turn, shares at every prefix, limits, and a resume anywhere on any ranks."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -16,6 +16,8 @@ from headrace.errors import SettingsError
 from headrace.stream.loader.blend import join_indexes
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stream_loader import StreamLoader
+from headrace.stream.order.joined import Leg, parts_of
+from headrace.stream.order.layout import begin_mixture, lay_epoch, schedule_of
 from headrace.stream.order.mixture import Mixture
 from laws import examples
 from raised import raised
@@ -41,6 +43,10 @@ class Case:
         names = NAMES[: len(self.sources)]
         mixture = Mixture.build(names, schedule=schedule, limits=self.limits)
         return join_indexes(list(map(index_of, self.sources)), mixture)
+
+    def begin(self):
+        """What the state of a run keeps of the mixture."""
+        return begin_mixture(self.index, samples_per_epoch=self.epoch_rows, global_batch=1)
 
     @cached_property
     def sizes(self):
@@ -83,15 +89,21 @@ def cases(draw, most_limits=3):
 def rows_of_run(case, epochs, order):
     """The number of the row at each position of the first epochs, as far as the limits go."""
     rows = []
-    for epoch in range(epochs):
-        try:
-            laid = lay(case.index, epoch=epoch, samples_per_epoch=case.epoch_rows, **order)
-        except SettingsError as error:
-            assert "limits" == error.setting
-            break
+    whole = schedule_of(case.index, case.begin(), epoch_rows=case.epoch_rows).epochs
+    for epoch in range(epochs if whole is None else min(epochs, whole)):
+        laid = lay(case.index, epoch=epoch, samples_per_epoch=case.epoch_rows, **order)
         blocks, inside = laid.locate(laid.line_of(np.arange(laid.rows)))
         rows.append(case.index.first_row[blocks] + inside)
     return np.concatenate([np.empty(0, np.int64), *rows])
+
+
+def check_own_epochs(case, run):
+    """As many consecutive rows as a source has are every row once."""
+    for first, size in zip(case.firsts, case.sizes, strict=False):
+        mine = run[(run >= first) & (run < first + size)]
+        for begin in range(0, len(mine), size):
+            own = mine[begin : begin + size]
+            assert len(np.unique(own)) == len(own)
 
 
 orders = st.sampled_from([(1, 1), (4, 1), (4, 2), (6, 6), (12, 4)]).flatmap(
@@ -111,14 +123,11 @@ orders = st.sampled_from([(1, 1), (4, 1), (4, 2), (6, 6), (12, 4)]).flatmap(
 @given(cases(), orders, st.integers(1, 4))
 def test_each_row_comes_once_in_its_turn_and_limits_hold(case, order, epochs):
     run = rows_of_run(case, epochs, order)
-    for number, size in enumerate(case.sizes):
-        first = case.firsts[number]
-        mine = run[(run >= first) & (run < first + size)]
-        for begin in range(0, len(mine), size):
-            own = mine[begin : begin + size]
-            assert len(np.unique(own)) == len(own)
+    check_own_epochs(case, run)
+    source = np.searchsorted(case.firsts, run, side="right") - 1
+    for number in range(len(case.sizes)):
         most = case.most(number)
-        assert most is None or len(mine) <= most
+        assert most is None or np.count_nonzero(source == number) <= most
 
 
 @settings(max_examples=examples(200), deadline=None)
@@ -155,6 +164,64 @@ def test_a_limited_source_ends_exactly_and_the_others_take_its_share(case):
     for number in np.unique(after).tolist():
         if not left[number] and case.most(number) is not None:
             assert drawn[number] == case.most(number)
+
+
+@st.composite
+def legs_of(draw, case, shuffle):
+    """Other lanes from some positions of the run on."""
+    legs = []
+    epoch = 0
+    for _ in range(draw(st.integers(0, 3))):
+        epoch += draw(st.integers(0, 1))
+        position = draw(st.integers(0, case.epoch_rows - 1))
+        groups = draw(st.sampled_from([1, 2, 3, 4, 5, 7]))
+        lanes = groups * draw(st.integers(1, 3)) if shuffle else groups
+        leg = Leg(epoch, position, lanes, draw(st.integers(1, 4)), groups)
+        if not legs or legs[-1][:2] < leg[:2]:
+            legs.append(leg)
+    return tuple(legs)
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(cases(most_limits=0), orders, st.data())
+def test_rows_come_once_and_shares_hold_through_any_changes_of_ranks(case, order, data):
+    if not order["shuffle"]:
+        order["groups"] = order["lanes"]
+    mixture = replace(case.begin(), legs=data.draw(legs_of(case, order["shuffle"])))
+    run = []
+    sources = []
+    for epoch in range(3):
+        laid = lay_epoch(
+            case.index, samples_per_epoch=case.epoch_rows, mixture=mixture, epoch=epoch, **order
+        )
+        blocks, inside = laid.locate(laid.line_of(np.arange(laid.rows)))
+        rows = case.index.first_row[blocks] + inside
+        for begin, end, part in parts_of(laid):
+            pool = part.pool_of(np.arange(end - begin))
+            pooled = np.concatenate(
+                [case.index.first_row[block] + np.arange(*span) for block, *span in pool.spans]
+            )
+            assert (
+                pooled[slice(None) if pool.index is None else pool.index] == rows[begin:end]
+            ).all()
+            reads = part.reads(
+                np.array([0]), np.array([(end - begin - 1) // part.groups * part.groups])
+            )
+            assert set(blocks[begin : end : part.groups].tolist()) <= set(reads.block.tolist())
+        which, positions = laid.positions_of_rows(blocks[:3], inside[:3])
+        for row in range(min(3, laid.rows)):
+            same = np.flatnonzero(rows == rows[row])
+            assert same.tolist() == sorted(positions[which == row].tolist())
+        run.append(rows)
+        sources.append(np.searchsorted(case.firsts, rows, side="right") - 1)
+    run = np.concatenate(run)
+    unchanged = rows_of_run(case, 3, order)
+
+    assert (
+        np.concatenate(sources).tolist()
+        == (np.searchsorted(case.firsts, unchanged, side="right") - 1).tolist()
+    )
+    check_own_epochs(case, run)
 
 
 @dataclass(frozen=True)
@@ -208,7 +275,7 @@ def read(loaders, stop=None):
     return batches, json.loads(states[0])
 
 
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     cases(most_limits=0),
     st.sampled_from([1, 2, 3, 4, 6]),
@@ -234,10 +301,7 @@ def test_batches_are_the_same_on_any_ranks_and_a_resume_goes_on(
     expected = [source for batch in whole for _, source in batch]
     seen = [row for batch in head + tail for row in batch]
     assert expected == [source for _, source in seen]
-    for number, size in enumerate(case.sizes):
-        mine = [row for row, source in seen if source == number]
-        for begin in range(0, len(mine), size):
-            assert len(set(mine[begin : begin + size])) == len(mine[begin : begin + size])
+    check_own_epochs(case, np.array([row for row, _ in seen]))
 
 
 def test_the_plan_says_the_rows_of_each_stage():

@@ -518,7 +518,7 @@ class RowPasses:
         lanes = choose_lanes_again(
             before,
             shuffle=state.shuffle,
-            blocks=np.count_nonzero(self.index.rows) // sources_of(self.index),
+            blocks=int(np.count_nonzero(self.index.rows)) // sources_of(self.index),
             ranks=self.ranks,
             batch_size=self.options.rank_step_rows(self.ranks),
         )

@@ -224,7 +224,8 @@ class EpochOrder(Order):
     def group_rows(self) -> I64:
         """The number of rows of each group: int64 [D]."""
         of_lanes = even_parts(self.rows, self.lanes)
-        return of_lanes.reshape(-1, self.groups).sum(axis=0)
+        rows: I64 = of_lanes.reshape(-1, self.groups).sum(axis=0)
+        return rows
 
     @cached_property
     def lane_rows(self) -> I64:
@@ -376,9 +377,8 @@ class EpochOrder(Order):
         group = lane % self.groups
         if self.shuffle:
             round_ = self._round_of(offset, 1)
-            begin = self._rows_before_round(round_)
-            starts, _ = self._stretches(lane, begin, self._rows_before_round(round_ + 1))
-            inside = line_positions - starts
+            boundaries = self._rows_before_round(np.stack([round_, round_ + 1]))
+            inside = line_positions - self._stretches(lane, *boundaries)[0]
             inside += self._rows_before(group, round_, lane // self.groups)
             offset = self._shuffled_offsets(group, round_, inside)
         return which, offset * self.groups + group
@@ -432,7 +432,7 @@ class EpochOrder(Order):
         rounds = self._round_of(np.stack([first, last]) // self.groups, per_group)
         rounds[1] += 1
         begin, end = self._rows_before_round(rounds)[:, :, None]
-        starts, ends = (places.ravel() for places in self._stretches(lane, begin, end))
+        starts, ends = (rows.ravel() for rows in self._stretches(lane, begin, end))
         not_empty = starts < ends
         span, along = expand(starts[not_empty], ends[not_empty], self.line)
         holds_rows = self.line[along + 1] > self.line[along]

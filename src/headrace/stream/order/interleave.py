@@ -63,7 +63,7 @@ class Interleave:
     def sources(self, positions: I64) -> I64:
         """Return the source of each position; int64, same length."""
         points = self._step * positions % max(1, self.rows)
-        return np.searchsorted(self._borders[1:], points, side="right")
+        return np.searchsorted(self._borders[1:], points, side="right").astype(np.int64)
 
     def draws(self, source: I64, first: I64, stop: I64, columns: int) -> I64:
         """Count the draws of a source among the positions first, first + columns, … below `stop`.
@@ -113,19 +113,29 @@ class Interleave:
             return source, self.draws(source, first, positions, columns)
         # Fill the columns from the first turn to the last, and count there.
         grid = np.arange(lowest * columns, (int(turns.max()) + 1) * columns, columns)
-        grid = (grid[:, None] + residues).ravel() - origin
-        source = self.sources(grid)
-        source[(grid < 0) | (grid >= self.rows)] = len(self.counts)
-        key = source * len(residues) + np.tile(np.arange(len(residues)), filled // len(residues))
-        keys, draw = self._number(key, (len(self.counts) + 1) * len(residues))
-        counted = keys < len(self.counts) * len(residues)
-        of_source, of_residue = np.divmod(keys[counted], len(residues))
-        before = np.zeros((len(self.counts) + 1) * len(residues), np.int64)
-        begin = np.full(len(of_source), max(0, lowest * columns - origin), np.int64)
-        first = (residues[of_residue] - origin) % columns
-        before[keys[counted]] = self.draws(of_source, first, begin, columns)
+        source, draw = self._number_grid(grid - origin, residues, columns, origin)
         cells = (turns - lowest) * len(residues) + which
-        return source[cells], draw[cells] + before[key[cells]]
+        return source[cells], draw[cells]
+
+    def _number_grid(self, turns: I64, residues: I64, columns: int, origin: int) -> tuple[I64, I64]:
+        """Return (source, draw) of the positions turn + residue, turn by turn; see `number_draws`.
+
+        Those outside of 0..n-1 have no source, and the number of sources stands for it.
+        """
+        sources = len(self.counts)
+        width = len(residues)
+        grid = (turns[:, None] + residues).ravel()
+        source = self.sources(grid)
+        source[(grid < 0) | (grid >= self.rows)] = sources
+        key = source * width + np.tile(np.arange(width), len(turns))
+        keys, draw = self._number(key, (sources + 1) * width)
+        keys = keys[keys < sources * width]
+        of_source, of_residue = np.divmod(keys, width)
+        before = np.zeros((sources + 1) * width, np.int64)
+        begin = np.full(len(keys), max(0, int(turns[0])), np.int64)
+        first = (residues[of_residue] - origin) % columns
+        before[keys] = self.draws(of_source, first, begin, columns)
+        return source, draw + before[key]
 
     @staticmethod
     def _number(key: I64, most: int) -> tuple[I64, I64]:
@@ -145,7 +155,8 @@ class Interleave:
         begin = shift.astype(np.uint64)
         above = begin + (self.rows - border).astype(np.uint64)
         floors = floor_sum(count, self.rows, stride, np.stack([begin, above]))
-        return (floors[0] - floors[1] + count).astype(np.int64)
+        hits: I64 = (floors[0] - floors[1] + count).astype(np.int64)
+        return hits
 
     @cached_property
     def _borders(self) -> I64:
@@ -219,7 +230,7 @@ def _sum_of_quotients(steps: I64, rows: int) -> I64:
         divisor = np.maximum(steps, 1)
         quotient = np.where(steps > 0, modulus // divisor, 0)
         total += quotient
-        rest = np.where(steps > 0, modulus - quotient * steps, 0)
+        remainder = np.where(steps > 0, modulus - quotient * steps, 0)
         modulus = np.where(steps > 0, steps, modulus)
-        steps = rest
+        steps = remainder
     return total

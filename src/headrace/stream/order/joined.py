@@ -36,7 +36,7 @@ from headrace.stream.order.epoch import (
 )
 from headrace.stream.order.lanes import LANE_FAMILY
 from headrace.stream.order.remaining import even_parts, split_at
-from headrace.stream.order.schedule import ColumnDraws, Piece, Schedule
+from headrace.stream.order.schedule import ColumnDraws, EpochSegment, Schedule
 
 _LONGEST_LINE = 1 << 56  # of places; all parts of a chain together stay in 64 bits
 _OWN_EPOCHS = 32  # whose columns are counted together
@@ -263,7 +263,7 @@ class ColumnOrder(EpochOrder):
         return self.column_rows
 
     @property
-    def places(self) -> int:
+    def line_length(self) -> int:
         """The number of places on the line."""
         return self.rows
 
@@ -277,16 +277,18 @@ class ColumnOrder(EpochOrder):
         border of a round: int64 [D].
         """
         rounds = self._round_of(np.maximum(used - 1, 0), self._group_lanes)
-        borders = self._rows_before_round(rounds + 1) * self._group_lanes
-        return np.where(used > 0, np.minimum(borders, self.group_rows), 0)
+        boundaries = self._rows_before_round(rounds + 1) * self._group_lanes
+        return np.where(used > 0, np.minimum(boundaries, self.group_rows), 0)
 
-    def tails(self, borders: I64) -> tuple[I64, I64, I64]:
-        """Return what is left behind borders of rounds, in the order of the line: (block number,
+    def tails(self, boundaries: I64) -> tuple[I64, I64, I64]:
+        """Return what is left behind boundaries of rounds, in the order of the line: (block number,
         first row, stop row); int64, parallel.
         """
-        taken = np.where(borders < self.group_rows, borders // self._group_lanes, self.group_rows)
+        delivered = np.where(
+            boundaries < self.group_rows, boundaries // self._group_lanes, self.group_rows
+        )
         starts, stops = self._stretches(
-            self._along, taken[self._along % self.groups], self.lane_rows[self._along]
+            self._along, delivered[self._along % self.groups], self.lane_rows[self._along]
         )
         return self.rows_between(starts, stops)
 
@@ -348,9 +350,9 @@ class ContinuedOrder(JoinedOrder):
         return self.column_rows
 
     @property
-    def places(self) -> int:
+    def line_length(self) -> int:
         """The number of places on both lines."""
-        return self.earlier.places + self.tail.places
+        return self.earlier.line_length + self.tail.line_length
 
     @cached_property
     def groups_along(self) -> I64:
@@ -358,13 +360,13 @@ class ContinuedOrder(JoinedOrder):
         return slices_of_groups(self.groups, shuffle=self.shuffle)
 
     def round_borders(self, used: I64) -> I64:
-        """Return borders of rounds, see `ColumnOrder`; a share of the rests is a round too."""
-        behind = self.tail.round_borders(np.maximum(used - self._inherited, 0))
-        return self._inherited + np.where(used < self._inherited, 0, behind)
+        """Return boundaries of rounds, see `ColumnOrder`; a share of the rests is a round too."""
+        after = self.tail.round_borders(np.maximum(used - self._carried, 0))
+        return self._carried + np.where(used < self._carried, 0, after)
 
-    def tails(self, borders: I64) -> tuple[I64, I64, I64]:
-        """Return what is left behind borders of rounds, see `ColumnOrder`."""
-        return self.tail.tails(borders - self._inherited)
+    def tails(self, boundaries: I64) -> tuple[I64, I64, I64]:
+        """Return what is left behind boundaries of rounds, see `ColumnOrder`."""
+        return self.tail.tails(boundaries - self._carried)
 
     @cached_property
     def tail(self) -> ColumnOrder:
@@ -374,7 +376,7 @@ class ContinuedOrder(JoinedOrder):
             blocks=blocks,
             firsts=firsts,
             line=offsets_from_lengths(stops - firsts),
-            column_rows=self.column_rows - self._inherited,
+            column_rows=self.column_rows - self._carried,
             **self.settings,
         )
 
@@ -384,47 +386,49 @@ class ContinuedOrder(JoinedOrder):
 
     @cached_property
     def _rest_starts(self) -> I64:
-        """Where the rest of each earlier column begins, laid end to end: int64 [D before + 1]."""
+        """Where the rest of each earlier column starts, laid end to end: int64 [D before + 1]."""
         rests = self._rest_borders - self.used
         return offsets_from_lengths(rests[self.earlier.groups_along])
 
     @cached_property
     def _rest_ends(self) -> I64:
         """Where the share of each column ends, in the order of the slices: int64 [D]."""
-        until = np.cumsum(self.column_rows[self.groups_along])
-        return until * self._rest_starts[-1] // max(1, self.rows)
+        rests = int(self._rest_starts[-1])
+        until = np.cumsum(self.column_rows[self.groups_along]).tolist()
+        # integers of any size: a product of rows
+        return np.array([rows * rests // max(1, self.rows) for rows in until], np.int64)
 
     @cached_property
-    def _inherited(self) -> I64:
+    def _carried(self) -> I64:
         """The rows of rests that each column reads: int64 [D]."""
-        inherited = np.empty(self.groups, np.int64)
-        inherited[self.groups_along] = np.diff(self._rest_ends, prepend=0)
-        return inherited
+        carried = np.empty(self.groups, np.int64)
+        carried[self.groups_along] = np.diff(self._rest_ends, prepend=0)
+        return carried
 
     @cached_property
-    def _inherited_from(self) -> I64:
-        """Where the share of each column begins: int64 [D]."""
-        begins = np.empty(self.groups, np.int64)
-        begins[self.groups_along] = self._rest_ends - self._inherited[self.groups_along]
-        return begins
+    def _carried_from(self) -> I64:
+        """Where the share of each column starts: int64 [D]."""
+        starts = np.empty(self.groups, np.int64)
+        starts[self.groups_along] = self._rest_ends - self._carried[self.groups_along]
+        return starts
 
     def _split(self, positions: I64, /) -> tuple[I64, I64]:
         offset, column = np.divmod(positions, self.groups)
-        behind = offset - self._inherited[column]
-        of_rest = behind < 0
-        inside = behind * self.groups + column
-        at = (self._inherited_from[column] + offset)[of_rest]
+        after = offset - self._carried[column]
+        of_rest = after < 0
+        inside = after * self.groups + column
+        at = (self._carried_from[column] + offset)[of_rest]
         lane, row = split_at(self._rest_starts, at)
         earlier = self.earlier.groups_along[lane]
         inside[of_rest] = (self.used[earlier] + row) * self.earlier.groups + earlier
         return np.where(of_rest, 0, 1), inside
 
     def _split_places(self, line_positions: I64, /) -> tuple[I64, I64]:
-        return split_at(np.array([0, self.earlier.places], np.int64), line_positions)
+        return split_at(np.array([0, self.earlier.line_length], np.int64), line_positions)
 
     def _member(self, number: int) -> tuple[Order, int]:
         if number:
-            return self.tail, self.earlier.places
+            return self.tail, self.earlier.line_length
         return self.earlier, 0
 
     def positions_of_rows(self, blocks: I64, rows: I64) -> tuple[I64, I64]:
@@ -433,45 +437,47 @@ class ContinuedOrder(JoinedOrder):
         of_rest = (row >= self.used[earlier]) & (row < self._rest_borders[earlier])
         lane = np.argsort(self.earlier.groups_along)[earlier[of_rest]]
         at = self._rest_starts[lane] + row[of_rest] - self.used[earlier[of_rest]]
-        share = np.searchsorted(self._rest_ends, at, side="right")
-        column = self.groups_along[share]
-        offset = at - self._inherited_from[column]
-        which_behind, behind = self.tail.positions_of_rows(blocks, rows)
-        shift = self._inherited[behind % self.groups] * self.groups
+        index = np.searchsorted(self._rest_ends, at, side="right")
+        column = self.groups_along[index]
+        offset = at - self._carried_from[column]
+        which_behind, after = self.tail.positions_of_rows(blocks, rows)
+        shift = self._carried[after % self.groups] * self.groups
         return end_to_end(
-            [(which[of_rest], offset * self.groups + column), (which_behind, behind + shift)]
+            [(which[of_rest], offset * self.groups + column), (which_behind, after + shift)]
         )
 
     def reads(self, first: I64, last: I64) -> Reads:
         column = first % self.groups
         begin = first // self.groups
         end = last // self.groups + 1
-        inherited = self._inherited[column]
-        base = self._inherited_from[column]
-        columns = []
-        runs = np.flatnonzero(begin < np.minimum(end, inherited))
-        starts = (base + begin)[runs]
-        stops = (base + np.minimum(end, inherited))[runs]
-        which, lane = expand(starts, stops, self._rest_starts)
-        low = np.maximum(starts[which], self._rest_starts[lane]) - self._rest_starts[lane]
-        high = np.minimum(stops[which], self._rest_starts[lane + 1]) - self._rest_starts[lane]
-        earlier = self.earlier.groups_along[lane]
-        low += self.used[earlier]
-        high += self.used[earlier]
+        carried = self._carried[column]
+        of_rests = self._reads_of_rests(
+            self._carried_from[column] + begin,
+            self._carried_from[column] + np.minimum(end, carried),
+        )
+        low = np.maximum(begin - carried, 0)
+        high = end - carried
+        runs = np.flatnonzero(low < high)
+        after = self.tail.reads(
+            low[runs] * self.groups + column[runs], (high[runs] - 1) * self.groups + column[runs]
+        )
+        after = after._replace(run=runs[after.run])
+        return Reads(*np.concatenate([of_rests, after], axis=1))
+
+    def _reads_of_rests(self, begin: I64, end: I64) -> Reads:
+        """Return the blocks that each run of the rests begin..end-1, laid end to end, needs."""
+        runs = np.flatnonzero(begin < end)
+        which, lane = expand(begin[runs], end[runs], self._rest_starts)
+        run = runs[which]
+        low = np.maximum(begin[run], self._rest_starts[lane]) - self._rest_starts[lane]
+        high = np.minimum(end[run], self._rest_starts[lane + 1]) - self._rest_starts[lane]
         some = low < high
+        earlier = self.earlier.groups_along[lane[some]]
         reads = self.earlier.reads(
-            (low * self.earlier.groups + earlier)[some],
-            ((high - 1) * self.earlier.groups + earlier)[some],
+            (self.used[earlier] + low[some]) * self.earlier.groups + earlier,
+            (self.used[earlier] + high[some] - 1) * self.earlier.groups + earlier,
         )
-        columns.append(np.stack([runs[which[some]][reads.run], reads.block, reads.laying]))
-        runs = np.flatnonzero(np.maximum(begin, inherited) < end)
-        low = (np.maximum(begin, inherited) - inherited)[runs]
-        high = (end - inherited)[runs]
-        reads = self.tail.reads(
-            low * self.groups + column[runs], (high - 1) * self.groups + column[runs]
-        )
-        columns.append(np.stack([runs[reads.run], reads.block, reads.laying]))
-        return Reads(*np.concatenate(columns, axis=1))
+        return reads._replace(run=run[some][reads.run])
 
 
 def slices_of_groups(groups: int, *, shuffle: bool) -> I64:
@@ -545,7 +551,7 @@ class MixedOrder(JoinedOrder):
     Its members are the own epochs that it touches, source by source. Its positions count from
     `begin`, a position of the epoch.
 
-    legs: of the run, up to this one. The first begins with the run.
+    legs: of the run, up to this one. The first starts with the run.
     """
 
     sources: tuple[MixedSource, ...]
@@ -575,10 +581,10 @@ class MixedOrder(JoinedOrder):
         return counts
 
     @cached_property
-    def pieces(self) -> tuple[Piece, ...]:
-        """The stretches of constant proportions, by positions of the epoch."""
-        pieces = self.schedule.pieces(self.epoch)
-        return tuple(piece for piece in pieces if piece.end > self.begin)
+    def segments(self) -> tuple[EpochSegment, ...]:
+        """The segments of constant proportions, by positions of the epoch."""
+        segments = self.schedule.segments(self.epoch)
+        return tuple(segment for segment in segments if segment.end > self.begin)
 
     @cached_property
     def _first_own(self) -> I64:
@@ -625,41 +631,41 @@ class MixedOrder(JoinedOrder):
         if not len(positions):
             return draw, which
         positions = positions + self.begin
-        begins = np.array([piece.begin for piece in self.pieces], np.int64)
-        for number, in_piece in each_number(np.searchsorted(begins, positions, side="right") - 1):
-            piece = self.pieces[number]
-            at = positions[in_piece]
-            source[in_piece], drawn = piece.interleave.number_draws(
-                at - piece.begin, self.groups, piece.begin - self.begin
+        starts = np.array([segment.begin for segment in self.segments], np.int64)
+        for number, in_segment in each_number(np.searchsorted(starts, positions, side="right") - 1):
+            segment = self.segments[number]
+            at = positions[in_segment]
+            source[in_segment], drawn = segment.interleave.number_draws(
+                at - segment.begin, self.groups, segment.begin - self.begin
             )
-            for each, of_source in each_number(source[in_piece]):
-                before = self._before_piece(each, number)
+            for number, of_source in each_number(source[in_segment]):
+                before = self._before_segment(number, number)
                 drawn[of_source] += before[(at[of_source] - self.begin) % self.groups]
-            draw[in_piece] = drawn
+            draw[in_segment] = drawn
         begin = self.schedule.drawn_before(self.epoch, int(positions.min()))
         end = self.schedule.drawn_before(self.epoch, int(positions.max()))
-        for each, of_source in each_number(source):
-            own_rows = self.sources[each].own_rows
-            own_epochs = range(int(begin[each]) // own_rows, int(end[each]) // own_rows + 1)
-            first = int(self._members_before[each] - self._first_own[each])
-            numbers = self._own_epoch_of(each, own_epochs, positions[of_source])
+        for number, of_source in each_number(source):
+            own_rows = self.sources[number].own_rows
+            own_epochs = range(int(begin[number]) // own_rows, int(end[number]) // own_rows + 1)
+            first = int(self._members_before[number] - self._first_own[number])
+            numbers = self._own_epoch_of(number, own_epochs, positions[of_source])
             which[of_source] = first + numbers
         return draw, which
 
-    def _before_piece(self, source: int, number: int) -> I64:
-        """Return the draws of each column before a piece, less those in it before the leg: int64
+    def _before_segment(self, source: int, number: int) -> I64:
+        """Return the draws of each column before a segment, less those in it before the leg: int64
         [D].
         """
         if (source, number) not in self._columns_before:
-            piece = self.pieces[number]
-            begin = max(piece.begin, self.begin)
+            segment = self.segments[number]
+            begin = max(segment.begin, self.begin)
             at = np.array([begin], np.int64)
             drawn = self._column_draws[-1].drawn(self.epoch, source, at)[0]
             column = np.arange(self.groups, dtype=np.int64)
-            drawn -= piece.interleave.draws(
+            drawn -= segment.interleave.draws(
                 np.full_like(column, source),
-                (column - piece.begin + self.begin) % self.groups,
-                np.full_like(column, begin - piece.begin),
+                (column - segment.begin + self.begin) % self.groups,
+                np.full_like(column, begin - segment.begin),
                 self.groups,
             )
             self._columns_before[source, number] = drawn
@@ -668,9 +674,9 @@ class MixedOrder(JoinedOrder):
     def _own_epoch_of(self, source: int, own_epochs: range, positions: I64) -> I64:
         """Return which of these own epochs positions of a source are in: int64, same length."""
         starts = np.array(own_epochs[1:], np.int64) * self.sources[source].own_rows
-        epochs, borders = self.schedule.find_draws(source, starts)
-        borders = borders[epochs == self.epoch]
-        return own_epochs.start + np.searchsorted(borders, positions, side="right")
+        epochs, boundaries = self.schedule.find_draws(source, starts)
+        boundaries = boundaries[epochs == self.epoch]
+        return own_epochs.start + np.searchsorted(boundaries, positions, side="right")
 
     def _own_epoch(self, number: int) -> OwnEpoch:
         source = int(np.searchsorted(self._members_before, number, side="right")) - 1
@@ -750,8 +756,8 @@ class MixedOrder(JoinedOrder):
 
     def _split_places(self, line_positions: I64, /) -> tuple[I64, I64]:
         source, inside = split_at(self._bases, line_positions)
-        member, place = np.divmod(inside, self._places[source])
-        return self._members_before[source] + member, place
+        member, line_position = np.divmod(inside, self._places[source])
+        return self._members_before[source] + member, line_position
 
     def _member(self, number: int) -> tuple[Order, int]:
         source = int(np.searchsorted(self._members_before, number, side="right")) - 1
@@ -760,32 +766,32 @@ class MixedOrder(JoinedOrder):
         return self._own_epoch(number).order, base
 
     def positions_of_rows(self, blocks: I64, rows: I64) -> tuple[I64, I64]:
-        found = []
+        deliveries = []
         for number in range(int(self._members_before[-1])):
             own_epoch = self._own_epoch(number)
             source = int(np.searchsorted(self._members_before, number, side="right")) - 1
             which, inside = own_epoch.order.positions_of_rows(blocks, rows)
             draw, column = np.divmod(inside, self.groups)
             draw += own_epoch.before[column]
-            for piece_number, piece in enumerate(self.pieces):
-                before = self._before_piece(source, piece_number)[column]
+            for segment_number, segment in enumerate(self.segments):
+                before = self._before_segment(source, segment_number)[column]
                 turns = np.arange(self.groups, dtype=np.int64)
-                first = (turns - piece.begin + self.begin) % self.groups
-                counts = piece.interleave.draws(
+                first = (turns - segment.begin + self.begin) % self.groups
+                counts = segment.interleave.draws(
                     np.full_like(turns, source),
                     first,
-                    np.full_like(turns, piece.interleave.rows),
+                    np.full_like(turns, segment.interleave.rows),
                     self.groups,
                 )
-                in_piece = (draw >= before) & (draw < before + counts[column])
-                positions = piece.interleave.find_draws(
+                in_segment = (draw >= before) & (draw < before + counts[column])
+                positions = segment.interleave.find_draws(
                     source,
-                    (draw - before)[in_piece],
-                    first[column[in_piece]],
+                    (draw - before)[in_segment],
+                    first[column[in_segment]],
                     self.groups,
                 )
-                found.append((which[in_piece], piece.begin - self.begin + positions))
-        which, positions = end_to_end(found)
+                deliveries.append((which[in_segment], segment.begin - self.begin + positions))
+        which, positions = end_to_end(deliveries)
         return which[positions >= 0], positions[positions >= 0]
 
     def reads(self, first: I64, last: I64) -> Reads:
@@ -813,8 +819,8 @@ class MixedOrder(JoinedOrder):
         begin: int64, same length.
         """
         column = positions % self.groups
-        total = self._before_piece(source, 0)[column]
-        for begin, end, interleave in self.pieces:
+        total = self._before_segment(source, 0)[column]
+        for begin, end, interleave in self.segments:
             stop = np.clip(positions + self.begin, begin, end) - begin
             first = (column - begin + self.begin) % self.groups
             total = total + interleave.draws(

@@ -163,17 +163,25 @@ def lay_epoch(
         mixture,
         epoch_rows=index.total_rows if samples_per_epoch is None else samples_per_epoch,
     )
+    check_epoch(schedule, settings["epoch"])
+    parts = _lay_legs(schedule, _mixed_sources(index, settings), mixture.legs, settings)
+    if len(parts) == 1:
+        return parts[0].order
+    return ChainedOrder(parts=tuple(parts), **parts[-1].order.settings)
+
+
+def _mixed_sources(index: SplitIndex, settings: OrderSettings) -> tuple[MixedSource, ...]:
     parts = _parts(index)
-    mixture_names = _mixture(index).names
+    names = _mixture(index).names
     firsts = offsets_from_lengths([len(part.rows) for part in parts])
     sources = []
-    for number, part in enumerate(parts):
+    for number, (name, part) in enumerate(zip(names, parts, strict=True)):
         source_settings: OrderSettings = {**settings}
         # shards of two datasets may have the same names: each source shuffles by a key of its own
         if len(parts) > 1:
             source_settings["seed"] = derive_key(settings["seed"], "source of a blend", number)[0]
         source = MixedSource(
-            name=mixture_names[number],
+            name=name,
             block_rows=part.rows,
             identities=block_identities(part),
             numbers=np.arange(firsts[number], firsts[number + 1], dtype=np.int64),
@@ -181,13 +189,22 @@ def lay_epoch(
             settings=source_settings,
         )
         sources.append(source)
+    return tuple(sources)
+
+
+def _lay_legs(
+    schedule: Schedule,
+    sources: tuple[MixedSource, ...],
+    changes: Sequence[Leg],
+    settings: OrderSettings,
+) -> list[EpochPart]:
+    """Lay the parts of an epoch, one for each leg that it touches."""
     epoch = settings["epoch"]
-    check_epoch(schedule, epoch)
     first = Leg(0, 0, settings["lanes"], settings["window_rows"], settings["groups"])
-    legs = (first, *mixture.legs)
-    earlier = [leg for leg in legs if (leg.epoch, leg.position) <= (epoch, 0)]
-    parts_of_epoch = []
-    for number in range(len(earlier), len(legs) + 1):
+    legs = (first, *changes)
+    earlier = sum((leg.epoch, leg.position) <= (epoch, 0) for leg in legs)
+    parts: list[EpochPart] = []
+    for number in range(earlier, len(legs) + 1):
         leg = legs[number - 1]
         if leg.epoch > epoch:
             break
@@ -199,18 +216,12 @@ def lay_epoch(
             "groups": leg.groups,
         }
         order = MixedOrder(
-            sources=tuple(sources),
-            schedule=schedule,
-            legs=legs[:number],
-            begin=begin,
-            **leg_settings,
+            sources=sources, schedule=schedule, legs=legs[:number], begin=begin, **leg_settings
         )
-        if parts_of_epoch:
-            parts_of_epoch[-1] = parts_of_epoch[-1]._replace(end=begin)
-        parts_of_epoch.append(EpochPart(begin, schedule.epoch_rows, order))
-    if len(parts_of_epoch) == 1:
-        return parts_of_epoch[0].order
-    return ChainedOrder(parts=tuple(parts_of_epoch), **parts_of_epoch[-1].order.settings)
+        if parts:
+            parts[-1] = parts[-1]._replace(end=begin)
+        parts.append(EpochPart(begin, schedule.epoch_rows, order))
+    return parts
 
 
 def order_of_state(index: SplitIndex, state: StreamState) -> Order:

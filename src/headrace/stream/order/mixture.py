@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from headrace.digest import sha256_hex
 from headrace.errors import SettingsError, setting, setting_name
-from headrace.stream.order.schedule import Schedule, Stage, share_rows
+from headrace.stream.order.schedule import Schedule, StageWeights, share_rows
 
 Unit = Literal["rows", "steps", "share"]
 
@@ -29,32 +29,32 @@ _MOST_DESCRIBED = 4000
 
 
 @dataclass(frozen=True)
-class Border:
+class StageBegin:
     """Where a stage begins: so many rows or steps after the run began, or a share of an epoch."""
 
     amount: Fraction
     unit: Unit
 
     @classmethod
-    def parse(cls, value: object) -> Border:
+    def parse(cls, value: object) -> StageBegin:
         """Return the border that a user wrote. Raises `SettingsError`."""
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if number and value == 0:
             return cls(Fraction(0), "rows")
         if isinstance(value, float) and 0 < value < 1:
             return cls(Fraction(value).limit_denominator(10**12), "share")
-        found = _BORDER.fullmatch(value.strip()) if isinstance(value, str) else None
-        if found is None:
+        match = _BORDER.fullmatch(value.strip()) if isinstance(value, str) else None
+        if match is None:
             raise SettingsError(
                 f"a stage begins at {value!r}",
                 setting="schedule",
                 value=value,
                 remedy=_BORDER_REMEDY,
             )
-        amount = Fraction(re.sub("[_,]", "", found[1])) * _THOUSANDS[found[2]]
-        if found[3] == "%":
+        amount = Fraction(re.sub("[_,]", "", match[1])) * _THOUSANDS[match[2]]
+        if match[3] == "%":
             return cls(amount / 100, "share")
-        return cls(amount, "rows" if found[3].startswith("row") else "steps")
+        return cls(amount, "rows" if match[3].startswith("row") else "steps")
 
     def row(self, *, epoch_rows: int, global_batch: int) -> int:
         """Return the row of the run that it means."""
@@ -74,7 +74,7 @@ class MixtureStage:
     weights: 0 or more for each source; None: size ** (1 / temperature).
     """
 
-    begin: Border
+    begin: StageBegin
     weights: tuple[float, ...] | None
     temperature: float = 1.0
 
@@ -97,10 +97,10 @@ class MixtureStage:
         largest = max(sizes, default=1)
         shares = []
         for size in sizes:
-            share = 0.0
+            weight = 0.0
             if size:
-                share = (size / largest) ** (1 / self.temperature)
-            shares.append(Fraction(round(share * (1 << _WEIGHT_BITS)), 1 << _WEIGHT_BITS))
+                weight = (size / largest) ** (1 / self.temperature)
+            shares.append(Fraction(round(weight * (1 << _WEIGHT_BITS)), 1 << _WEIGHT_BITS))
         return tuple(shares)
 
 
@@ -118,7 +118,7 @@ class Mixture:
     @classmethod
     def one_pass(cls, names: Sequence[str]) -> Mixture:
         """Return the mixture of which an epoch is every row once."""
-        stage = MixtureStage(Border(Fraction(0), "rows"), None)
+        stage = MixtureStage(StageBegin(Fraction(0), "rows"), None)
         return cls(tuple(names), (stage,), (None,) * len(names))
 
     @classmethod
@@ -132,15 +132,16 @@ class Mixture:
         limits: Any = None,
     ) -> Mixture:
         """Return the mixture that a user wrote, see `headrace.blend`. Raises `SettingsError`."""
-        asked = {"weights": weights, "schedule": schedule, "temperature": temperature}
-        given = [name for name, value in asked.items() if value is not None]
-        if len(given) > 1:
+        requested = {"weights": weights, "schedule": schedule, "temperature": temperature}
+        provided = [name for name, value in requested.items() if value is not None]
+        if len(provided) > 1:
             raise SettingsError(
-                f"{setting_name(given[0])} and {setting_name(given[1])} both say the proportions",
-                setting=given[1],
+                f"{setting_name(provided[0])} and {setting_name(provided[1])} both say the"
+                " proportions",
+                setting=provided[1],
                 remedy="give one of them; a stage of a schedule has weights or a temperature",
             )
-        start = Border(Fraction(0), "rows")
+        start = StageBegin(Fraction(0), "rows")
         if schedule is not None:
             stages = _stages(schedule, names)
         elif weights is not None:
@@ -193,10 +194,10 @@ class Mixture:
             rows.append(row)
         return tuple(rows)
 
-    def stages_at(self, rows: Sequence[int], sizes: Sequence[int]) -> tuple[Stage, ...]:
+    def stages_at(self, rows: Sequence[int], sizes: Sequence[int]) -> tuple[StageWeights, ...]:
         """Return the stages that begin at these rows, for sources of these sizes."""
         pairs = zip(rows, self.stages, strict=True)
-        return tuple(Stage(row, stage.shares(sizes)) for row, stage in pairs)
+        return tuple(StageWeights(row, stage.shares(sizes)) for row, stage in pairs)
 
     def most_rows(self, sizes: Sequence[int]) -> tuple[int | None, ...]:
         """Return the rows of each source that a run may have; None for any number."""
@@ -270,9 +271,11 @@ def _stages(schedule: Any, names: Sequence[str]) -> list[MixtureStage]:
         begin, weights = stage
         if isinstance(weights, str | int | float):
             temperature = _temperature(weights, "schedule")
-            stages.append(MixtureStage(Border.parse(begin), None, temperature))
+            stages.append(MixtureStage(StageBegin.parse(begin), None, temperature))
         else:
-            stages.append(MixtureStage(Border.parse(begin), _weights(weights, names, "schedule")))
+            stages.append(
+                MixtureStage(StageBegin.parse(begin), _weights(weights, names, "schedule"))
+            )
     if stages[0].begin.amount:
         raise SettingsError(
             f"the first stage begins at {stages[0].begin}",
@@ -313,7 +316,7 @@ def _weights(weights: Any, names: Sequence[str], where: str) -> tuple[float, ...
     return tuple(map(float, weights))
 
 
-def _check_number(name: str, value: object, where: str, *, zero: bool = False) -> None:
+def _check_number(name: str, value: Any, where: str, *, zero: bool = False) -> None:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if number and math.isfinite(value) and (value > 0 or (zero and value == 0)):
         return

@@ -145,8 +145,8 @@ class Plan:
             ["rows left out", self.dropped_rows],
         ]
         for stage in self.stages:
-            rows = ", ".join(f"{name} {count:,}" for name, count in stage.rows.items() if count)
-            figures.append([f"rows {stage.begin:,} to {stage.end:,}", rows])
+            counts = [f"{name} {count:,}" for name, count in stage.rows.items()]
+            figures.append([f"rows {stage.begin:,} to {stage.end:,}", ", ".join(counts)])
         if self.imbalance is not None:
             figures.append(
                 ["cost of the slowest rank of a step over the mean", f"{self.imbalance:.3f}"]
@@ -164,7 +164,7 @@ class Plan:
             return []
         names = [source.name for source in order.sources]
         stages = []
-        for begin, end, interleave in order.pieces:
+        for begin, end, interleave in order.segments:
             rows = dict(zip(names, interleave.counts, strict=True))
             stages.append(PlanStage(begin, end, rows))
         return stages

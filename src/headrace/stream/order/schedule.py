@@ -2,13 +2,12 @@
 
 A schedule is a list of stages, each with a row of the run at which it begins and a weight for every
 source. An epoch of S rows takes rows E*S .. (E+1)*S - 1 of the run. It is cut where a stage begins
-and where a source reaches its limit. In each piece, every source has exactly its quota of rows. A
-source that reaches its limit has its rest, and its share goes to the others from then on, so all of
-it is known before the run. Epochs in which nothing changes are alike and laid once.
+and where a source reaches its limit. In each segment, every source has exactly its quota of rows. A
+source that reaches its limit has what it has left, and its share goes to the others from then on,
+so all of it is known before the run. Epochs in which nothing changes are alike and laid once.
 
-Draws of a source are numbered through the run. Draws in a column, the positions d (mod D) from where
-a number of columns begins to hold, are numbered too. Both counts are sums over pieces of closed
-forms.
+Draws of a source are numbered through the run. Draws in a column, the positions d (mod D) from
+where D begins to hold, are numbered too. Both counts are sums over segments of closed forms.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ from headrace.arrays import I64, offsets_from_lengths
 from headrace.stream.order.interleave import MOST_ROWS, Interleave, quotas
 
 
-class Stage(NamedTuple):
+class StageWeights(NamedTuple):
     """The weights from row `begin` of the run on; one weight, 0 or more, per source."""
 
     begin: int
     weights: tuple[Fraction, ...]
 
 
-class Piece(NamedTuple):
+class EpochSegment(NamedTuple):
     """Positions [begin, end) of an epoch, in the proportions of its interleave."""
 
     begin: int
@@ -41,14 +40,14 @@ class Piece(NamedTuple):
 
 
 class LikeEpochs(NamedTuple):
-    """Epochs `first` .. `stop` - 1, which have the same pieces; stop is None for all that follow.
+    """Epochs `first` .. `stop` - 1, which have the same segments; stop is None for all that follow.
 
     drawn: rows of each source before them. counts: rows of each source in one of them; int64.
     """
 
     first: int
     stop: int | None
-    pieces: tuple[Piece, ...]
+    segments: tuple[EpochSegment, ...]
     drawn: I64
     counts: I64
 
@@ -62,7 +61,7 @@ class Schedule:
     """
 
     sizes: tuple[int, ...]
-    stages: tuple[Stage, ...]
+    stages: tuple[StageWeights, ...]
     most: tuple[int | None, ...]
     epoch_rows: int
 
@@ -80,9 +79,9 @@ class Schedule:
             return self.runs[-1].stop
         return 0
 
-    def pieces(self, epoch: int) -> tuple[Piece, ...]:
-        """Return the pieces of an epoch."""
-        return self._like(epoch).pieces
+    def segments(self, epoch: int) -> tuple[EpochSegment, ...]:
+        """Return the segments of an epoch."""
+        return self._like(epoch).segments
 
     def counts(self, epoch: int) -> I64:
         """Return the rows of each source in an epoch: int64."""
@@ -100,7 +99,7 @@ class Schedule:
         total = self.drawn(epoch)
         sources = np.arange(len(self.sizes), dtype=np.int64)
         first = np.zeros_like(sources)
-        for begin, end, interleave in self.pieces(epoch):
+        for begin, end, interleave in self.segments(epoch):
             if begin < position:
                 stop = np.full_like(sources, min(position, end) - begin)
                 total = total + interleave.draws(sources, first, stop, 1)
@@ -115,32 +114,32 @@ class Schedule:
         positions = np.full_like(draws, -1)
         for like in self.runs:
             first = int(like.drawn[source])
-            each = int(like.counts[source])
-            if not each:
+            count = int(like.counts[source])
+            if not count:
                 continue
-            last = None if like.stop is None else first + each * (like.stop - like.first)
+            last = None if like.stop is None else first + count * (like.stop - like.first)
             inside = draws >= first
             if last is not None:
                 inside &= draws < last
             if not inside.any():
                 continue
-            epoch, draw = np.divmod(draws[inside] - first, each)
+            epoch, draw = np.divmod(draws[inside] - first, count)
             epochs[inside] = like.first + epoch
             positions[inside] = self._find_in(like, source, draw)
         return epochs, positions
 
     def _find_in(self, like: LikeEpochs, source: int, draws: I64) -> I64:
-        counts = [piece.interleave.counts[source] for piece in like.pieces]
+        counts = [segment.interleave.counts[source] for segment in like.segments]
         before = offsets_from_lengths(counts)
         which = np.searchsorted(before, draws, side="right") - 1
         positions = np.empty_like(draws)
         for number in np.unique(which).tolist():
-            piece = like.pieces[number]
+            segment = like.segments[number]
             members = which == number
             inside = draws[members] - before[number]
             first = np.zeros_like(inside)
-            found = piece.interleave.find_draws(source, inside, first, 1)
-            positions[members] = piece.begin + found
+            positions_in = segment.interleave.find_draws(source, inside, first, 1)
+            positions[members] = segment.begin + positions_in
         return positions
 
     def _like(self, epoch: int) -> LikeEpochs:
@@ -151,15 +150,15 @@ class Schedule:
         drawn = np.zeros(len(self.sizes), np.int64)
         while True:
             begin = epoch * self.epoch_rows
-            pieces = tuple(self._lay_epoch(begin, drawn.tolist()))
-            if not pieces or pieces[-1].end < self.epoch_rows:
+            segments = tuple(self._lay_epoch(begin, drawn.tolist()))
+            if not segments or segments[-1].end < self.epoch_rows:
                 return
             counts = sum(
-                (np.array(piece.interleave.counts, np.int64) for piece in pieces),
+                (np.array(segment.interleave.counts, np.int64) for segment in segments),
                 np.zeros_like(drawn),
             )
             stop = self._alike_until(epoch, drawn + counts, counts)
-            yield LikeEpochs(epoch, stop, pieces, drawn, counts)
+            yield LikeEpochs(epoch, stop, segments, drawn, counts)
             if stop is None:
                 return
             drawn = drawn + (stop - epoch) * counts
@@ -172,20 +171,20 @@ class Schedule:
         if number + 1 < len(self.stages):
             following = self.stages[number + 1].begin // self.epoch_rows
             stops.append(max(epoch + 1, following))
-        for most, rows, each in zip(self.most, drawn.tolist(), counts.tolist(), strict=True):
-            if most is not None and each:
-                stops.append(epoch + 1 + max(0, (most - rows) // each))
+        for most, rows, count in zip(self.most, drawn.tolist(), counts.tolist(), strict=True):
+            if most is not None and count:
+                stops.append(epoch + 1 + max(0, (most - rows) // count))
         last = self._stage_of((epoch + 1) * self.epoch_rows - 1)
         if last != number:
             return epoch + 1
         return min(stops, default=None)
 
     def _stage_of(self, row: int) -> int:
-        begins = [stage.begin for stage in self.stages]
-        return int(np.searchsorted(begins, row, side="right")) - 1
+        starts = [stage.begin for stage in self.stages]
+        return int(np.searchsorted(starts, row, side="right")) - 1
 
-    def _lay_epoch(self, begin: int, drawn: list[int]) -> Iterator[Piece]:
-        """Lay the epoch that begins at a row of the run, as far as the limits allow."""
+    def _lay_epoch(self, begin: int, drawn: list[int]) -> Iterator[EpochSegment]:
+        """Lay the epoch that starts at a row of the run, as far as the limits allow."""
         position = 0
         while position < self.epoch_rows:
             number = self._stage_of(begin + position)
@@ -200,7 +199,7 @@ class Schedule:
                 return
             for part in _short_enough(counts):
                 interleave = Interleave(part)
-                yield Piece(position, position + interleave.rows, interleave)
+                yield EpochSegment(position, position + interleave.rows, interleave)
                 position += interleave.rows
             drawn = [rows + count for rows, count in zip(drawn, counts, strict=True)]
 
@@ -223,8 +222,8 @@ class ColumnDraws:
         """Count the draws of a source in each column before positions of an epoch: int64 [K, D]."""
         total = np.tile(self._before(epoch, source), (len(positions), 1))
         origin = self.position if epoch == self.epoch else 0
-        for piece in self.schedule.pieces(epoch):
-            total += self._in_piece(piece, source, origin, positions)
+        for segment in self.schedule.segments(epoch):
+            total += self._in_segment(segment, source, origin, positions)
         return total
 
     def drawn_before(self, source: int, draws: I64) -> I64:
@@ -259,19 +258,21 @@ class ColumnDraws:
         """Count the draws of a source in each column of an epoch from a position on: int64 [D]."""
         if (epoch, source) not in self._of_epochs:
             counts = np.zeros(self.columns, np.int64)
-            for piece in self.schedule.pieces(epoch):
-                end = np.array([piece.end], np.int64)
-                counts += self._in_piece(piece, source, origin, end)[0]
+            for segment in self.schedule.segments(epoch):
+                end = np.array([segment.end], np.int64)
+                counts += self._in_segment(segment, source, origin, end)[0]
             self._of_epochs[epoch, source] = counts
         return self._of_epochs[epoch, source]
 
-    def _in_piece(self, piece: Piece, source: int, origin: int, stops: I64) -> I64:
-        """Count the draws of a source in each column of a piece before positions: int64 [K, D]."""
-        begin = max(piece.begin, origin)
+    def _in_segment(self, segment: EpochSegment, source: int, origin: int, stops: I64) -> I64:
+        """Count the draws of a source in each column of a segment before positions: int64 [K,
+        D].
+        """
+        begin = max(segment.begin, origin)
         column = np.arange(self.columns, dtype=np.int64)
-        first = begin - piece.begin + (column - (begin - origin)) % self.columns
-        stop = np.repeat(np.clip(stops, piece.begin, piece.end) - piece.begin, self.columns)
-        counts = piece.interleave.draws(
+        first = begin - segment.begin + (column - (begin - origin)) % self.columns
+        stop = np.repeat(np.clip(stops, segment.begin, segment.end) - segment.begin, self.columns)
+        counts = segment.interleave.draws(
             np.full_like(stop, source), np.tile(first, len(stops)), stop, self.columns
         )
         return counts.reshape(-1, self.columns)
@@ -285,21 +286,21 @@ def share_rows(
     left: rows that each source may still give; None for any number.
     """
     active = [
-        Fraction(0) if rest is not None and rest <= 0 else weight
-        for weight, rest in zip(weights, left, strict=True)
+        Fraction(0) if remainder is not None and remainder <= 0 else weight
+        for weight, remainder in zip(weights, left, strict=True)
     ]
     total = sum(active, Fraction(0))
     if not total:
         return (0,) * len(active)
-    # A source with the share w gives its rest in rest / w rows.
-    for weight, rest in zip(active, left, strict=True):
-        if rest is not None and weight:
-            rows = min(rows, max(rest, -int(-rest * total // weight)))
+    # A source with the share w gives its remainder in remainder / w rows.
+    for weight, remainder in zip(active, left, strict=True):
+        if remainder is not None and weight:
+            rows = min(rows, max(remainder, -int(-remainder * total // weight)))
     counts = quotas(rows, active)
     while True:  # rounding may ask for a row too many; the others take it
         over: list[int] = []
-        for source, (count, rest) in enumerate(zip(counts, left, strict=True)):
-            if rest is not None and count > rest:
+        for source, (count, remainder) in enumerate(zip(counts, left, strict=True)):
+            if remainder is not None and count > remainder:
                 over.append(source)
         if not over:
             return tuple(counts)
