@@ -638,8 +638,8 @@ class MixedOrder(JoinedOrder):
             source[in_segment], drawn = segment.interleave.number_draws(
                 at - segment.begin, self.groups, segment.begin - self.begin
             )
-            for number, of_source in each_number(source[in_segment]):
-                before = self._before_segment(number, number)
+            for of_draws, of_source in each_number(source[in_segment]):
+                before = self._before_segment(of_draws, number)
                 drawn[of_source] += before[(at[of_source] - self.begin) % self.groups]
             draw[in_segment] = drawn
         begin = self.schedule.drawn_before(self.epoch, int(positions.min()))
