@@ -65,14 +65,14 @@ class Case:
 def cases(draw, most_limits=3):
     sources = draw(
         st.lists(
-            st.lists(st.integers(0, 14), min_size=1, max_size=7).filter(any),
+            st.lists(st.integers(0, 14), min_size=1, max_size=7).filter(lambda rows: sum(rows) > 8),
             min_size=1,
-            max_size=5,
+            max_size=4,
         )
     )
     weight = st.sampled_from([0, 0.2, 1, 1, 3.7])
     weights = st.lists(weight, min_size=len(sources), max_size=len(sources)).filter(any)
-    begins = draw(st.sets(st.integers(1, 400), max_size=3))
+    begins = draw(st.sets(st.integers(1, 250), max_size=2))
     stages = [(begin, draw(weights)) for begin in (0, *sorted(begins))]
     last = [1.0 if each else 0.0 for each in stages[-1][1]]
     stages[-1] = (stages[-1][0], last)
@@ -83,7 +83,7 @@ def cases(draw, most_limits=3):
             max_size=most_limits,
         )
     )
-    return Case(sources, stages, limits, draw(st.integers(40, 200)))
+    return Case(sources, stages, limits, draw(st.integers(40, 120)))
 
 
 def rows_of_run(case, epochs, order):
