@@ -211,7 +211,8 @@ def test_a_sub_epoch_resumes_on_any_topology(samples, world_size, stop, other, b
         loader.load_state_dict(state)
     tail, _ = read_all(rest)
 
-    assert sorted(whole) == sorted(head + tail)
+    check_own_epochs(head + tail, CASE)
+    assert len(whole) == len(head + tail)
     if state["groups"] % other == 0:
         assert whole == head + tail
 

@@ -409,7 +409,6 @@ _BOUNDS = {
     "chunk": (0, MOST_POSITIONS),
     "batches_done": (0, MOST_POSITIONS),
     "ranks": (1, MOST_LANES),
-    "position": (0, MOST_POSITIONS),
 }
 _CHANGE = tuple(field.name for field in fields(Change))
 
@@ -441,7 +440,7 @@ def _legs(values: Any) -> tuple[Leg, ...]:
             raise _bad("legs", numbers, f"expected {', '.join(Leg._fields)}")
         leg = Leg(*numbers)
         for name, value in leg._asdict().items():
-            least, most = _BOUNDS[name]
+            least, most = _BOUNDS.get(name, (0, MOST_POSITIONS))
             if not least <= value <= most:
                 raise _bad("legs", value, f"expected {name} of {least} to {most}")
         ascending = not legs or legs[-1][:2] < leg[:2]
