@@ -8,12 +8,18 @@ from stream_cases import index_of
 
 from headrace.dataset.index import SplitIndex
 from headrace.stream.order.lanes import OPEN_BYTES, choose_lanes
-from headrace.stream.order.layout import lay_epoch, sources_of
+from headrace.stream.order.layout import begin_mixture, lay_epoch, sources_of
 from headrace.stream.order.plan import Plan
 from headrace.stream.order.remaining import Remaining, resolve_remainder
 from headrace.stream.order.state import StreamState
 
 LARGE = np.full(1500, 65_536)  # 98 M rows
+
+
+def lay(index, *, samples_per_epoch=None, **order):
+    """The order of an epoch of a run that began with global batches of one row."""
+    mixture = begin_mixture(index, samples_per_epoch=samples_per_epoch, global_batch=1)
+    return lay_epoch(index, samples_per_epoch=samples_per_epoch, mixture=mixture, **order)
 
 
 def make_plan(
@@ -43,7 +49,7 @@ def make_plan(
         memory_bytes=memory_bytes,
         sources=sources_of(index),
     )
-    order = lay_epoch(
+    order = lay(
         index,
         seed=seed,
         epoch=epoch,

@@ -140,16 +140,22 @@ def test_the_plan_of_a_blend_covers_its_epoch(datasets):
     assert coverage.delivered_rows == sum(SIZES.values())
 
 
-def test_a_state_of_another_blend_is_refused(datasets):
+def test_a_state_of_another_blend_is_refused_and_both_are_named(datasets):
     state = headrace.blend(datasets).stream(batch_size=4).state_dict()
-    others = [
-        headrace.blend(datasets, weights=[1, 1, 2]),
-        headrace.blend([datasets["code"], datasets["books"], datasets["talks"]]),
-        datasets["code"],
-    ]
-    for other in others:
-        with raised(headrace.errors.StreamError, remedy="another filter or blend was set up"):
-            other.stream(batch_size=4).load_state_dict(state)
+    (code, books, talks) = (datasets[name] for name in ("code", "books", "talks"))
+    with raised(headrace.errors.StreamError, remedy="another filter or blend was set up"):
+        headrace.blend({"books": code, "code": books, "talks": talks}).stream(
+            batch_size=4
+        ).load_state_dict(state)
+    with raised(headrace.errors.StreamError, setting="blend", value="every row once"):
+        code.stream(batch_size=4).load_state_dict(state)
+    stages = [(0, {"books": 3, "code": 1}), ("50%", {"talks": 1})]
+    saved = headrace.blend(datasets, schedule=stages).stream(batch_size=4).state_dict()
+    stages[1] = ("60%", {"talks": 1})
+    with raised(headrace.errors.StreamError, setting="blend", remedy="pass the saved") as caught:
+        headrace.blend(datasets, schedule=stages).stream(batch_size=4).load_state_dict(saved)
+    for named in ("from 50% talks 1.0", "from 60% talks 1.0"):
+        assert named in str(caught.value)
 
 
 def test_unlike_columns_are_named_with_both_datasets(datasets, tmp_path):

@@ -300,9 +300,9 @@ def test_blocks_are_decoded_about_once_before_and_after_a_change_of_ranks(blocks
 )
 @pytest.mark.parametrize(("before", "ranks_now"), [(16, 15), (16, 12), (16, 5), (16, 8), (8, 7)])
 def test_what_is_left_of_other_epochs_is_decoded_about_once_too(kind, before, ranks_now):
-    assert factor_of((65_536,) * 1500, before, ranks_now, **kind) <= (
-        1.7 if "distribution" in kind else 1.25
-    )
+    # the source of a part of the rows is cut again as a whole, and the part needs some of each lane
+    most = {"distribution": 1.7, "samples_per_epoch": 1.4, "shuffle": 1.25}
+    assert factor_of((65_536,) * 1500, before, ranks_now, **kind) <= most[next(iter(kind))]
 
 
 CUT = {

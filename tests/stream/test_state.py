@@ -130,7 +130,7 @@ def test_states_of_other_versions_and_kinds_are_refused_with_advice():
 
     with pytest.raises(
         StreamError,
-        match="format_version is 1, this headrace reads 6; resume with the version that",
+        match="format_version is 1, this headrace reads 7; resume with the version that",
     ):
         StreamState.from_dict({**first, "format_version": 1})
     with pytest.raises(

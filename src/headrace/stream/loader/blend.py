@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,6 +24,7 @@ from headrace.stream.loader.options import (
 from headrace.stream.loader.source import StreamSource, source_of_rows
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.order.layout import BlendIndex
+from headrace.stream.order.mixture import Mixture
 from headrace.stream.ranks.topology import Topology, resolve_topology
 from headrace.stream.read.batch import import_torch
 from headrace.stream.read.reader import ReadBlock
@@ -34,29 +34,30 @@ if TYPE_CHECKING:
     from headrace.stream.loader.torch_dataset import StreamingDataset
 
 Part = Dataset | tuple[Dataset, str]
+Begin = int | float | str
+Proportions = Mapping[str, float] | Sequence[float] | float | str
 _SOURCE_FIELD = pa.field(BLEND_SOURCE, pa.int64(), nullable=False)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Blend:
-    """Datasets streamed as one, in fixed proportions. Created by `headrace.blend`; read-only.
+    """Datasets streamed as one. Created by `headrace.blend`; read-only.
 
-    names: of the datasets. parts: each dataset with its split, or None. weights: as given; None: by
-    rows.
+    parts: each dataset with its split, or None. mixture: their names and proportions.
     """
 
-    names: tuple[str, ...]
     parts: tuple[tuple[Dataset, str | None], ...]
-    weights: tuple[float, ...] | None
+    mixture: Mixture
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the datasets."""
+        return self.mixture.names
 
     def __repr__(self) -> str:
-        weights = self.weights or (None,) * len(self.names)
-        parts = zip(self.names, self.parts, weights, strict=True)
-        return (
-            "Blend("
-            + ", ".join(f"{name}: {part[0]!r} weight {weight}" for name, part, weight in parts)
-            + ")"
-        )
+        pairs = zip(self.names, self.parts, strict=True)
+        datasets = ", ".join(f"{name}: {part[0]!r}" for name, part in pairs)
+        return f"Blend({datasets}; {self.mixture.description})"
 
     def stream(
         self,
@@ -154,9 +155,7 @@ class Blend:
         indexes = [dataset.split_index(chosen) for dataset, chosen in splits]
         if form is not None:
             indexes = [form.index_of(index) for index in indexes]
-        index = join_indexes(
-            indexes, names=self.names, weights=self.weights, columns=options.columns
-        )
+        index = join_indexes(indexes, self.mixture, columns=options.columns)
         readers = [dataset.reader(chosen, options) for dataset, chosen in splits]
         return index, partial(
             _read_part, readers, offsets_from_lengths([len(part.rows) for part in indexes])
@@ -167,15 +166,27 @@ def blend(
     datasets: Mapping[str, Part] | Sequence[Part],
     *,
     weights: Mapping[str, float] | Sequence[float] | None = None,
+    schedule: Sequence[tuple[Begin, Proportions]] | None = None,
+    temperature: float | str | None = None,
+    limits: Mapping[str, float] | None = None,
 ) -> Blend:
     """Stream several datasets as one: every batch holds rows of all of them, in proportion to the
     weights.
 
     datasets: opened datasets, or (dataset, split), by name or in a list.
-    weights: positive numbers in the same form; only their proportion matters. Without weights, an
-    epoch is every row of every dataset once. With weights it has the total number of rows of the
-    datasets, or `samples_per_epoch`. Small datasets then repeat, each row once per round of its
-    dataset, and large ones continue in the next epoch. Raises `SettingsError`.
+    weights: positive numbers in the same form; only their proportion matters.
+    temperature: weights are size ** (1 / temperature) instead: a number from 1 on, or
+    "proportional" (1), "sqrt" (2) or "uniform" (infinite).
+    schedule: stages instead: [(0, {"web": 9, "code": 1}), ("80%", {"web": 1, "code": 3})]. A stage
+    begins at rows or steps of the run ("3M rows", "20k steps"), or a share of the first epoch
+    ("80%" or 0.8), and has weights, 0 included, or a temperature.
+    limits: how many times a dataset may be read in the run, such as {"code": 4}. Its share then
+    goes to the others; `plan().stages` shows when.
+
+    Without any of them, an epoch is every row of every dataset once. Otherwise it has the total
+    number of rows of the datasets, or `samples_per_epoch`. Small datasets then repeat, each row
+    once per round of its dataset, and large ones continue in the next epoch. Raises
+    `SettingsError`.
     """
     if isinstance(datasets, Mapping):
         names = tuple(datasets)
@@ -199,51 +210,20 @@ def blend(
                 remedy="give what headrace.open returned, or that and a split's name",
             )
         parts.append((dataset, split))
-    if weights is None:
-        return Blend(names, tuple(parts), None)
-    return Blend(names, tuple(parts), _checked_weights(weights, names))
-
-
-def _checked_weights(
-    weights: Mapping[str, float] | Sequence[float], names: Sequence[str]
-) -> tuple[float, ...]:
-    """Return the weights in the order of the datasets. Raises `SettingsError`."""
-    if isinstance(weights, Mapping):
-        if set(weights) != set(names):
-            raise SettingsError(
-                f"they are of {sorted(weights)}, the datasets are {sorted(names)}",
-                setting="weights",
-                remedy="give one of each",
-            )
-        weights = [weights[name] for name in names]
-    if len(weights) != len(names):
-        raise SettingsError(
-            f"there are {len(weights)} for {len(names)} datasets",
-            setting="weights",
-            remedy="give one of each",
-        )
-    for name, weight in zip(names, weights, strict=True):
-        number = isinstance(weight, int | float) and not isinstance(weight, bool)
-        if not number or not math.isfinite(weight) or weight <= 0:
-            raise SettingsError(
-                f"that of {name} is {weight!r}",
-                setting="weights",
-                remedy="give a positive number, or leave out a dataset that has no weight",
-            )
-    return tuple(map(float, weights))
+    mixture = Mixture.build(
+        names, weights=weights, schedule=schedule, temperature=temperature, limits=limits
+    )
+    return Blend(tuple(parts), mixture)
 
 
 def join_indexes(
-    parts: Sequence[SplitIndex],
-    *,
-    names: Sequence[str],
-    weights: Sequence[float] | None,
-    columns: Sequence[str] | None = None,
+    parts: Sequence[SplitIndex], mixture: Mixture, *, columns: Sequence[str] | None = None
 ) -> BlendIndex:
     """Join the indexes of several splits, with shards named NAME/SHARD.
 
     Raises `InputError` if their columns differ.
     """
+    names = mixture.names
     shards: list[str] = []
     formats: list[str] = []
     shard_of_block = []
@@ -262,8 +242,7 @@ def join_indexes(
         shard_of_block=np.concatenate(shard_of_block),
         **of_blocks,
         parts=tuple(parts),
-        names=tuple(names),
-        weights=None if weights is None else tuple(weights),
+        mixture=mixture,
     )
 
 

@@ -25,6 +25,7 @@ from headrace.stream.loader.options import StreamOptions
 from headrace.stream.order.advice import sentence_of, sorted_mixing
 from headrace.stream.order.balance import CountedIndex, RowCosts
 from headrace.stream.order.epoch import Order
+from headrace.stream.order.joined import Leg
 from headrace.stream.order.lanes import (
     Lanes,
     choose_lanes,
@@ -33,7 +34,13 @@ from headrace.stream.order.lanes import (
     is_kept,
     mixes_everything,
 )
-from headrace.stream.order.layout import BlendIndex, order_of_state, samples_of_epoch, sources_of
+from headrace.stream.order.layout import (
+    BlendIndex,
+    begin_mixture,
+    order_of_state,
+    samples_of_epoch,
+    sources_of,
+)
 from headrace.stream.order.plan import Plan
 from headrace.stream.order.remaining import RankRows, Remainder, resolve_remainder
 from headrace.stream.order.shard_partition import (
@@ -42,7 +49,13 @@ from headrace.stream.order.shard_partition import (
     local_ranks,
     pack_shards,
 )
-from headrace.stream.order.state import MOST_CHANGES, Change, StreamState, next_border
+from headrace.stream.order.state import (
+    MOST_CHANGES,
+    Change,
+    MixtureState,
+    StreamState,
+    next_border,
+)
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.read.batch import Batch, import_torch
 from headrace.stream.read.by_source import SourceCounts
@@ -322,7 +335,12 @@ class RowPasses:
             rows = samples
         begun = self.at(
             self.state_of(
-                epoch, chosen, rows=rows, samples_per_epoch=samples, shard_partition=partition
+                epoch,
+                chosen,
+                rows=rows,
+                samples_per_epoch=samples,
+                mixture=self._mixture(samples),
+                shard_partition=partition,
             )
         )
         self._log_mixing(begun)
@@ -352,6 +370,14 @@ class RowPasses:
             balance=self._balance,
             **lanes._asdict(),
             **more,
+        )
+
+    def _mixture(self, samples: int | None) -> MixtureState | None:
+        """Return the mixture of a run that begins now; see `StreamState`."""
+        return begin_mixture(
+            self.index,
+            samples_per_epoch=samples,
+            global_batch=self.ranks * self.options.rank_step_rows(self.ranks),
         )
 
     @cached_property
@@ -403,8 +429,10 @@ class RowPasses:
         Raises `StreamError`.
         """
         state = StreamState.from_dict(values)
-        state.check_index(self.index)
         samples = samples_of_epoch(self.index, self.options.samples_per_epoch)
+        if state.samples_per_epoch == samples:
+            state.check_blend(self._mixture(samples))
+        state.check_index(self.index)
         state.check_order(
             seed=self.options.seed,
             shuffle=self.options.shuffle,
@@ -423,7 +451,8 @@ class RowPasses:
         if self._fits(state) or state.position == state.rows:
             return state
         # nothing was received: begin on these ranks
-        if not state.position and state.samples_per_epoch is None:
+        first = state.samples_per_epoch is None or not state.epoch
+        if not state.position and first:
             return self.begin(state.epoch).start
         state = self._changed(state)
         if self.topology.rank:  # one rank logs for all
@@ -451,16 +480,12 @@ class RowPasses:
         return state
 
     def _changed(self, state: StreamState) -> StreamState:
-        """Cut new lanes from the next round boundary on; in a blend, deal all remaining rows to
-        these ranks.
-        """
+        """Cut new lanes from the next round boundary on."""
         changes = [change for change in state.changes if change.position < state.position]
         if state.holes or state.shard_partition is not None or len(changes) > MOST_CHANGES - 2:
             return state
-        if isinstance(self.index, BlendIndex) or state.samples_per_epoch is not None:
-            return replace(
-                state, changes=(*changes, Change(position=state.position, ranks=self.ranks))
-            )
+        if state.mixture is not None:
+            return replace(state, mixture=self._changed_mixture(state, state.mixture))
         if changes and changes[-1].ranks is not None:  # stopped again before the end of its round
             cuts = [change.position for change in state.changes if change.ranks is None]
             later = [position for position in cuts if position >= state.position]
@@ -482,12 +507,32 @@ class RowPasses:
             changes.append(Change(position=border, **lanes._asdict()))
         return replace(state, changes=tuple(changes))
 
+    def _changed_mixture(self, state: StreamState, mixture: MixtureState) -> MixtureState:
+        """Begin a leg of the run at the position of a state."""
+        mixture = mixture.before(state.epoch, state.position)
+        if len(mixture.legs) >= MOST_CHANGES:
+            return mixture
+        before = Lanes(state.lanes, state.window_rows, state.groups)
+        if mixture.legs:
+            before = Lanes(*mixture.legs[-1][2:])
+        lanes = choose_lanes_again(
+            before,
+            shuffle=state.shuffle,
+            blocks=int(np.count_nonzero(self.index.rows)) // sources_of(self.index),
+            ranks=self.ranks,
+            batch_size=self.options.rank_step_rows(self.ranks),
+        )
+        leg = Leg(state.epoch, state.position, *lanes)
+        return replace(mixture, legs=(*mixture.legs, leg))
+
     def _fits(self, state: StreamState) -> bool:
         """Check whether these ranks can read a state's lanes without reading those of other
         ranks.
         """
         if state.shard_partition is not None:
             return len(state.shard_partition.rows) == self.ranks
+        if state.mixture is not None and state.mixture.legs:
+            return state.mixture.legs[-1].groups % self.ranks == 0
         if state.changes:
             last = state.changes[-1]
             return (last.groups or last.ranks or 1) % self.ranks == 0
@@ -495,8 +540,9 @@ class RowPasses:
             return True
         # otherwise every rank needs all blocks: in each round, or in the only one
         cut = Lanes(state.lanes, state.window_rows, state.groups)
-        one_round = state.lanes * state.window_rows >= state.rows
-        in_memory = mixes_everything(cut, state.rows) and is_kept(
+        rows = state.rows if state.mixture is None else self.index.total_rows
+        one_round = state.lanes * state.window_rows >= rows
+        in_memory = mixes_everything(cut, rows) and is_kept(
             int(estimate_block_bytes(self.index).sum()), self.options.memory_bytes
         )
         return state.shuffle and (one_round or in_memory)

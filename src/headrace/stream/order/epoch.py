@@ -221,9 +221,18 @@ class EpochOrder(Order):
         return int(self.line[-1])
 
     @cached_property
+    def group_rows(self) -> I64:
+        """The number of rows of each group: int64 [D]."""
+        of_lanes = even_parts(self.rows, self.lanes)
+        rows: I64 = of_lanes.reshape(-1, self.groups).sum(axis=0)
+        return rows
+
+    @cached_property
     def lane_rows(self) -> I64:
         """The number of rows of each lane: int64 [L]."""
-        return even_parts(self.rows, self.lanes)
+        short, longer = np.divmod(self.group_rows, self._group_lanes)
+        turn = np.arange(self._group_lanes, dtype=np.int64)[:, None]
+        return (short + (turn < longer)).ravel()
 
     @cached_property
     def lane_starts(self) -> I64:
@@ -235,6 +244,16 @@ class EpochOrder(Order):
         starts = np.empty(self.lanes, np.int64)
         starts[by_slice] = np.cumsum(rows) - rows
         return starts
+
+    def _stretches(self, lanes: I64 | slice, begin: I64 | int, end: I64 | int) -> tuple[I64, I64]:
+        """Return the places [start, stop) on the line that are rows begin..end-1 of lanes."""
+        starts = self.lane_starts[lanes]
+        rows = self.lane_rows[lanes]
+        return starts + np.minimum(begin, rows), starts + np.minimum(end, rows)
+
+    def _row_of_lane(self, lane: I64, line_positions: I64) -> I64:
+        """Return which row of its lane is at each place of the line."""
+        return line_positions - self.lane_starts[lane]
 
     def line_of(self, positions: I64) -> I64:
         if not self.shuffle:
@@ -267,13 +286,14 @@ class EpochOrder(Order):
                     offsets = np.arange(inside.start, inside.stop)
                 else:
                     offsets = inside
-                lane_begin = self.lane_starts[group : group + 1] + offsets[0]
-                counts = offsets[-1:] - offsets[:1] + 1
-                index[members] = offsets + (base - offsets[0])
+                lane_begin = self.lane_starts[group : group + 1] + offsets.min()
+                counts = np.ptp(offsets)[None] + 1
+                index[members] = offsets + (base - offsets.min())
             starts.append(lane_begin)
             stops.append(lane_begin + counts)
             base += int(counts.sum())
         as_it_lies = not self.shuffle and len(starts) == 1 and base == len(positions)
+        as_it_lies = as_it_lies and bool((np.diff(index) > 0).all())
         spans = self.rows_between(np.concatenate(starts), np.concatenate(stops))
         block_spans = list(zip(*(numbers.tolist() for numbers in spans), strict=True))
         return Pool(spans=block_spans, index=None if as_it_lies else index)
@@ -353,11 +373,12 @@ class EpochOrder(Order):
         lane = by_start[
             np.searchsorted(self.lane_starts[by_start], line_positions, side="right") - 1
         ]
-        offset = line_positions - self.lane_starts[lane]
+        offset = self._row_of_lane(lane, line_positions)
         group = lane % self.groups
         if self.shuffle:
             round_ = self._round_of(offset, 1)
-            inside = offset - self._rows_before_round(round_)
+            boundaries = self._rows_before_round(np.stack([round_, round_ + 1]))
+            inside = line_positions - self._stretches(lane, *boundaries)[0]
             inside += self._rows_before(group, round_, lane // self.groups)
             offset = self._shuffled_offsets(group, round_, inside)
         return which, offset * self.groups + group
@@ -383,10 +404,10 @@ class EpochOrder(Order):
     def _rows_before(self, group: I64, round_: I64, among: I64 | int) -> I64:
         """Count the rows of the first `among` lanes of a group's round.
 
-        The first N mod L lanes have one row more.
+        The first lanes of a group have one row more.
         """
-        short, longer = divmod(self.rows, self.lanes)
-        long_lanes = np.minimum(among, np.maximum(0, -((group - longer) // self.groups)))
+        short, longer = np.divmod(self.group_rows[group], self._group_lanes)
+        long_lanes = np.minimum(among, longer)
         before = self._rows_before_round(round_)
         left = short - before
         window = self._rows_before_round(round_ + 1) - before
@@ -410,9 +431,8 @@ class EpochOrder(Order):
         lane = (first % self.groups)[:, None] + self.groups * np.arange(per_group, dtype=np.int64)
         rounds = self._round_of(np.stack([first, last]) // self.groups, per_group)
         rounds[1] += 1
-        lane_rows = np.minimum(self._rows_before_round(rounds)[:, :, None], self.lane_rows[lane])
-        # a stretch of the line per lane
-        starts, ends = ((self.lane_starts[lane] + rows).ravel() for rows in lane_rows)
+        begin, end = self._rows_before_round(rounds)[:, :, None]
+        starts, ends = (rows.ravel() for rows in self._stretches(lane, begin, end))
         not_empty = starts < ends
         span, along = expand(starts[not_empty], ends[not_empty], self.line)
         holds_rows = self.line[along + 1] > self.line[along]
@@ -451,13 +471,13 @@ class EpochOrder(Order):
         lanes = slice(group, None, self.groups)
         first_row, last_row = self._rows_before_round(np.array([round_, round_ + 1])).tolist()
         window = last_row - first_row
-        counts = np.clip(self.lane_rows[lanes] - first_row, 0, window)
+        starts, stops = self._stretches(lanes, first_row, last_row)
+        counts = stops - starts
         rows = int(counts.sum())
         mixed = self._large_round.get((group, round_))
         if mixed is None:
             mixed = permutation(derive_key(self.seed, "round", self.epoch, group, round_), rows)
             if self.costs is not None:
-                starts = self.lane_starts[lanes] + first_row
                 costs = self.costs.between(*self.rows_between(starts, starts + counts))
                 of_each_lane = int(np.clip(self.lane_rows.min() - first_row, 0, window))
                 # as many as every group can fill
@@ -468,7 +488,7 @@ class EpochOrder(Order):
             if rows > _LARGE_ROUND_ROWS or self.costs is not None:
                 self._large_round.clear()
                 self._large_round[group, round_] = mixed
-        return self.lane_starts[lanes] + first_row, counts, mixed
+        return starts, counts, mixed
 
     def rows_between(self, starts: I64, stops: I64) -> tuple[I64, I64, I64]:
         """Return stretches of the line as (block number, first row, stop row), none empty; int64,

@@ -1,32 +1,39 @@
-"""Interleave several sequences in fixed proportions at every point: position → (source, index
-inside it). Pure.
+"""Interleave several sequences in fixed proportions at every point: position → (source, draw).
+Pure.
 
-Rounds of U positions go to one source each, so that a consumer keeps its residues modulo U. A
-binary tree of two-way splits decides which round goes where: of n rounds, a for the left side,
-round i goes left where floor(i*a/n + 1/2) steps. That is exact integer arithmetic with closed forms
-in both directions, and no source deviates by more than half a round per level. Of n_d rows, n_d //
-U rounds are interleaved; the n_d mod U rows left of each source come at the end, source by source.
+Position i of n has the point a*i mod n, and the sources divide the points 0..n-1 into intervals as
+long as their rows. As a and n have no common divisor, each point comes once, so every source has
+exactly its rows after n positions. a/n is close to the golden ratio and its partial quotients are
+small, so no source deviates by more than a few rows from its share of any prefix (measured: 5),
+whatever the number of sources. Draws among any positions b, b + D, b + 2D, … are sums of floors,
+which Euclid's algorithm counts in closed form, so nothing depends on a number of ranks or columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
-from headrace.arrays import I64, offsets_from_lengths
-from headrace.errors import SettingsError, setting
-from headrace.stream.order.remaining import split_at
+from headrace.arrays import I64, U64, offsets_from_lengths
 
-_MOST_ROUNDS = 1 << 30  # 2 * rounds * rounds is a 64-bit number
+MOST_ROWS = 1 << 31  # then all products are 64-bit numbers
+# Candidates for a. The more, the smaller the partial quotients of the best.
+_CANDIDATES = 4096
+_FINALISTS = 32
+_TOLERANCE = 2
+# Ranks whose own positions should have the proportions too, as far as one number can do that.
+_STRIDES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 768)
+_MOST_FILLED = 48  # counting that many positions costs as much as the closed form for one
 
 
 def quotas(rows: int, weights: Sequence[Fraction]) -> list[int]:
-    """Divide `rows` among sources in proportion to positive weights, by largest remainder; ties go
-    to the first.
+    """Divide `rows` among sources in proportion to weights, by largest remainder; ties go to the
+    first.
     """
     total = sum(weights, Fraction(0))
     shares = [rows * weight / total for weight in weights]
@@ -39,133 +46,191 @@ def quotas(rows: int, weights: Sequence[Fraction]) -> list[int]:
     return counts
 
 
-def most_drift_rounds(sources: int) -> int:
-    """Return a bound, in rounds, on how far a source may deviate from its share of the positions so
-    far.
-
-    Half a round per level of the tree, plus the tails: together at most a round of each source.
-    """
-    return sources + -(-(sources - 1).bit_length() // 2)
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Interleave:
-    """An interleaving.
+    """An interleaving of n <= `MOST_ROWS` rows.
 
-    counts: rows of each source. round_rows: U. Raises `SettingsError` at 2^30 rounds.
+    counts: rows of each source.
     """
 
     counts: tuple[int, ...]
-    round_rows: int
-
-    def __post_init__(self) -> None:
-        if self.rounds >= _MOST_ROUNDS:
-            raise SettingsError(
-                f"an epoch of {sum(self.counts)} rows has {self.rounds} rounds of"
-                f" {self.round_rows} lanes, and at most {_MOST_ROUNDS} can be interleaved",
-                setting="lanes",
-                remedy=f"set {setting('lanes')} higher or {setting('samples_per_epoch')} lower",
-            )
-
-    def split(self, positions: I64) -> tuple[I64, I64]:
-        """Return (source, index inside the source) of each position; int64, same length."""
-        rounds, inside = np.divmod(positions, self.round_rows)
-        in_tail = rounds >= self.rounds
-        source = np.zeros_like(positions)
-        turn = rounds.copy()
-        self._descend(np.flatnonzero(~in_tail), 0, len(self.counts), source, turn)
-        index = turn * self.round_rows + inside
-        if in_tail.any():
-            tail, offset = split_at(self._tails_before, positions[in_tail])
-            source[in_tail] = tail
-            index[in_tail] = self._turns[tail] * self.round_rows + offset
-        return source, index
-
-    def join(self, source: int, indexes: I64) -> I64:
-        """Return the position of each index inside one source, the inverse of `split`; int64, same
-        length.
-        """
-        turns, inside = np.divmod(indexes, self.round_rows)
-        in_tail = turns >= self._turns[source]
-        tail = self._tails_before[source] + indexes - self._turns[source] * self.round_rows
-        path = []  # from the root of the tree to the source
-        first = 0
-        stop = len(self.counts)
-        while stop - first > 1:
-            middle, left, both = self._node(first, stop)
-            goes_left = source < middle
-            path.append((goes_left, left, both))
-            if goes_left:
-                first, stop = (first, middle)
-            else:
-                first, stop = (middle, stop)
-        rounds = np.where(in_tail, 0, turns)
-        for goes_left, left, both in reversed(path):
-            if goes_left:
-                rounds = -(-(2 * both * (rounds + 1) - both) // max(1, 2 * left)) - 1
-            else:
-                rounds = (2 * both * rounds + both) // max(1, 2 * (both - left))
-        return np.where(in_tail, tail, rounds * self.round_rows + inside)
 
     @property
-    def rounds(self) -> int:
-        """The number of whole rounds; the tails follow them."""
-        return self._rounds_before[-1]
+    def rows(self) -> int:
+        """The number of positions, n."""
+        return int(self._borders[-1])
 
-    def turns_before(self, rounds: I64) -> list[I64]:
-        """Count the turns of each source in the first `rounds` whole rounds: per source int64, same
-        length.
+    def sources(self, positions: I64) -> I64:
+        """Return the source of each position; int64, same length."""
+        points = self._step * positions % max(1, self.rows)
+        return np.searchsorted(self._borders[1:], points, side="right").astype(np.int64)
+
+    def draws(self, source: I64, first: I64, stop: I64, columns: int) -> I64:
+        """Count the draws of a source among the positions first, first + columns, … below `stop`.
+
+        source, first, stop: int64, parallel; so is what is returned.
         """
-        counts: list[I64] = []
-        self._count(rounds, 0, len(self.counts), counts)
-        return counts
+        turns = np.maximum(0, -((first - stop) // columns))
+        only = self._only_source
+        if only is not None:
+            return np.where(source == only, turns, 0)
+        stride = self._step * columns % self.rows
+        shift = self._step * first % self.rows
+        low = self._borders[source]
+        high = self._borders[source + 1]
+        return self._hits(turns, shift, high, stride) - self._hits(turns, shift, low, stride)
+
+    def find_draws(self, source: int, draws: I64, first: I64, columns: int) -> I64:
+        """Return the position of each draw, from 0, of a source among first, first + columns, ….
+
+        draws, first: int64, parallel. The inverse of `draws`; each draw exists.
+        """
+        sources = np.full(len(draws), source, np.int64)
+
+        def drawn(turns: I64) -> I64:
+            return self.draws(sources, first, first + turns * columns, columns)
+
+        turns = -((first - self.rows) // columns)
+        return first + columns * (bisect(drawn, draws + 1, np.zeros_like(turns), turns) - 1)
+
+    def number_draws(self, positions: I64, columns: int, origin: int) -> tuple[I64, I64]:
+        """Return (source, draw) of positions, where draws are numbered by source and column.
+
+        Position i is in column (origin + i) mod `columns`. A draw counts those before it, of its
+        source and in its column, from position 0 on. int64, same length.
+        """
+        only = self._only_source
+        turns, column = np.divmod(positions + origin, columns)
+        if only is not None:
+            first = (column - origin) % columns
+            return np.full_like(positions, only), (positions - first) // columns
+        residues, which = np.unique(column, return_inverse=True)
+        lowest = int(turns.min())
+        filled = (int(turns.max()) - lowest + 1) * len(residues)
+        if filled > _MOST_FILLED * len(positions):
+            source = self.sources(positions)
+            first = (column - origin) % columns
+            return source, self.draws(source, first, positions, columns)
+        # Fill the columns from the first turn to the last, and count there.
+        grid = np.arange(lowest * columns, (int(turns.max()) + 1) * columns, columns)
+        source, draw = self._number_grid(grid - origin, residues, columns, origin)
+        cells = (turns - lowest) * len(residues) + which
+        return source[cells], draw[cells]
+
+    def _number_grid(self, turns: I64, residues: I64, columns: int, origin: int) -> tuple[I64, I64]:
+        """Return (source, draw) of the positions turn + residue, turn by turn; see `number_draws`.
+
+        Those outside of 0..n-1 have no source, and the number of sources stands for it.
+        """
+        sources = len(self.counts)
+        width = len(residues)
+        grid = (turns[:, None] + residues).ravel()
+        source = self.sources(grid)
+        source[(grid < 0) | (grid >= self.rows)] = sources
+        key = source * width + np.tile(np.arange(width), len(turns))
+        keys, draw = self._number(key, (sources + 1) * width)
+        keys = keys[keys < sources * width]
+        of_source, of_residue = np.divmod(keys, width)
+        before = np.zeros((sources + 1) * width, np.int64)
+        begin = np.full(len(keys), max(0, int(turns[0])), np.int64)
+        first = (residues[of_residue] - origin) % columns
+        before[keys] = self.draws(of_source, first, begin, columns)
+        return source, draw + before[key]
+
+    @staticmethod
+    def _number(key: I64, most: int) -> tuple[I64, I64]:
+        """Return the distinct keys, and how many equal ones come before each; int64."""
+        small = most <= 1 << 16  # numpy sorts 16-bit numbers by their digits, in one pass
+        order = np.argsort(key.astype(np.uint16) if small else key, kind="stable")
+        ordered = key[order]
+        starts = np.flatnonzero(np.diff(ordered, prepend=-1))
+        number = np.empty_like(key)
+        repeats = np.diff(starts, append=len(key))
+        number[order] = np.arange(len(key)) - np.repeat(starts, repeats)
+        return ordered[starts], number
+
+    def _hits(self, turns: I64, shift: I64, border: I64, stride: int) -> I64:
+        """Count t < turns with (stride*t + shift) mod n < border."""
+        count = turns.astype(np.uint64)
+        begin = shift.astype(np.uint64)
+        above = begin + (self.rows - border).astype(np.uint64)
+        floors = floor_sum(count, self.rows, stride, np.stack([begin, above]))
+        hits: I64 = (floors[0] - floors[1] + count).astype(np.int64)
+        return hits
 
     @cached_property
-    def _turns(self) -> I64:
-        return np.array(self.counts, np.int64) // self.round_rows
+    def _borders(self) -> I64:
+        return offsets_from_lengths(self.counts)
 
     @cached_property
-    def _rounds_before(self) -> list[int]:
-        """Rounds of the sources before each one; a node of the tree is a range of sources."""
-        return [int(border) for border in offsets_from_lengths(self._turns)]
+    def _step(self) -> int:
+        return golden_step(self.rows)
 
     @cached_property
-    def _tails_before(self) -> I64:
-        """The position at which each source's tail begins, then the end."""
-        return self.rounds * self.round_rows + offsets_from_lengths(
-            np.array(self.counts, np.int64) % self.round_rows
-        )
-
-    def _node(self, first: int, stop: int) -> tuple[int, int, int]:
-        """Return (first source of the right side, rounds of the left side, rounds of both)."""
-        middle = (first + stop) // 2
-        before = self._rounds_before
-        return middle, before[middle] - before[first], before[stop] - before[first]
-
-    def _descend(self, members: I64, first: int, stop: int, source: I64, turn: I64) -> None:
-        if not len(members):
-            return
-        if stop - first == 1:
-            source[members] = first
-            return
-        middle, left, both = self._node(first, stop)
-        rounds = turn[members]
-        from_left = _left_before(rounds, left, both)
-        goes_left = _left_before(rounds + 1, left, both) > from_left
-        turn[members] = np.where(goes_left, from_left, rounds - from_left)
-        self._descend(members[goes_left], first, middle, source, turn)
-        self._descend(members[~goes_left], middle, stop, source, turn)
-
-    def _count(self, rounds: I64, first: int, stop: int, counts: list[I64]) -> None:
-        if stop - first == 1:
-            counts.append(rounds)
-            return
-        middle, left, both = self._node(first, stop)
-        from_left = _left_before(rounds, left, both)
-        self._count(from_left, first, middle, counts)
-        self._count(rounds - from_left, middle, stop, counts)
+    def _only_source(self) -> int | None:
+        """The number of the source that has all rows, if one has."""
+        if max(self.counts, default=0) == sum(self.counts):
+            return int(np.argmax(self.counts))
+        return None
 
 
-def _left_before(rounds: I64, left: int, both: int) -> I64:
-    """Count how many of the first `rounds` rounds go left."""
-    return (2 * rounds * left + both) // max(1, 2 * both)
+def bisect(counted: Callable[[I64], I64], least: I64, low: I64, high: I64) -> I64:
+    """Return the smallest numbers in low..high at which an ascending count is at least `least`."""
+    while (low < high).any():
+        middle = (low + high) // 2
+        enough = counted(middle) >= least
+        high = np.where(enough, middle, high)
+        low = np.where(enough, low, np.minimum(middle + 1, high))
+    return low
+
+
+def floor_sum(count: U64, modulus: int, step: int, shift: U64) -> U64:
+    """Sum (step*i + shift) // modulus over i < count, modulo 2^64, by Euclid's algorithm.
+
+    count, shift: uint64 arrays that broadcast.
+    """
+    total = np.zeros(np.broadcast_shapes(count.shape, shift.shape), np.uint64)
+    while True:
+        if step >= modulus:
+            pairs = (count // 2) * (count - 1 + count % 2)
+            total += pairs * np.uint64(step // modulus)
+            step %= modulus
+        total += count * (shift // modulus)
+        shift = shift % modulus
+        if step == 0:
+            return total
+        top = count * np.uint64(step) + shift
+        count, shift = np.divmod(top, np.uint64(modulus))
+        modulus, step = step, modulus
+
+
+@lru_cache(maxsize=256)
+def golden_step(rows: int) -> int:
+    """Return a number without a common divisor with `rows`, close to rows / 1.618, such that the
+    partial quotients of their ratio have a small sum; also those of the ratios that ranks see.
+    """
+    golden = (math.isqrt(5 * rows * rows) - rows) // 2
+    nearby = np.arange(golden - _CANDIDATES // 2, golden + _CANDIDATES // 2, dtype=np.int64)
+    nearby = nearby[(nearby > 0) & (nearby < max(2, rows))]
+    nearby = nearby[np.gcd(nearby, rows) == 1]
+    quotients = _sum_of_quotients(nearby, rows)
+    best = np.argsort(quotients, kind="stable")[:_FINALISTS]
+    best = best[quotients[best] <= quotients[best[0]] + _TOLERANCE]
+    worst = np.zeros(len(best), np.int64)
+    for stride in _STRIDES:
+        worst = np.maximum(worst, _sum_of_quotients(nearby[best] * stride % rows, rows))
+    return int(nearby[best[np.argmin(worst)]])
+
+
+def _sum_of_quotients(steps: I64, rows: int) -> I64:
+    """Sum the partial quotients of steps / rows: int64, parallel."""
+    modulus = np.full_like(steps, rows)
+    total = np.zeros_like(steps)
+    while steps.any():
+        divisor = np.maximum(steps, 1)
+        quotient = np.where(steps > 0, modulus // divisor, 0)
+        total += quotient
+        remainder = np.where(steps > 0, modulus - quotient * steps, 0)
+        modulus = np.where(steps > 0, steps, modulus)
+        steps = remainder
+    return total

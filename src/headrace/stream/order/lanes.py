@@ -26,7 +26,6 @@ import pyarrow as pa
 
 from headrace.arrays import I64
 from headrace.dataset.index import SplitIndex
-from headrace.stream.order.interleave import most_drift_rounds
 
 OPEN_BYTES = 1 << 29
 ORDER_BYTES = 24  # a row of a round, for its permutation: the last one, the next, and its making
@@ -108,8 +107,7 @@ def choose_lanes(  # noqa: PLR0913 - all are settings
 
     lanes, shuffle_rows: as requested; a round then has `shuffle_rows` rows. Unshuffled, each rank
     has one contiguous lane.
-    sources: of a blend; they share the memory, and take turns of D rows, which must be small
-    compared with a global batch.
+    sources: of a blend; they share the memory.
     balanced: whether rows of like cost share steps, which needs rounds of many steps.
     whole_shards: whether each rank reads shards of its own, so that no rank keeps all of them.
     """
@@ -137,15 +135,7 @@ def choose_lanes(  # noqa: PLR0913 - all are settings
         shuffle_rows = int((memory_bytes - opened) / (decoded / rows + ORDER_BYTES))
         if balanced:
             shuffle_rows = max(shuffle_rows, _BALANCED_STEPS * global_batch)
-    if sources == 1:
-        most_groups = global_batch
-    else:
-        most_groups = max(1, global_batch // most_drift_rounds(sources))
-    return Lanes(
-        lanes,
-        max(1, shuffle_rows // sources // lanes),
-        _groups(lanes, global_batch, ranks, most_groups),
-    )
+    return Lanes(lanes, max(1, shuffle_rows // sources // lanes), gcd(lanes, global_batch))
 
 
 def _most_lanes(block_bytes: I64, most_open: float) -> int:
@@ -184,17 +174,7 @@ def choose_lanes_again(
     )
     lanes = _for_ranks(base, ranks)
     window_rows = max(1, cut.lanes * cut.window_rows // lanes)
-    return Lanes(lanes, window_rows, _groups(lanes, ranks * batch_size, ranks, ranks * batch_size))
-
-
-def _groups(lanes: int, global_batch: int, ranks: int, most: int) -> int:
-    """Return the largest common divisor of lanes and global batch, up to `most`; a multiple of
-    ranks if possible.
-    """
-    common = gcd(lanes, global_batch)
-    divisors = [divisor for divisor in range(1, min(common, most) + 1) if common % divisor == 0]
-    fitting = [divisor for divisor in divisors if divisor % ranks == 0]
-    return max(fitting or divisors)
+    return Lanes(lanes, window_rows, gcd(lanes, ranks * batch_size))
 
 
 def _value_bytes(dtype: pa.DataType) -> int | None:

@@ -8,16 +8,15 @@ ranks group by group (`RestOfRound`), and no row moves. From the next round bord
 lane stands at the border of a window, the tails of the lanes are laid end to end and cut into new
 lanes (`cut_again`). Every remaining row comes once, and the state needs a few integers per change.
 
-The order of a blend, or of a part of the rows, is never cut again, because its sources continue in
-later epochs. Instead the whole rest of its epoch is dealt to the new ranks group by group, like the
-rest of a round.
+The sources of a blend, or of a part of the rows, continue in later epochs. There a change begins a
+leg of the run: each source finishes its rounds in progress, and the tails behind them are cut again
+(`ContinuedOrder`). Which source has a position does not change.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import cached_property
 from typing import Unpack
 
@@ -26,7 +25,7 @@ import numpy as np
 from headrace.arrays import I64, offsets_from_lengths
 from headrace.dataset.index import SplitIndex
 from headrace.digest import canonical_json, derive_key, sha256_hex
-from headrace.errors import SettingsError, StreamError, setting
+from headrace.errors import StreamError, setting
 from headrace.stream.order.balance import CountedIndex
 from headrace.stream.order.epoch import (
     EpochOrder,
@@ -38,41 +37,43 @@ from headrace.stream.order.epoch import (
     epoch_order,
     expand,
 )
-from headrace.stream.order.interleave import Interleave, quotas
 from headrace.stream.order.joined import (
     ChainedOrder,
     EpochPart,
+    Leg,
     MixedOrder,
     MixedSource,
     lay_partition,
 )
+from headrace.stream.order.mixture import Mixture, check_epoch, check_shares
 from headrace.stream.order.remaining import even_parts, split_at
+from headrace.stream.order.schedule import Schedule
 from headrace.stream.order.shard_partition import deal_shards
-from headrace.stream.order.state import Change, StreamState
+from headrace.stream.order.state import Change, MixtureState, StreamState
 
 
 @dataclass(frozen=True, kw_only=True)
 class BlendIndex(SplitIndex):
     """The blocks of several splits, one after the other, streamed as one.
 
-    parts: the splits. names: one per split. weights: one per split; None for weights in proportion
-    to their rows.
+    parts: the splits. mixture: their names and proportions.
     """
 
     parts: tuple[SplitIndex, ...]
-    names: tuple[str, ...]
-    weights: tuple[float, ...] | None
+    mixture: Mixture
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The name of each split."""
+        return self.mixture.names
 
     @cached_property
     def identity(self) -> str:
         """A digest of everything that decides the order: the identity of each split, and the
-        weights.
+        mixture.
         """
-        if self.weights is None:
-            weights = None
-        else:
-            weights = [float(weight).hex() for weight in self.weights]
-        return sha256_hex(canonical_json([[part.identity for part in self.parts], weights]))
+        identities = [part.identity for part in self.parts]
+        return sha256_hex(canonical_json([identities, self.mixture.description]))
 
 
 def sources_of(index: SplitIndex) -> int:
@@ -81,30 +82,59 @@ def sources_of(index: SplitIndex) -> int:
 
 
 def samples_of_epoch(index: SplitIndex, samples_per_epoch: int | None) -> int | None:
-    """Return S, the rows of an epoch that is not one pass: as requested, or of a weighted blend;
-    else None.
+    """Return S, the rows of an epoch that is not one pass: as requested, or of a blend with
+    proportions; else None.
 
     Raises `SettingsError` if a source has no rows or would contribute none.
     """
-    weighted = isinstance(index, BlendIndex) and index.weights is not None
     samples = samples_per_epoch
-    if samples is None and weighted:
+    if samples is None and isinstance(index, BlendIndex) and not index.mixture.is_one_pass:
         samples = index.total_rows
     if samples is not None:
-        _quotas(index, samples)
+        check_shares(_mixture(index), _sizes(index), samples)
     return samples
+
+
+def begin_mixture(
+    index: SplitIndex, *, samples_per_epoch: int | None, global_batch: int
+) -> MixtureState | None:
+    """Return what the state of a run keeps of its mixture; None if its epochs are single passes.
+
+    global_batch: its rows at the start, as a stage may begin at a step.
+    """
+    if samples_per_epoch is None and not isinstance(index, BlendIndex):
+        return None
+    rows = index.total_rows if samples_per_epoch is None else samples_per_epoch
+    mixture = _mixture(index)
+    return MixtureState(
+        blend=mixture.description,
+        stages=mixture.stage_rows(epoch_rows=rows, global_batch=global_batch),
+    )
+
+
+def schedule_of(index: SplitIndex, mixture: MixtureState, *, epoch_rows: int) -> Schedule:
+    """Build the schedule of a run."""
+    sizes = _sizes(index)
+    of_index = _mixture(index)
+    return Schedule(
+        sizes=sizes,
+        stages=of_index.stages_at(mixture.stages, sizes),
+        most=of_index.most_rows(sizes),
+        epoch_rows=epoch_rows,
+    )
 
 
 def lay_epoch(
     index: SplitIndex,
     *,
     samples_per_epoch: int | None = None,
+    mixture: MixtureState | None = None,
     balance: tuple[int, int] | None = None,
     **settings: Unpack[OrderSettings],
 ) -> Order:
     """Build the order of an epoch of a split, of a part of it, or of a blend, in O(blocks).
 
-    balance: see `StreamState`.
+    mixture, balance: see `StreamState`.
     """
     if balance is not None:
         batch, even_tokens = balance
@@ -124,31 +154,74 @@ def lay_epoch(
         return epoch_order(
             index.rows, block_identities(index), costs=costs, run_rows=run_rows, **settings
         )
-    if samples_per_epoch is None and not isinstance(index, BlendIndex):
+    if mixture is None:
         return epoch_order(index.rows, block_identities(index), **settings)
     if not settings["shuffle"]:
         settings["groups"] = settings["lanes"]
-    counts = _quotas(index, index.total_rows if samples_per_epoch is None else samples_per_epoch)
+    schedule = schedule_of(
+        index,
+        mixture,
+        epoch_rows=index.total_rows if samples_per_epoch is None else samples_per_epoch,
+    )
+    check_epoch(schedule, settings["epoch"])
+    parts = _lay_legs(schedule, _mixed_sources(index, settings), mixture.legs, settings)
+    if len(parts) == 1:
+        return parts[0].order
+    return ChainedOrder(parts=tuple(parts), **parts[-1].order.settings)
+
+
+def _mixed_sources(index: SplitIndex, settings: OrderSettings) -> tuple[MixedSource, ...]:
     parts = _parts(index)
+    names = _mixture(index).names
     firsts = offsets_from_lengths([len(part.rows) for part in parts])
     sources = []
-    for number, (part, count) in enumerate(zip(parts, counts, strict=True)):
+    for number, (name, part) in enumerate(zip(names, parts, strict=True)):
         source_settings: OrderSettings = {**settings}
         # shards of two datasets may have the same names: each source shuffles by a key of its own
         if len(parts) > 1:
             source_settings["seed"] = derive_key(settings["seed"], "source of a blend", number)[0]
         source = MixedSource(
+            name=name,
             block_rows=part.rows,
             identities=block_identities(part),
             numbers=np.arange(firsts[number], firsts[number + 1], dtype=np.int64),
             own_rows=part.total_rows,
-            start=settings["epoch"] * count,
-            count=count,
-            **source_settings,
+            settings=source_settings,
         )
         sources.append(source)
-    turns = Interleave(counts=tuple(counts), round_rows=settings["groups"])
-    return MixedOrder(sources=tuple(sources), interleave=turns, **settings)
+    return tuple(sources)
+
+
+def _lay_legs(
+    schedule: Schedule,
+    sources: tuple[MixedSource, ...],
+    changes: Sequence[Leg],
+    settings: OrderSettings,
+) -> list[EpochPart]:
+    """Lay the parts of an epoch, one for each leg that it touches."""
+    epoch = settings["epoch"]
+    first = Leg(0, 0, settings["lanes"], settings["window_rows"], settings["groups"])
+    legs = (first, *changes)
+    earlier = sum((leg.epoch, leg.position) <= (epoch, 0) for leg in legs)
+    parts: list[EpochPart] = []
+    for number in range(earlier, len(legs) + 1):
+        leg = legs[number - 1]
+        if leg.epoch > epoch:
+            break
+        begin = leg.position if leg.epoch == epoch else 0
+        leg_settings: OrderSettings = {
+            **settings,
+            "lanes": leg.lanes,
+            "window_rows": leg.window_rows,
+            "groups": leg.groups,
+        }
+        order = MixedOrder(
+            sources=sources, schedule=schedule, legs=legs[:number], begin=begin, **leg_settings
+        )
+        if parts:
+            parts[-1] = parts[-1]._replace(end=begin)
+        parts.append(EpochPart(begin, schedule.epoch_rows, order))
+    return parts
 
 
 def order_of_state(index: SplitIndex, state: StreamState) -> Order:
@@ -157,7 +230,11 @@ def order_of_state(index: SplitIndex, state: StreamState) -> Order:
     shard_partition = state.shard_partition
     if shard_partition is None:
         order = lay_epoch(
-            index, samples_per_epoch=state.samples_per_epoch, balance=state.balance, **settings
+            index,
+            samples_per_epoch=state.samples_per_epoch,
+            mixture=state.mixture,
+            balance=state.balance,
+            **settings,
         )
         if state.changes:
             return chained(order, state.changes)
@@ -344,33 +421,11 @@ def _parts(index: SplitIndex) -> tuple[SplitIndex, ...]:
     return (index,)
 
 
-def _quotas(index: SplitIndex, rows: int) -> list[int]:
-    parts = _parts(index)
-    names: Sequence[str] = (index.split,)
-    weights: Sequence[float] = [part.total_rows for part in parts]
+def _sizes(index: SplitIndex) -> tuple[int, ...]:
+    return tuple(part.total_rows for part in _parts(index))
+
+
+def _mixture(index: SplitIndex) -> Mixture:
     if isinstance(index, BlendIndex):
-        names = index.names
-        weights = index.weights or weights
-    shares = list(map(Fraction, weights))
-    if not sum(shares):
-        if not rows:
-            return [0] * len(parts)
-        raise SettingsError(
-            f"{names[0]} has no rows, so {setting('samples_per_epoch', rows)} cannot be taken",
-            remedy="leave it out",
-        )
-    counts = quotas(rows, shares)
-    for name, part, count in zip(names, parts, counts, strict=True):
-        if count and not part.total_rows:
-            raise SettingsError(
-                f"{name} has no rows, and its weight gives it {count} of {rows}",
-                setting="weights",
-                remedy="leave it out",
-            )
-        if part.total_rows and not count and rows:
-            raise SettingsError(
-                f"the share of {name} in {rows} rows an epoch is none, so it would never be read",
-                setting="weights",
-                remedy=f"raise its weight or {setting('samples_per_epoch')}",
-            )
-    return counts
+        return index.mixture
+    return Mixture.one_pass((index.split,))

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import gcd
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,7 +29,7 @@ from headrace.dataset.html import table_html
 from headrace.dataset.index import SplitIndex
 from headrace.stream.order.balance import RowCosts, step_loads
 from headrace.stream.order.epoch import Order, Pool, natural_rows
-from headrace.stream.order.joined import EpochPart, parts_of
+from headrace.stream.order.joined import EpochPart, MixedOrder, parts_of
 from headrace.stream.order.lanes import (
     OPEN_BYTES,
     ORDER_BYTES,
@@ -92,6 +93,14 @@ class Coverage:
     padded_rows: int
 
 
+class PlanStage(NamedTuple):
+    """Positions [begin, end) of an epoch of a blend, and how many rows of each source they have."""
+
+    begin: int
+    end: int
+    rows: dict[str, int]
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Plan:
     """Which rank reads which rows when, for one epoch and one number of ranks.
@@ -135,12 +144,30 @@ class Plan:
             ["repeated rows", self.padded_rows],
             ["rows left out", self.dropped_rows],
         ]
+        for stage in self.stages:
+            counts = [f"{name} {count:,}" for name, count in stage.rows.items()]
+            figures.append([f"rows {stage.begin:,} to {stage.end:,}", ", ".join(counts)])
         if self.imbalance is not None:
             figures.append(
                 ["cost of the slowest rank of a step over the mean", f"{self.imbalance:.3f}"]
             )
         ranks = f"{self.world_size:,} rank{'s' if self.world_size != 1 else ''}"
         return table_html(f"plan: {ranks}, batches of {self.batch_size:,}", ["", ""], figures)
+
+    @property
+    def stages(self) -> list[PlanStage]:
+        """The stages of the epoch of a blend: a new one begins where the schedule says so, or where
+        a source reached its limit. Empty for a single dataset.
+        """
+        order = parts_of(self.order)[0].order
+        if not isinstance(order, MixedOrder) or len(order.sources) == 1:
+            return []
+        names = [source.name for source in order.sources]
+        stages = []
+        for begin, end, interleave in order.segments:
+            rows = dict(zip(names, interleave.counts, strict=True))
+            stages.append(PlanStage(begin, end, rows))
+        return stages
 
     @property
     def steps_per_rank(self) -> int:

@@ -16,10 +16,11 @@ from headrace.errors import StreamError, setting, setting_name
 from headrace.sealed import MOST_EPOCHS, MOST_LANES, MOST_POSITIONS, seal, short_repr, unseal
 from headrace.stream.order.balance import MOST_EVEN_TOKENS
 from headrace.stream.order.epoch import OrderSettings, first_window_rows, settings_of
+from headrace.stream.order.joined import Leg
 from headrace.stream.order.remaining import Remainder, Remaining, advance, count_steps
 from headrace.stream.order.shard_partition import ShardPartition
 
-FORMAT_VERSION = 6
+FORMAT_VERSION = 7
 COUNTED = "counted stream"
 MOST_CHANGES = 64  # every question to an order is put to each of its parts
 _KIND = "stream"
@@ -45,6 +46,41 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MixtureState:
+    """The mixture of a run whose epochs are not single passes; see `schedule`.
+
+    blend: its proportions in words. stages: the row of the run at which each stage begins. legs:
+    the lanes from some positions on, as other numbers of ranks changed them.
+    """
+
+    blend: str
+    stages: tuple[int, ...]
+    legs: tuple[Leg, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON object that `from_dict` restores."""
+        legs = [list(leg) for leg in self.legs]
+        return {"blend": self.blend, "stages": list(self.stages), "legs": legs}
+
+    def before(self, epoch: int, position: int) -> MixtureState:
+        """Return it without the legs from a position on."""
+        legs = [leg for leg in self.legs if (leg.epoch, leg.position) < (epoch, position)]
+        return replace(self, legs=tuple(legs))
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> MixtureState:
+        """Restore it. Raises `StreamError` if it was changed."""
+        stages = values.get("stages")
+        known = set(values) == {"blend", "stages", "legs"} and isinstance(values["blend"], str)
+        if not known or not isinstance(stages, list | tuple):
+            raise _bad("mixture", values, "expected blend, stages and legs")
+        ascending = all(type(row) is int for row in stages) and list(stages) == sorted(set(stages))
+        if not ascending or not stages or stages[0] != 0 or stages[-1] > MOST_POSITIONS:
+            raise _bad("mixture", stages, "expected ascending rows from 0 on")
+        return cls(blend=values["blend"], stages=tuple(stages), legs=_legs(values["legs"]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StreamState:
     """A position in one epoch of one split.
 
@@ -52,7 +88,8 @@ class StreamState:
     the order. position: everything from here on remains. holes: [start, stop) ranges below it that
     remain too, where ranks take whole shards, claim blocks, or pack rows.
     changes: how other numbers of ranks changed the order since the epoch began, by position.
-    samples_per_epoch: rows of an epoch that is not one pass over all rows.
+    samples_per_epoch: rows of an epoch that is not one pass over all rows. mixture: of such an
+    epoch, or of a blend.
     shard_partition: which rank has which whole shards; None if all ranks stride over all rows.
     pass_number, chunk: if an epoch is a chunk of the rows, which chunk of which pass over all of
     them. balance: if rows of like cost share steps, the rows of a global batch, and the number of
@@ -74,6 +111,7 @@ class StreamState:
     holes: tuple[tuple[int, int], ...] = ()
     changes: tuple[Change, ...] = ()
     samples_per_epoch: int | None = None
+    mixture: MixtureState | None = None
     shard_partition: ShardPartition | None = None
     pass_number: int | None = None
     chunk: int | None = None
@@ -132,8 +170,27 @@ class StreamState:
         return self.at(left, batches=batches)
 
     def fresh(self, epoch: int) -> StreamState:
-        """Return the start of an epoch, with the lanes and windows that this one began with."""
-        return replace(self, epoch=epoch, position=0, holes=(), changes=(), batches_done=0)
+        """Return the start of an epoch, with the lanes and windows that this one began with, or
+        those of a blend's last leg.
+        """
+        mixture = self.mixture and self.mixture.before(epoch, 1)
+        return replace(
+            self,
+            epoch=epoch,
+            position=0,
+            holes=(),
+            changes=(),
+            mixture=mixture,
+            batches_done=0,
+        )
+
+    @property
+    def changed_at(self) -> list[int]:
+        """The positions of this epoch at which other ranks changed its order."""
+        positions = [change.position for change in self.changes]
+        if self.mixture is not None:
+            positions += [leg.position for leg in self.mixture.legs if leg.epoch == self.epoch]
+        return positions
 
     def to_dict(self, sealed_as: str = _KIND) -> dict[str, Any]:
         """Return a JSON object that `from_dict` restores.
@@ -148,6 +205,8 @@ class StreamState:
         ]
         if self.shard_partition is not None:
             values["shard_partition"] = self.shard_partition.to_dict()
+        if self.mixture is not None:
+            values["mixture"] = self.mixture.to_dict()
         if self.balance is not None:
             values["balance"] = list(self.balance)
         for name in _OPTIONAL:
@@ -182,6 +241,8 @@ class StreamState:
         if "shard_partition" in values:
             partition = ShardPartition.from_dict(values["shard_partition"])
             fields_of_state["shard_partition"] = partition
+        if "mixture" in values:
+            fields_of_state["mixture"] = MixtureState.from_dict(values["mixture"])
         if "balance" in values:
             fields_of_state["balance"] = _balance(values["balance"])
         state = cls(**fields_of_state)
@@ -218,6 +279,23 @@ class StreamState:
                     f" {setting(name, current)}",
                     remedy=_OTHER_ORDER,
                 )
+
+    def check_blend(self, mixture: MixtureState | None) -> None:
+        """Raise `StreamError` if the state is of a blend with other proportions."""
+        saved = "none" if self.mixture is None else self.mixture.blend
+        current = "none" if mixture is None else mixture.blend
+        if saved != current:
+            raise StreamError(
+                f"stream state: it was saved with the blend {short_repr(saved)}, this stream has"
+                f" {short_repr(current)}",
+                setting="blend",
+                value=saved,
+                remedy=_OTHER_ORDER,
+            )
+        saved_stages = [] if self.mixture is None else list(self.mixture.stages)
+        stages = 0 if mixture is None else len(mixture.stages)
+        if len(saved_stages) != stages:
+            raise _bad("mixture", saved_stages, f"expected {stages} stages")
 
     def check_index(self, index: SplitIndex) -> None:
         """Raise `StreamError` unless this state belongs to exactly this split of this dataset."""
@@ -304,11 +382,19 @@ _KINDS: dict[str, tuple[Any, str]] = {
     "holes": (list | tuple, "a list"),
     "changes": (list | tuple, "a list"),
     "shard_partition": (Mapping, "a mapping"),
+    "mixture": (Mapping, "a mapping"),
     "balance": (list | tuple, "a list"),
 }
 
 # Written only where they are not None.
-_OPTIONAL = ("samples_per_epoch", "shard_partition", "pass_number", "chunk", "balance")
+_OPTIONAL = (
+    "samples_per_epoch",
+    "mixture",
+    "shard_partition",
+    "pass_number",
+    "chunk",
+    "balance",
+)
 _ALWAYS = tuple(field.name for field in fields(StreamState) if field.name not in _OPTIONAL)
 
 # Of every number but the seed: the least and the most that it may be.
@@ -344,6 +430,27 @@ def _change(change: Any) -> Change:
     return Change(**change)
 
 
+def _legs(values: Any) -> tuple[Leg, ...]:
+    legs: list[Leg] = []
+    if not isinstance(values, list | tuple) or len(values) > MOST_CHANGES:
+        raise _bad("legs", values, f"expected at most {MOST_CHANGES}")
+    for numbers in values:
+        known = isinstance(numbers, list | tuple) and len(numbers) == len(Leg._fields)
+        if not known or any(type(number) is not int for number in numbers):
+            raise _bad("legs", numbers, f"expected {', '.join(Leg._fields)}")
+        leg = Leg(*numbers)
+        for name, value in leg._asdict().items():
+            least, most = _BOUNDS.get(name, (0, MOST_POSITIONS))
+            if not least <= value <= most:
+                raise _bad("legs", value, f"expected {name} of {least} to {most}")
+        ascending = not legs or legs[-1][:2] < leg[:2]
+        small = leg.lanes * leg.window_rows <= MOST_POSITIONS
+        if not ascending or leg.lanes % leg.groups or not small:
+            raise _bad("legs", numbers, "expected ascending positions, and groups of lanes")
+        legs.append(leg)
+    return tuple(legs)
+
+
 def _balance(values: Any) -> tuple[int, int]:
     known = len(values) == 2 and all(type(value) is int for value in values)
     if not known or not 1 <= values[0] <= MOST_POSITIONS or not 1 <= values[1] <= MOST_EVEN_TOKENS:
@@ -374,6 +481,11 @@ def _check_numbers(state: StreamState) -> None:
 
 
 def _check_changes(state: StreamState) -> None:
+    if state.mixture is not None and state.changes:
+        raise _bad("changes", len(state.changes), "expected none beside a mixture, which has legs")
+    if state.mixture is not None and max(state.changed_at, default=0) >= max(1, state.rows):
+        expected = f"expected positions below {state.rows}, the rows of the epoch"
+        raise _bad("legs", state.changed_at, expected)
     positions = [change.position for change in state.changes]
     ascending = positions == sorted(set(positions)) and min(positions, default=0) >= 0
     if len(positions) > MOST_CHANGES or not ascending:

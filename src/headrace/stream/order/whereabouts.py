@@ -130,7 +130,7 @@ def find_received(
     `SettingsError` for several ranks if their number changed in the middle of the epoch, because
     the state does not say who read what.
     """
-    changed = [change.position for change in state.changes if 0 < change.position < state.position]
+    changed = [position for position in state.changed_at if 0 < position < state.position]
     if ranks * batch_size > 1 and changed:
         raise SettingsError(
             f"the ranks of this epoch changed after {changed[0]:,} rows, so its steps are"

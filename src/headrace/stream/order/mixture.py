@@ -1,0 +1,358 @@
+"""The proportions of a blend: stages, weights or a temperature for each, and limits. Pure.
+
+What a user asks for is kept as it was said. A stage may begin at a row, a step, or a share of an
+epoch; it becomes a row of the run when the run begins, and the state keeps that row.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import Any, Literal
+
+from headrace.digest import sha256_hex
+from headrace.errors import SettingsError, setting, setting_name
+from headrace.stream.order.schedule import Schedule, StageWeights, share_rows
+
+Unit = Literal["rows", "steps", "share"]
+
+_TEMPERATURES = {"proportional": 1.0, "sqrt": 2.0, "uniform": math.inf}
+_BORDER = re.compile(r"(\d[\d_,]*(?:\.\d+)?)\s*([kKMBT]?)\s*(rows?|steps?|%)")
+_THOUSANDS = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+_BORDER_REMEDY = 'write a number with its unit, such as "2_000 steps", "3M rows" or "80%"'
+_WEIGHT_BITS = 40  # of weights from sizes; the last bits of a power depend on the machine
+_MOST_DESCRIBED = 4000
+
+
+@dataclass(frozen=True)
+class StageBegin:
+    """Where a stage begins: so many rows or steps after the run began, or a share of an epoch."""
+
+    amount: Fraction
+    unit: Unit
+
+    @classmethod
+    def parse(cls, value: object) -> StageBegin:
+        """Return the border that a user wrote. Raises `SettingsError`."""
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if number and value == 0:
+            return cls(Fraction(0), "rows")
+        if isinstance(value, float) and 0 < value < 1:
+            return cls(Fraction(value).limit_denominator(10**12), "share")
+        match = _BORDER.fullmatch(value.strip()) if isinstance(value, str) else None
+        if match is None:
+            raise SettingsError(
+                f"a stage begins at {value!r}",
+                setting="schedule",
+                value=value,
+                remedy=_BORDER_REMEDY,
+            )
+        amount = Fraction(re.sub("[_,]", "", match[1])) * _THOUSANDS[match[2]]
+        if match[3] == "%":
+            return cls(amount / 100, "share")
+        return cls(amount, "rows" if match[3].startswith("row") else "steps")
+
+    def row(self, *, epoch_rows: int, global_batch: int) -> int:
+        """Return the row of the run that it means."""
+        of_unit = {"rows": 1, "steps": global_batch, "share": epoch_rows}
+        return round(self.amount * of_unit[self.unit])
+
+    def __str__(self) -> str:
+        if self.unit == "share":
+            return f"{float(100 * self.amount):g}%"
+        return f"{float(self.amount):,.15g} {self.unit}"
+
+
+@dataclass(frozen=True)
+class MixtureStage:
+    """The proportions from a border on.
+
+    weights: 0 or more for each source; None: size ** (1 / temperature).
+    """
+
+    begin: StageBegin
+    weights: tuple[float, ...] | None
+    temperature: float = 1.0
+
+    def describe(self, names: Sequence[str]) -> str:
+        """Return the proportions in words."""
+        if self.weights is not None:
+            pairs = zip(names, self.weights, strict=True)
+            return ", ".join(f"{name} {weight!r}" for name, weight in pairs if weight)
+        for word, temperature in _TEMPERATURES.items():
+            if temperature == self.temperature:
+                return word
+        return f"temperature {self.temperature!r}"
+
+    def shares(self, sizes: Sequence[int]) -> tuple[Fraction, ...]:
+        """Return the weights of sources of these rows."""
+        if self.weights is not None:
+            return tuple(map(Fraction, self.weights))
+        if self.temperature == 1:
+            return tuple(map(Fraction, sizes))
+        largest = max(sizes, default=1)
+        shares = []
+        for size in sizes:
+            weight = 0.0
+            if size:
+                weight = (size / largest) ** (1 / self.temperature)
+            shares.append(Fraction(round(weight * (1 << _WEIGHT_BITS)), 1 << _WEIGHT_BITS))
+        return tuple(shares)
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """The proportions of named sources over a run.
+
+    limits: how many times each source may be read in a run; None for any number.
+    """
+
+    names: tuple[str, ...]
+    stages: tuple[MixtureStage, ...]
+    limits: tuple[float | None, ...]
+
+    @classmethod
+    def one_pass(cls, names: Sequence[str]) -> Mixture:
+        """Return the mixture of which an epoch is every row once."""
+        stage = MixtureStage(StageBegin(Fraction(0), "rows"), None)
+        return cls(tuple(names), (stage,), (None,) * len(names))
+
+    @classmethod
+    def build(
+        cls,
+        names: Sequence[str],
+        *,
+        weights: Any = None,
+        schedule: Any = None,
+        temperature: Any = None,
+        limits: Any = None,
+    ) -> Mixture:
+        """Return the mixture that a user wrote, see `headrace.blend`. Raises `SettingsError`."""
+        requested = {"weights": weights, "schedule": schedule, "temperature": temperature}
+        provided = [name for name, value in requested.items() if value is not None]
+        if len(provided) > 1:
+            raise SettingsError(
+                f"{setting_name(provided[0])} and {setting_name(provided[1])} both say the"
+                " proportions",
+                setting=provided[1],
+                remedy="give one of them; a stage of a schedule has weights or a temperature",
+            )
+        start = StageBegin(Fraction(0), "rows")
+        if schedule is not None:
+            stages = _stages(schedule, names)
+        elif weights is not None:
+            stages = [MixtureStage(start, _weights(weights, names, "weights"))]
+        else:
+            number = 1.0 if temperature is None else _temperature(temperature, "temperature")
+            stages = [MixtureStage(start, None, number)]
+        return cls(tuple(names), tuple(stages), _limits(limits, names))
+
+    @property
+    def is_one_pass(self) -> bool:
+        """True if an epoch is every row once."""
+        stage = self.stages[0]
+        proportional = stage.weights is None and stage.temperature == 1
+        return len(self.stages) == 1 and proportional and not any(self.limits)
+
+    @cached_property
+    def description(self) -> str:
+        """The mixture in words: equal if and only if two mixtures are."""
+        if self.is_one_pass:
+            return "every row once"
+        stages = [f"from {stage.begin} {stage.describe(self.names)}" for stage in self.stages]
+        if len(stages) == 1:
+            stages = [self.stages[0].describe(self.names)]
+        pairs = zip(self.names, self.limits, strict=True)
+        limits = [f"{name} {limit!r}" for name, limit in pairs if limit is not None]
+        text = "; ".join(stages)
+        if limits:
+            text += "; at most " + ", ".join(limits) + " epochs"
+        if len(text) > _MOST_DESCRIBED:
+            return f"{text[:_MOST_DESCRIBED]}… ({sha256_hex(text.encode())})"
+        return text
+
+    def stage_rows(self, *, epoch_rows: int, global_batch: int) -> tuple[int, ...]:
+        """Return the row of the run at which each stage begins.
+
+        Raises `SettingsError` if a stage does not begin after the one before it.
+        """
+        rows: list[int] = []
+        for stage in self.stages:
+            row = stage.begin.row(epoch_rows=epoch_rows, global_batch=global_batch)
+            if rows and row <= rows[-1]:
+                raise SettingsError(
+                    f"the stage from {stage.begin} begins at row {row:,}, and the one before it at"
+                    f" row {rows[-1]:,}",
+                    setting="schedule",
+                    value=row,
+                    remedy="write the stages in their order",
+                )
+            rows.append(row)
+        return tuple(rows)
+
+    def stages_at(self, rows: Sequence[int], sizes: Sequence[int]) -> tuple[StageWeights, ...]:
+        """Return the stages that begin at these rows, for sources of these sizes."""
+        pairs = zip(rows, self.stages, strict=True)
+        return tuple(StageWeights(row, stage.shares(sizes)) for row, stage in pairs)
+
+    def most_rows(self, sizes: Sequence[int]) -> tuple[int | None, ...]:
+        """Return the rows of each source that a run may have; None for any number."""
+        most = []
+        for limit, size in zip(self.limits, sizes, strict=True):
+            most.append(None if limit is None else math.floor(Fraction(limit) * size))
+        return tuple(most)
+
+
+def check_shares(mixture: Mixture, sizes: Sequence[int], epoch_rows: int) -> None:
+    """Raise `SettingsError` if a source with a weight has no rows, or would never be read."""
+    if not any(sizes):
+        if not epoch_rows:
+            return
+        raise SettingsError(
+            f"{mixture.names[0]} has no rows, so {setting('samples_per_epoch', epoch_rows)}"
+            " cannot be taken",
+            remedy="leave it out",
+        )
+    where = "schedule" if len(mixture.stages) > 1 else "weights"
+    for stage in mixture.stages:
+        for name, weight, size in zip(mixture.names, stage.shares(sizes), sizes, strict=True):
+            if weight and not size:
+                raise SettingsError(
+                    f"{name} has no rows, and it has a weight of {float(weight):g}",
+                    setting=where,
+                    remedy="leave it out",
+                )
+    weights = mixture.stages[-1].shares(sizes)
+    counts = share_rows(epoch_rows, weights, [None] * len(sizes))
+    for name, weight, count in zip(mixture.names, weights, counts, strict=True):
+        if weight and not count:
+            raise SettingsError(
+                f"the share of {name} in {epoch_rows} rows an epoch is none, so it would never be"
+                " read",
+                setting=where,
+                remedy=f"raise its weight or {setting('samples_per_epoch')}",
+            )
+
+
+def check_epoch(schedule: Schedule, epoch: int) -> None:
+    """Raise `SettingsError` if all limits are reached before an epoch ends."""
+    epochs = schedule.epochs
+    if epochs is not None and epoch >= epochs:
+        rows = sum(most or 0 for most in schedule.most)
+        raise SettingsError(
+            f"it leaves {rows:,} rows, which are {epochs} whole epochs of"
+            f" {schedule.epoch_rows:,}, and epoch {epoch} is asked for",
+            setting="limits",
+            value=epoch,
+            remedy=f"raise it, train for fewer epochs, or set {setting('samples_per_epoch')} lower",
+        )
+
+
+def _stages(schedule: Any, names: Sequence[str]) -> list[MixtureStage]:
+    if isinstance(schedule, str) or not isinstance(schedule, Sequence) or not schedule:
+        raise SettingsError(
+            f"it is {schedule!r}",
+            setting="schedule",
+            remedy="give a list of stages, each (where it begins, its weights)",
+        )
+    stages = []
+    for stage in schedule:
+        if not isinstance(stage, Sequence) or isinstance(stage, str) or len(stage) != 2:
+            raise SettingsError(
+                f"a stage is {stage!r}",
+                setting="schedule",
+                value=stage,
+                remedy="give each as (where it begins, its weights)",
+            )
+        begin, weights = stage
+        if isinstance(weights, str | int | float):
+            temperature = _temperature(weights, "schedule")
+            stages.append(MixtureStage(StageBegin.parse(begin), None, temperature))
+        else:
+            stages.append(
+                MixtureStage(StageBegin.parse(begin), _weights(weights, names, "schedule"))
+            )
+    if stages[0].begin.amount:
+        raise SettingsError(
+            f"the first stage begins at {stages[0].begin}",
+            setting="schedule",
+            value=schedule[0][0],
+            remedy="let it begin at 0",
+        )
+    return stages
+
+
+def _weights(weights: Any, names: Sequence[str], where: str) -> tuple[float, ...]:
+    """Return the weights in the order of the names. Raises `SettingsError`.
+
+    In a schedule, a source may have the weight 0, or be left out of a mapping.
+    """
+    if isinstance(weights, Mapping):
+        unknown = sorted(set(weights) - set(names))
+        missing = sorted(set(names) - set(weights))
+        if unknown or (missing and where == "weights"):
+            raise SettingsError(
+                f"the weights are of {sorted(weights)}, the datasets are {sorted(names)}",
+                setting=where,
+                remedy="give one of each",
+            )
+        weights = [weights.get(name, 0.0) for name in names]
+    if not isinstance(weights, Sequence) or len(weights) != len(names):
+        raise SettingsError(
+            f"the weights are {weights!r} for {len(names)} datasets",
+            setting=where,
+            remedy="give one of each",
+        )
+    for name, weight in zip(names, weights, strict=True):
+        _check_number(name, weight, where, zero=where == "schedule")
+    if not any(weights):
+        raise SettingsError(
+            "all weights of a stage are 0", setting=where, remedy="give one dataset a weight"
+        )
+    return tuple(map(float, weights))
+
+
+def _check_number(name: str, value: Any, where: str, *, zero: bool = False) -> None:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if number and math.isfinite(value) and (value > 0 or (zero and value == 0)):
+        return
+    raise SettingsError(
+        f"that of {name} is {value!r}",
+        setting=where,
+        value=value,
+        remedy="give a positive number, or leave out a dataset that has none",
+    )
+
+
+def _temperature(value: Any, where: str) -> float:
+    if isinstance(value, str):
+        if value in _TEMPERATURES:
+            return _TEMPERATURES[value]
+    elif isinstance(value, int | float) and not isinstance(value, bool) and value >= 1:
+        return float(value)
+    words = ", ".join(f'"{word}"' for word in _TEMPERATURES)
+    raise SettingsError(
+        f"the temperature is {value!r}",
+        setting=where,
+        value=value,
+        remedy=f"give a number from 1 on, or one of {words}",
+    )
+
+
+def _limits(limits: Any, names: Sequence[str]) -> tuple[float | None, ...]:
+    if limits is None:
+        return (None,) * len(names)
+    if not isinstance(limits, Mapping) or set(limits) - set(names):
+        raise SettingsError(
+            f"it is {limits!r}, the datasets are {sorted(names)}",
+            setting="limits",
+            value=limits,
+            remedy="give the epochs of some datasets by name",
+        )
+    for name, limit in limits.items():
+        _check_number(name, limit, "limits")
+    return tuple(float(limits[name]) if name in limits else None for name in names)
