@@ -71,7 +71,7 @@ def test_the_configuration_runs_and_splits_by_what_it_found(kind: str, tmp_path:
     assert "customer (37 values, 10.8 rows each)" in text
     assert "shop (4 values" in text
     assert "order_no" not in text.split("Others that could be")[1].split("\n\n")[0]
-    assert "# types: {amount: float32}" in text
+    assert "# types: {amount: float64}" in text
 
 
 def test_missing_dates_and_entities_and_other_forms_of_dates_run_too(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from headrace.cli.init.asked import AskedHistories
 from headrace.cli.init.commented import Aside, Section, settings_of
-from headrace.cli.init.look import NULLS, Look, known, look, named, number_share
+from headrace.cli.init.look import NULLS, Look, known, look, named, nameless, number_share
 from headrace.cli.init.times import time_forms
 from headrace.errors import SettingsError, setting, setting_name
 from headrace.formats.registry import stem_of_name
@@ -186,7 +186,9 @@ def _free_columns(seen: Look, options: AskedHistories) -> list[str]:
             known(name, seen.columns, option)
     free = []
     for column in seen.columns.values():
-        if column.in_files == len(seen.tables) and column.name not in chosen.values():
+        if column.in_files < len(seen.tables) or nameless(column.name):
+            continue
+        if column.name not in chosen.values():
             free.append(column.name)
     return free
 

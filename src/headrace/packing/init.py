@@ -48,6 +48,7 @@ Value = TypeVar("Value")
 # limits of the sample; rows over all files
 _FILES = 16
 _ROWS = 2000
+_FEW_BAD = 0.05  # share of rows
 _LEAST_BIN = 4096
 _MOST_BIN = 131_072
 _CHARACTERS_A_TOKEN = 4  # for English text and usual tokenizers; fewer for other languages and code
@@ -72,6 +73,7 @@ _ASSISTANTS = (
     "completion",
 )
 _MODELS = ("gpt", "bot", "model", "output", "target", "chosen")
+_CONTENTS = ("content", "value")  # keys of a message's text, or of a list of its parts
 _MATERIALS = ("input", "context")  # what an instruction is about
 _SPLIT_WORDS: dict[str, Split] = {
     **dict.fromkeys(("train", "training"), "train"),
@@ -130,6 +132,7 @@ class _Look(Sampled):
 
     tokens: lengths of the rows that are read, [n]. how: the way they were counted. rejected:
     reasons by row. notes: what becomes of the rows' texts, and what the template does.
+    unanswered: chats whose last message is not the assistant's.
     """
 
     mapping: dict[str, str]
@@ -138,6 +141,7 @@ class _Look(Sampled):
     how: str
     rejected: dict[int, str]
     notes: Sequence[str] = ()
+    unanswered: int = 0
 
     @property
     def usual(self) -> str:
@@ -157,6 +161,8 @@ def pack_sections(options: AskedPack) -> tuple[list[Section], str]:
         f"{sampled_words(listing, look)}: layout"
         f" {look.usual}{f', mapping {look.mapping}' if look.mapping else ''}"
     )
+    if look.unanswered:
+        about += f"; {look.unanswered / len(look.rows):.0%} do not end with an answer"
     blend, why = split_by_names(
         listing, look, dataset | ({"mapping": look.mapping} if look.mapping else {})
     )
@@ -207,7 +213,14 @@ def _about_layouts(look: _Look) -> str:
         unread = [name for name in look.columns if name not in read]
         if unread:
             words += f"; not read: {', '.join(unread)}"
-    return words + (f", with {', '.join(beside)} beside." if beside else ".")
+    words += f", with {', '.join(beside)} beside." if beside else "."
+    if look.unanswered:
+        share = look.unanswered / len(look.rows)
+        words += (
+            f" {look.unanswered:,} of {len(look.rows):,} looked at ({share:.0%}) do not end with an"
+            " answer of the assistant: what comes after the last one is not trained on."
+        )
+    return words
 
 
 def dataset_of(sources: Sequence[str]) -> tuple[Listing, dict[str, Any]]:
@@ -272,7 +285,9 @@ def shares_section(sampled: Sampled, blend: Mapping[str, Any], decided: str) -> 
 
 
 def bad_rows_section(sampled: Sampled, rejected: Mapping[int, str]) -> list[Section]:
-    """Allow twice the sample's share of bad rows, plus 1 %; nothing if all its rows are good."""
+    """Allow twice the sample's share of bad rows, plus 1 %; nothing if all its rows are good. Of
+    more than a few, the user decides: they mean that something is wrong.
+    """
     bad = len(rejected)
     rows = len(sampled.rows)
     if not bad:
@@ -285,7 +300,11 @@ def bad_rows_section(sampled: Sampled, rejected: Mapping[int, str]) -> list[Sect
         f" {sampled.wheres[min(rejected)]}. Bad rows are left out and counted, up to this share of"
         " all."
     )
-    return [Section(words, {"max_bad_share": min(1.0, round(2 * bad / rows + 0.01, 2))})]
+    share: Any = round(min(1.0, 2 * bad / rows + 0.01), 2)
+    if bad > _FEW_BAD * rows:
+        words += " These are many: look at them before you allow so many."
+        share = Aside(share, needed=True)
+    return [Section(words, {"max_bad_share": share})]
 
 
 def tokenizer_section(tokenizer: str | None) -> Section:
@@ -378,7 +397,16 @@ def _look(listing: Listing, tokenizer: str | None) -> _Look:
         rejected |= {rejection.row: rejection.reason for rejection in encoded.rejected}
         notes = _notes(encoder, encoded)
     look = _Look(rows, sampled.wheres, sampled.complete, mapping, layouts, tokens, how, rejected)
-    return replace(look, notes=notes)
+    return replace(look, notes=notes, unanswered=_unanswered(read))
+
+
+def _unanswered(samples: Sequence[Sample]) -> int:
+    """Count the chats whose last message is not the assistant's."""
+    count = 0
+    for sample in samples:
+        if isinstance(sample, Conversation) and sample.messages:
+            count += sample.messages[-1].get("role") != "assistant"
+    return count
 
 
 def _notes(encoder: ChatEncoder, encoded: EncodedChats) -> list[str]:
@@ -405,7 +433,7 @@ def _lost_section(look: _Look) -> list[Section]:
     lost = any(fault in note for note in look.notes for fault in FAULTS.values())
     allowed: Any = Aside(0)
     if lost:
-        allowed = 1.0
+        allowed = Aside(1.0, needed=True)
     return [Section("\n".join(look.notes), {"max_lost_share": allowed})]
 
 
@@ -464,7 +492,7 @@ def _mapping(sampled: Sampled, file: str) -> dict[str, str]:
     for name, value in first.items():
         if isinstance(value, str):
             texts[name.lower()] = name
-    proposals = [{}, *(_of_list(name, value) for name, value in first.items())]
+    proposals = [{}, *(_of_list(path, value) for path, value in _paths(first))]
     for user in filter(texts.__contains__, _USERS):
         for assistant in filter(texts.__contains__, (*_ASSISTANTS, *_MODELS)):
             about = next((texts[name] for name in _MATERIALS if name in texts), None)
@@ -473,7 +501,7 @@ def _mapping(sampled: Sampled, file: str) -> dict[str, str]:
                 names = {"instruction": texts[user], "input": about, "output": texts[assistant]}
                 proposals.append({name: column for name, column in names.items() if name != column})
             proposals.append({"user": texts[user], "assistant": texts[assistant]})
-    if len(texts) == 1:
+    if len(texts) == 1 and _is_prose(objects, *texts.values()):
         proposals.append({"text": next(iter(texts.values()))})
     for rank, proposal in enumerate(proposals):
         read = sum(
@@ -489,6 +517,21 @@ def _mapping(sampled: Sampled, file: str) -> dict[str, str]:
             ' "solution"} or {"messages": "chat"}'
         ),
     )
+
+
+def _paths(row: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, object]]:
+    """Yield the values of a row with their dotted paths, nested ones last."""
+    for name, value in row.items():
+        yield f"{above}{name}", value
+    for name, value in row.items():
+        if isinstance(value, Mapping):
+            yield from _paths(value, f"{above}{name}.")
+
+
+def _is_prose(objects: Sequence[Mapping[str, Any]], name: str) -> bool:
+    """Return whether most texts of a column are of several words, which ids are not."""
+    several = sum(len(str(row.get(name) or "").split()) > 1 for row in objects)
+    return 2 * several > len(objects)
 
 
 def _list_in(value: object) -> Sequence[Any]:
@@ -514,7 +557,7 @@ def _of_list(name: str, value: object) -> dict[str, str]:
         return {}
     keys = []
     for key, inner in value[0].items():
-        if isinstance(inner, str):
+        if isinstance(inner, str) or key in _CONTENTS:
             keys.append(key)
     role = next(
         (key for key in keys if all(str(message.get(key)).lower() in ROLES for message in value)),
@@ -524,7 +567,7 @@ def _of_list(name: str, value: object) -> dict[str, str]:
     if role is None or content is None:
         return {}
     mapping = {"messages": name, "role": role, "content": content}
-    usual = {"role": ("role", "from"), "content": ("content", "value")}
+    usual = {"role": ("role", "from"), "content": _CONTENTS}
     result = {}
     for key, column in mapping.items():
         if column not in usual.get(key, ()):

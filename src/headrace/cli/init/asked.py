@@ -191,13 +191,13 @@ class _InitGroup(TyperGroup):
     """A command group in which data in the place of a command's name asks for the best one."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Take `headrace init DATA` for `headrace init data DATA`."""
+        """Take `headrace init raw` for `headrace init DATA raw`."""
         if args and args[0] not in self.commands and _is_data(args[0], list(self.commands)):
             args = [_ANY, *args]
         return super().resolve_command(ctx, args)
 
 
-_ANY = "data"
+_ANY = "DATA"
 
 
 def _is_data(text: str, commands: Sequence[str]) -> bool:
@@ -233,8 +233,7 @@ def _look_and_choose(
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Look at data, choose the recipe that fits best, and write its configuration. `headrace init
-    DATA` does the same.
+    """Look at data, choose the recipe that fits best, try it, and write its configuration.
 
     Example:  headrace init raw --out out --config config.yaml
     """
@@ -246,10 +245,17 @@ def _look_and_choose(
     if as_json:
         others_said = {fit.word: needs(fit) for fit in others}
         record = {"recipe": best.word, "about": best.about, "run": to_run, "others": others_said}
+        record["tried"] = best.trial.lines()
         emit({"config": str(target.config), **record})
         return
     say(f"{target.config}: {best.word}: {best.about}")
+    for row in best.rows:
+        say(f"  {row}")
+    for line in best.trial.lines():
+        say(line)
     for fit in others:
+        if fit.error is not None and fit.error.setting is None:
+            continue  # it does not fit
         say(f"or  {needs(fit)}")
     say(f"run it:  {to_run}")
 

@@ -7,8 +7,9 @@ other way to store them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -31,7 +32,11 @@ Kind = Literal["number", "time", "text", "other"]
 # how many files to look at, and rows in each
 FILES = 16
 ROWS = 1 << 18
+WHOLE = 64 << 20  # bytes of a source that is looked at whole
+_MOST_FILES = 1024
+_MOST_ROWS = 1 << 23
 NULLS = ("NA",)
+_NAMELESS = re.compile(r"\s*|Unnamed: \d+|__index_level_\d+__")
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,7 @@ class Look:
     """A source.
 
     root, names, bytes: of all its files. tables: (name, first rows) of the files looked at.
+    complete: whether these are all rows.
     """
 
     source: tuple[str, ...]
@@ -62,6 +68,7 @@ class Look:
     bytes: int
     tables: list[tuple[str, pa.Table]]
     columns: dict[str, Column]
+    complete: bool = False
 
     def everywhere(self, content: Kind) -> list[str]:
         """Return the columns of this kind that all files have, in file order."""
@@ -94,20 +101,26 @@ def _is_text(table: pa.Table, name: str) -> bool:
 
 
 def look(source: Sequence[str | Path], *, files: int = FILES, rows: int = ROWS) -> Look:
-    """Look at up to `files` files of a source and up to `rows` rows of each.
+    """Look at up to `files` files of a source and up to `rows` rows of each; at all of a source
+    of at most 64 MiB.
 
     Raises `InputError` if there are no files or one cannot be read.
     """
     listing = list_files(with_paths(list(source)))  # accepts addresses of tables too
+    if listing.sizes.sum() <= WHOLE:
+        files = max(files, _MOST_FILES)
+        rows = max(rows, _MOST_ROWS)
     chosen = evenly(len(listing.names), files)
     types = partition_types(listing.names)
     tables = []
     for index in chosen:
         name = listing.names[index]
         tables.append((name, first_rows(listing.root / name, name, rows, types)))
-    return look_of(
-        tuple(map(str, source)), listing.root, listing.names, int(listing.sizes.sum()), tables
-    )
+    complete = len(chosen) == len(listing.names)
+    complete &= all(len(table) < rows for _, table in tables)
+    size = int(listing.sizes.sum())
+    seen = look_of(tuple(map(str, source)), listing.root, listing.names, size, tables)
+    return replace(seen, complete=complete)
 
 
 def look_of(
@@ -167,6 +180,11 @@ def id_like(name: str) -> bool:
     """Return True if a name suggests identifiers, even if the values are numbers."""
     low = name.lower()
     return low == "id" or low.endswith(("_id", "id", "_no", "number", "_key"))
+
+
+def nameless(name: str) -> bool:
+    """Return True for the name of a pandas index that was written as a column, or none at all."""
+    return _NAMELESS.fullmatch(name) is not None
 
 
 def number_share(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
