@@ -8,8 +8,12 @@ import yaml
 
 import headrace
 from commands import headrace as command
+from headrace.cli.init import trial
+from headrace.cli.init.asked import AskedSplit
 from headrace.cli.init.choose import fits
+from headrace.cli.init.commented import settings_of
 from headrace.errors import SettingsError
+from headrace.split.init import split_sections
 from raised import raised
 
 EVENTS = "customer,when,amount\n" + "".join(
@@ -76,3 +80,90 @@ def test_times_in_several_forms_are_refused_and_not_drawn_at_random(tmp_path: Pa
     text += "".join(f"2024/02/{n:02d} 10:00:30,{n}\n" for n in range(1, 20))
     with raised(SettingsError, remedy="write them in one form"):
         fits([written(tmp_path, "a.csv", text)], "out")
+
+
+TICKERS = "Ticker,Date,Close\n" + "".join(
+    f"{name},2024-{1 + n // 28:02d}-{1 + n % 28:02d},{n}.5\n"
+    for name in ("AA", "BB", "CC")
+    for n in range(280)
+)
+
+
+def settings_of_best(source: str) -> dict[str, object]:
+    return settings_of(fits([source], "out")[0].sections)
+
+
+def test_tickers_are_cut_by_date_and_not_held_out(tmp_path: Path) -> None:
+    best = fits([written(tmp_path, "a.csv", TICKERS)], "out")[0]
+    settings = settings_of(best.sections)
+
+    assert ("Date", None) == (settings["time"], settings.get("entity"))
+    assert 840 == sum(best.trial.rows.values())
+    assert not best.trial.dropped
+
+
+def test_a_date_and_a_time_of_day_are_one_time(tmp_path: Path) -> None:
+    text = "order,date,time,kind\n" + "".join(
+        f"o{n // 3},{1 + n % 12}/{1 + n % 28}/2015,11:{n % 60:02d}:00,x{n % 5}\n"
+        for n in range(600)
+    )
+    settings = settings_of_best(written(tmp_path, "orders.csv", text))
+
+    assert ["date", "time"] == settings["time"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "remedy"),
+    [
+        ("words.csv", "period,x\n" + "".join(f"{1939 + n} Jan,{n}\n" for n in range(60)), "time="),
+        ("excel.csv", "date,x\n" + "".join(f"{41275 + n}.25,{n}\n" for n in range(60)), "time="),
+        ("wide.csv", "country,1952,1957,1962\n" + "".join(f"c{n},1,2,{n}\n" for n in range(60)), "melt"),
+        ("ids.jsonl", "".join(f'{{"id": "{n:032x}"}}\n' for n in range(60)), "columns"),
+    ],
+)  # fmt: skip
+def test_rows_that_may_have_times_are_not_drawn_at_random_unasked(
+    tmp_path: Path, name: str, text: str, remedy: str
+) -> None:
+    with raised(SettingsError, remedy=remedy):
+        fits([written(tmp_path, name, text)], "out")
+
+
+def test_no_time_may_be_said(tmp_path: Path) -> None:
+    text = "year,x\n" + "".join(f"{2007 + n % 3},{n}.5\n" for n in range(90))
+    source = written(tmp_path, "a.csv", text)
+    sections, _ = split_sections(AskedSplit([source], "out", time="none"))
+
+    assert "random_split" == settings_of(sections)["recipe"]
+
+
+def test_messages_are_found_below_other_keys_and_files_in_subdirectories(tmp_path: Path) -> None:
+    for part in range(2):
+        folder = tmp_path / "raw" / f"2018-{part}"
+        folder.mkdir(parents=True)
+        rows = []
+        for n in range(20):
+            turns = [{"role": "user", "content": f"{n}?"}, {"role": "assistant", "content": "yes"}]
+            rows.append(json.dumps({"id": f"c{n}", "data": {"turns": turns}}) + "\n")
+        (folder / "chats.jsonl").write_text("".join(rows))
+    settings = settings_of_best(str(tmp_path / "raw"))
+
+    (dataset,) = settings["blend"]["datasets"]
+    assert {"messages": "data.turns"} == dataset["mapping"]
+
+
+def test_files_with_one_number_are_numbered_anew(tmp_path: Path) -> None:
+    for year in (2023, 2024):
+        (tmp_path / "raw" / f"year={year}").mkdir(parents=True)
+        text = EVENTS.replace("2024-", f"{year}-")
+        (tmp_path / "raw" / f"year={year}" / "part-0.csv").write_text(text)
+
+    assert "dense" == settings_of_best(str(tmp_path / "raw"))["shard_numbers"]
+
+
+def test_more_than_can_be_tried_is_tried_in_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial, "WHOLE", 4_000)
+    best = fits([written(tmp_path, "events.csv", EVENTS)], "out")[0]
+
+    assert 0 < best.trial.tried <= 4_000 < best.trial.of

@@ -215,10 +215,10 @@ def _about_layouts(look: _Look) -> str:
             words += f"; not read: {', '.join(unread)}"
     words += f", with {', '.join(beside)} beside." if beside else "."
     if look.unanswered:
-        share = look.unanswered / len(look.rows)
+        fraction = look.unanswered / len(look.rows)
         words += (
-            f" {look.unanswered:,} of {len(look.rows):,} looked at ({share:.0%}) do not end with an"
-            " answer of the assistant: what comes after the last one is not trained on."
+            f" {look.unanswered:,} of {len(look.rows):,} looked at ({fraction:.0%}) do not end with"
+            " an answer of the assistant: what comes after the last one is not trained on."
         )
     return words
 
@@ -300,11 +300,11 @@ def bad_rows_section(sampled: Sampled, rejected: Mapping[int, str]) -> list[Sect
         f" {sampled.wheres[min(rejected)]}. Bad rows are left out and counted, up to this share of"
         " all."
     )
-    share: Any = round(min(1.0, 2 * bad / rows + 0.01), 2)
+    allowed: Any = round(min(1.0, 2 * bad / rows + 0.01), 2)
     if bad > _FEW_BAD * rows:
         words += " These are many: look at them before you allow so many."
-        share = Aside(share, needed=True)
-    return [Section(words, {"max_bad_share": share})]
+        allowed = Aside(allowed, needed=True)
+    return [Section(words, {"max_bad_share": allowed})]
 
 
 def tokenizer_section(tokenizer: str | None) -> Section:

@@ -332,9 +332,9 @@ def _choose_entity(options: AskedSeries, data: Look, time: str) -> str:
         named = [lower[name] for name in _ENTITY_NAMES if name in lower and lower[name] != time]
         if repeated >= _FEW and not named:
             form = replace(data.columns[time], time_format=_form_of(data, time))
-            for found in entities(data, form):
-                if is_panel(data, form, found.name):
-                    named.append(found.name)
+            for matches in entities(data, form):
+                if is_panel(data, form, matches.name):
+                    named.append(matches.name)
         if repeated >= _FEW and not named:
             raise SettingsError(
                 "times repeat, and no column is named like an entity",
@@ -571,26 +571,26 @@ def _combine(draft: _SeriesDraft, shaped: Series, rows: pl.DataFrame, twice: int
         )
 
 
-def _day_at(times: pl.Series, share: float) -> int:
+def _day_at(times: pl.Series, fraction: float) -> int:
     """Return the day before which this share of the times is, in microseconds since 1970."""
-    at = int(times.sort()[int(share * (len(times) - 1))])
+    at = int(times.sort()[int(fraction * (len(times) - 1))])
     return at - at % DAY_US
 
 
 def _cut_by_date(draft: _SeriesDraft, rows: pl.DataFrame) -> None:
-    """Cut at dates if shares of each entity's rows would let many rows of val share dates with rows
-    of train of other entities.
+    """Cut at dates if shares of each entity's rows would let many rows of val have dates of train
+    rows of other entities.
     """
-    share = Series.model_fields["train_ratio"].default
-    until = share + Series.model_fields["val_ratio"].default
+    fraction = Series.model_fields["train_ratio"].default
+    until = fraction + Series.model_fields["val_ratio"].default
     time = pl.col("time")
     rows = rows.filter(pl.col("0").is_not_nan()).select("entity", "time")
     cuts = rows.group_by("entity").agg(
-        time.quantile(share).alias("train"), time.quantile(until).alias("val")
+        time.quantile(fraction).alias("train"), time.quantile(until).alias("val")
     )
     within = rows.join(cuts, on="entity").filter(time >= pl.col("train"), time < pl.col("val"))
     shared = within.filter(time < cuts["train"].max()).height / max(1, within.height)
-    train_end, val_end = (_day_at(rows["time"], at) for at in (share, until))
+    train_end, val_end = (_day_at(rows["time"], at) for at in (fraction, until))
     spans = rows.group_by("entity").agg(
         time.min().alias("first"), time.max().alias("last"), pl.len().alias("rows")
     )

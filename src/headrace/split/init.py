@@ -14,17 +14,19 @@ from headrace.cli.init.asked import AskedSplit
 from headrace.cli.init.commented import Aside, Section, settings_of
 from headrace.cli.init.look import NULLS, Column, Look, id_like, known, look
 from headrace.cli.init.roles import (
+    all_whole,
     best_time,
     candidate,
     clock_of,
     entities,
+    has_content,
     instants,
     is_panel,
     labels,
     number_times,
-    refuse_mixed_times,
+    refuse_doubtful_times,
     times,
-    whole,
+    years,
 )
 from headrace.cli.init.times import day_first_doubt
 from headrace.errors import InputError, SettingsError, setting
@@ -34,6 +36,7 @@ from headrace.split.recipe import number_shards
 from headrace.split.settings import TemporalSplit
 
 _TEST_SHARE = 0.2  # share of rows from the proposed cutoff on
+_NO_TIME = "none"
 _DAY_US = 86_400_000_000
 
 _SHARES = Section(
@@ -54,8 +57,10 @@ def split_sections(options: AskedSplit) -> tuple[list[Section], str]:
         raise SettingsError(
             "has no rows to look at", path=options.source[0], remedy="give a source that has some"
         )
+    if options.time == _NO_TIME and _NO_TIME not in sample.columns:
+        return _random_sections(sample, options, rows)
     if options.time is None and options.split_date is None and not times(sample):
-        refuse_mixed_times(sample)
+        refuse_doubtful_times(sample)
         return _random_sections(sample, options, rows)
     time, time_section = _time(sample, options)
     entity, entity_section = _entity(sample, options, time)
@@ -101,6 +106,12 @@ def _about(sample: Look, rows: int) -> str:
 
 def _random_sections(sample: Look, options: AskedSplit, rows: int) -> tuple[list[Section], str]:
     """Return the sections of a random split, for data in which no column is a time."""
+    if not has_content(sample):
+        raise SettingsError(
+            "no column is more than an id or a nested value",
+            path=options.source[0],
+            remedy="write what is trained on into columns",
+        )
     about = _about(sample, rows)
     if options.entity is not None or entities(sample, None):
         by, by_section = _entity(sample, options, None)
@@ -148,22 +159,22 @@ def _random_sections(sample: Look, options: AskedSplit, rows: int) -> tuple[list
 
 def _time(sample: Look, options: AskedSplit) -> tuple[Column, Section]:
     """Choose the time column, and return the section that explains the choice."""
-    found = times(sample)
+    matches = times(sample)
     also = ""
     if options.time is not None:
         best = sample.columns[known(options.time, sample.columns, "time")]
-        for number in number_times(sample):
+        for number in (*number_times(sample), *years(sample, sure=False)):
             if number.name == best.name:
                 best = number
-    elif not found:
+    elif not matches:
         raise SettingsError(
             "no column that all files have holds dates",
             path=options.source[0],
             remedy=f"give {setting('time')}, one of {', '.join(list(sample.columns)[:20])}",
         )
     else:
-        best = best_time(sample, found)
-        others = [column.name for column in found if column is not best]
+        best = best_time(sample, matches)
+        others = [column.name for column in matches if column is not best]
         also = " No other column is a date."
         if others:
             also = f" Also dates: {', '.join(others)}."
@@ -279,7 +290,7 @@ def _column_sections(sample: Look, entity: str) -> list[Section]:
         column = sample.columns[name]
         is_identifier = name == entity or id_like(name)  # stays text
         if column.content == "number" and column.missing < 1 and not is_identifier:
-            numbers[name] = "int64" if whole(sample, name) else "float64"
+            numbers[name] = "int64" if all_whole(sample, name) else "float64"
     if numbers:
         words = "Text columns that hold numbers, which readers deliver as int64 or float64."
         sections.append(Section(words, {"types": Aside(numbers)}))

@@ -108,7 +108,12 @@ class AskedSplit:
         list[str], typer.Argument(help="Files, directories or glob patterns of tables.")
     ]
     out: Out
-    time: Time = None
+    time: Annotated[
+        str | None,
+        unless_given(
+            help="Column of the time; none: rows are drawn at random; detected unless given."
+        ),
+    ] = None
     entity: Annotated[
         str | None, unless_given(help="Column of the entity; detected unless given.")
     ] = None

@@ -78,16 +78,16 @@ def fits(source: Sequence[str], out: str) -> list[Fit]:
 
 def reached(source: Sequence[str]) -> list[str]:
     """Return the source; of a directory with data in subdirectories alone, their pattern."""
-    places = []
-    for place in source:
+    paths = []
+    for path in source:
         pattern = None
-        if isinstance(place, str):
+        if isinstance(path, str):
             try:
-                list_files([place], splits="keep")
+                list_files([path], splits="keep")
             except NoMatch:
-                pattern = nested_pattern(place)
-        places.append(pattern or place)
-    return places
+                pattern = nested_pattern(path)
+        paths.append(pattern or path)
+    return paths
 
 
 def rows_of(sample: Look) -> list[str]:

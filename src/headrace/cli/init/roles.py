@@ -5,6 +5,7 @@ Each guess has its evidence: names decide first, then what the values can be.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -16,7 +17,7 @@ import pyarrow.compute as pc
 from headrace.arrays import I64
 from headrace.cli.init.look import NULLS, Column, Look, id_like, named, nameless, number_share
 from headrace.cli.init.times import number_time_format, time_forms
-from headrace.errors import SettingsError
+from headrace.errors import SettingsError, setting
 from headrace.formats.dates import MISSING, parse_dates
 from headrace.formats.text_columns import as_text, nulled
 from headrace.formats.types import is_text
@@ -43,6 +44,16 @@ _LABEL_WORDS = (
     *("species", "response", "y"),
 )
 _MOST_CLASSES = 20
+_MAYBE_TIMES = frozenset(
+    ("date", "time", "datetime", "timestamp", "month", "year", "quarter", "week", "epoch", "when")
+)
+_WORD = re.compile(r"[a-z]+")
+_LIKE_TIME = (  # 1939 Jan, 1950Q1, 2010/1/1; 1-Jan-93, 1.2.93
+    r"(?i)^\s*((1[6-9]|2[0-3])\d\d[-/. ]?(\d\d?\b|q[1-4]|[a-z]{3,9}\b)"
+    r"|\d\d?[-/. ]([a-z]{3,9}|\d\d?)[-/. ]\d\d)"
+)
+_NAMED_YEAR = re.compile(r"X?(19|20)\d\d([-_/. ]?\d\d?){0,2}")
+_LEAST_WIDE = 3  # columns named like times
 _CLOCKS = {r"^\d{1,2}:\d{2}$": "%H:%M", r"^\d{1,2}:\d{2}:\d{2}$": "%H:%M:%S"}
 _LEAST_DAYS = 2  # of a time, for a cutoff between them
 _DAY_US = 86_400_000_000
@@ -77,24 +88,24 @@ class Candidate:
 def times(sample: Look) -> list[Column]:
     """Return the columns that may be the time."""
     typed = [sample.columns[name] for name in sample.everywhere("time")]
-    return typed or [*number_times(sample)]
+    return typed or [*number_times(sample)] or years(sample)
 
 
-def best_time(sample: Look, found: Sequence[Column]) -> Column:
+def best_time(sample: Look, matches: Sequence[Column]) -> Column:
     """Return the likeliest of the columns that may be the time: with several days, by name, with
     fewest missing.
     """
     one_day = set()
-    for column in found:
+    for column in matches:
         if len(np.unique(instants(sample, column) // _DAY_US)) < _LEAST_DAYS:
             one_day.add(column.name)
     return max(
-        found,
+        matches,
         key=lambda column: (
             column.name not in one_day,
             named(column.name, TIME_WORDS),
             -column.missing,
-            -found.index(column),
+            -matches.index(column),
         ),
     )
 
@@ -109,8 +120,10 @@ def number_times(sample: Look) -> Iterator[Column]:
             yield replace(sample.columns[name], content="time", time_format=form)
 
 
-def refuse_mixed_times(sample: Look) -> None:
-    """Raise `SettingsError` for a column of times in several forms, which a split cannot read."""
+def refuse_doubtful_times(sample: Look) -> None:
+    """Raise `SettingsError` if a column may be a time that is not read as one: by its name, by
+    several forms, or as columns named like times. Such rows are not drawn at random unasked.
+    """
     for name in sample.everywhere("text"):
         forms = time_forms([table[name] for _, table in sample.tables])
         if forms is not None and len(forms.forms) > 1 and not forms.unread:
@@ -120,6 +133,61 @@ def refuse_mixed_times(sample: Look) -> None:
                 column=name,
                 remedy="write them in one form, such as 2025-01-31 12:00",
             )
+    dated = [name for name in sample.columns if _NAMED_YEAR.fullmatch(name)]
+    if len(dated) >= _LEAST_WIDE:
+        raise SettingsError(
+            f"is wide: columns are named like times, e.g. {', '.join(dated[:3])}",
+            path=sample.source[0],
+            remedy=(
+                "write a row per time, e.g. by melt in pandas, or give"
+                f" {setting('time', 'none')} to draw rows at random"
+            ),
+        )
+    for column in sample.columns.values():
+        if column.content in ("text", "number") and _may_be_time(sample, column.name):
+            raise SettingsError(
+                "may be a time, and is not read as one",
+                path=sample.source[0],
+                column=column.name,
+                remedy=(
+                    f"give {setting('time')} and the column, written as 2025-01-31 or as a year; or"
+                    f" {setting('time', 'none')} to draw rows at random"
+                ),
+            )
+
+
+def _may_be_time(sample: Look, name: str) -> bool:
+    """Return whether a column's name, or most of its texts, are like those of times."""
+    if not _MAYBE_TIMES.isdisjoint(_WORD.findall(name.lower())):
+        return True
+    for _, table in sample.tables:
+        if name in table.column_names and is_text(table[name].type):
+            like = pc.match_substring_regex(table[name], _LIKE_TIME)
+            return (pc.mean(like).as_py() or 0) > _MOSTLY
+    return False
+
+
+def years(sample: Look, *, sure: bool = True) -> list[Column]:
+    """Return the columns of whole years; sure: only those by which each entity has one row."""
+    matches = []
+    for name in sample.everywhere("number"):
+        if "year" in _WORD.findall(name.lower()):
+            parts = [table[name] for _, table in sample.tables]
+            if number_time_format(parts, ("%Y",)) == "%Y":
+                time = replace(sample.columns[name], content="time", time_format="%Y")
+                owners = [owner.name for owner in entities(sample, time)]
+                if not sure or any(is_panel(sample, time, owner) for owner in owners):
+                    matches.append(time)
+    return matches
+
+
+def has_content(sample: Look) -> bool:
+    """Return whether a column is more than an id or a nested value."""
+    for column in sample.columns.values():
+        is_plain = column.content in ("text", "number", "time")
+        if is_plain and not id_like(column.name) and not nameless(column.name):
+            return True
+    return False
 
 
 def entities(sample: Look, time: Column | None) -> list[Candidate]:
@@ -137,16 +205,16 @@ def entities(sample: Look, time: Column | None) -> list[Candidate]:
         if not is_named and (not time or column.content == "number"):
             continue  # numbers are counts and readings rather than names
         if _may_name(sample, column.name):
-            found = candidate(sample, column.name)
-            most = _MOST_OWN * max(1, found.rows - found.missing)
-            if _LEAST_ENTITIES <= found.distinct <= most:
-                usable.append(found)
+            matches = candidate(sample, column.name)
+            most = _MOST_OWN * max(1, matches.rows - matches.missing)
+            if _LEAST_ENTITIES <= matches.distinct <= most:
+                usable.append(matches)
     return sorted(
         usable,
-        key=lambda found: (
-            -named(found.name, _ENTITY_WORDS),
-            not id_like(found.name),
-            -found.distinct,
+        key=lambda matches: (
+            -named(matches.name, _ENTITY_WORDS),
+            not id_like(matches.name),
+            -matches.distinct,
         ),
     )
 
@@ -216,14 +284,16 @@ def is_panel(sample: Look, time: Column | None, entity: str) -> bool:
         pl.col("time").max().alias("last"),
     )
     between = dates.search_sorted(spans["last"]) - dates.search_sorted(spans["first"]) + 1
-    return len(spans) > 1 and len(rows) >= _PRESENT * int(between.sum()) and len(rows) > 2 * len(spans)
+    return (
+        len(spans) > 1 and len(rows) >= _PRESENT * int(between.sum()) and len(rows) > 2 * len(spans)
+    )
 
 
 def labels(sample: Look) -> list[tuple[str, int]]:
     """Return the columns that are named like a label and have few values, each with their number,
     the likeliest first.
     """
-    found = []
+    matches = []
     for name in sample.columns:
         rank = _label_rank(name)
         is_complete = sample.columns[name].in_files == len(sample.tables)
@@ -231,8 +301,8 @@ def labels(sample: Look) -> list[tuple[str, int]]:
             continue
         distinct = candidate(sample, name).distinct
         if 1 < distinct <= _MOST_CLASSES:
-            found.append((distinct > 2, rank, name, distinct))
-    return [(name, distinct) for _, _, name, distinct in sorted(found)]
+            matches.append((distinct > 2, rank, name, distinct))
+    return [(name, distinct) for _, _, name, distinct in sorted(matches)]
 
 
 def _label_rank(name: str) -> int | None:
@@ -242,7 +312,7 @@ def _label_rank(name: str) -> int | None:
     return None
 
 
-def whole(sample: Look, name: str) -> bool:
+def all_whole(sample: Look, name: str) -> bool:
     """Return whether all numbers of a column are whole and have at most 15 digits."""
     for _, table in sample.tables:
         numbers = number_share(table[name]) if name in table.column_names else None

@@ -94,13 +94,13 @@ def _proposed(sections: Sequence[Section]) -> dict[str, Any]:
 def _run(trial: Trial, recipe: Recipe, settings: dict[str, Any], out: Path) -> None:
     """Run the settings, and note what became of the rows."""
     chosen = find_recipe(settings["recipe"])
-    given = {name: value for name, value in settings.items() if name not in ("recipe", "out")}
+    plain = {name: value for name, value in settings.items() if name not in ("recipe", "out")}
 
     def note(event: Event) -> None:
         if isinstance(event, Note) and event.level == "warning":
             trial.warnings.append(event.text)
 
-    manifest = prepare(chosen.settings()(**given), out, on_event=note).manifest
+    manifest = prepare(chosen.settings()(**plain), out, on_event=note).manifest
     trial.rows = {name: totals.rows for name, totals in manifest.splits.items()}
     for reason, rows in manifest.dropped.items():
         if rows:
@@ -119,18 +119,18 @@ def _sample(listing: Listing, folder: Path) -> int:
     many bytes, 0 if a format cannot be cut.
     """
     chosen = evenly(len(listing.names), max(1, WHOLE // max(1, int(listing.sizes.mean()))))
-    each = WHOLE // len(chosen)
+    room = WHOLE // len(chosen)
     total = 0
     for number in chosen:
         path = listing.path(number)
         target = folder / listing.names[number]
         target.parent.mkdir(parents=True, exist_ok=True)
-        if listing.sizes[number] <= each:
+        if listing.sizes[number] <= room:
             shutil.copyfile(path, target)
         elif path.suffix in _TEXTS:
-            _copy_lines(path, target, each)
+            _copy_lines(path, target, room)
         elif path.suffix == ".parquet":
-            _copy_groups(path, target, each)
+            _copy_groups(path, target, room)
         else:
             return 0
         total += target.stat().st_size
@@ -145,8 +145,7 @@ def _copy_lines(path: Path, target: Path, most: int) -> None:
 
 def _copy_groups(path: Path, target: Path, most: int) -> None:
     with pq.ParquetFile(path) as file:
-        share = most / max(1, path.stat().st_size)
-        rows = max(1, int(file.metadata.num_rows * share))
+        rows = max(1, file.metadata.num_rows * most // max(1, path.stat().st_size))
         batches = []
         for batch in file.iter_batches(batch_size=1 << 14):
             batches.append(batch)
