@@ -15,7 +15,7 @@ import numpy as np
 from headrace.arrays import I64
 from headrace.cli.init.asked import AskedPack, AskedPreferences
 from headrace.cli.init.commented import Aside, Section, settings_of
-from headrace.cli.init.look import evenly
+from headrace.cli.init.look import WHOLE, evenly
 from headrace.dataset.tables import with_paths
 from headrace.errors import InputError, SettingsError
 from headrace.formats.listing import Listing, list_files
@@ -48,6 +48,8 @@ Value = TypeVar("Value")
 # limits of the sample; rows over all files
 _FILES = 16
 _ROWS = 2000
+_MOST_FILES = 1024
+_MOST_ROWS = 1 << 20
 _FEW_BAD = 0.05  # share of rows
 _LEAST_BIN = 4096
 _MOST_BIN = 131_072
@@ -132,7 +134,8 @@ class _Look(Sampled):
 
     tokens: lengths of the rows that are read, [n]. how: the way they were counted. rejected:
     reasons by row. notes: what becomes of the rows' texts, and what the template does.
-    unanswered: chats whose last message is not the assistant's.
+    unanswered, silent: chats whose
+    last message is not the assistant's, and those without one of the assistant's.
     """
 
     mapping: dict[str, str]
@@ -142,6 +145,7 @@ class _Look(Sampled):
     rejected: dict[int, str]
     notes: Sequence[str] = ()
     unanswered: int = 0
+    silent: int = 0
 
     @property
     def usual(self) -> str:
@@ -162,7 +166,10 @@ def pack_sections(options: AskedPack) -> tuple[list[Section], str]:
         f" {look.usual}{f', mapping {look.mapping}' if look.mapping else ''}"
     )
     if look.unanswered:
-        about += f"; {look.unanswered / len(look.rows):.0%} do not end with an answer"
+        about += (
+            f"; {look.silent / len(look.rows):.0%} have no answer,"
+            f" {look.unanswered / len(look.rows):.0%} do not end with one"
+        )
     blend, why = split_by_names(
         listing, look, dataset | ({"mapping": look.mapping} if look.mapping else {})
     )
@@ -218,7 +225,8 @@ def _about_layouts(look: _Look) -> str:
         fraction = look.unanswered / len(look.rows)
         words += (
             f" {look.unanswered:,} of {len(look.rows):,} looked at ({fraction:.0%}) do not end with"
-            " an answer of the assistant: what comes after the last one is not trained on."
+            " an answer of the assistant, and what comes after the last one is not trained on;"
+            f" {look.silent:,} have none at all."
         )
     return words
 
@@ -341,12 +349,13 @@ def read_some(listing: Listing) -> Sampled:
 
     Raises `InputError`, and `SettingsError` if there are no rows.
     """
-    chosen = evenly(len(listing.names), _FILES)
+    is_small = bool(listing.sizes.sum() <= WHOLE)  # read whole, and looked at evenly
+    chosen = evenly(len(listing.names), _MOST_FILES if is_small else _FILES)
     rows: list[Row] = []
     wheres: list[str] = []
     complete = len(chosen) == len(listing.names)
     for number in chosen:
-        room = max(1, _ROWS // len(chosen))
+        room = _MOST_ROWS if is_small else max(1, _ROWS // len(chosen))
         for batch in read_rows(listing.path(number), name=listing.names[number], batch_rows=_ROWS):
             rows += batch.rows[:room]
             wheres += [batch.where(at) for at in range(min(room, len(batch.rows)))]
@@ -354,6 +363,11 @@ def read_some(listing: Listing) -> Sampled:
             if room < 0:
                 complete = False
                 break
+    if len(rows) > _ROWS:
+        complete = False
+        spread = evenly(len(rows), _ROWS)
+        rows = [rows[at] for at in spread]
+        wheres = [wheres[at] for at in spread]
     if not rows:
         raise SettingsError("holds no rows", path=listing.names[0], remedy="give data to look at")
     return Sampled(rows, wheres, complete)
@@ -397,7 +411,7 @@ def _look(listing: Listing, tokenizer: str | None) -> _Look:
         rejected |= {rejection.row: rejection.reason for rejection in encoded.rejected}
         notes = _notes(encoder, encoded)
     look = _Look(rows, sampled.wheres, sampled.complete, mapping, layouts, tokens, how, rejected)
-    return replace(look, notes=notes, unanswered=_unanswered(read))
+    return replace(look, notes=notes, unanswered=_unanswered(read), silent=_silent(read))
 
 
 def _unanswered(samples: Sequence[Sample]) -> int:
@@ -406,6 +420,15 @@ def _unanswered(samples: Sequence[Sample]) -> int:
     for sample in samples:
         if isinstance(sample, Conversation) and sample.messages:
             count += sample.messages[-1].get("role") != "assistant"
+    return count
+
+
+def _silent(samples: Sequence[Sample]) -> int:
+    """Count the chats without any message of the assistant."""
+    count = 0
+    for sample in samples:
+        if isinstance(sample, Conversation) and sample.messages:
+            count += all(message.get("role") != "assistant" for message in sample.messages)
     return count
 
 
