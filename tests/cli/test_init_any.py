@@ -12,6 +12,7 @@ from headrace.cli.init import trial
 from headrace.cli.init.asked import AskedSplit
 from headrace.cli.init.choose import fits
 from headrace.cli.init.commented import settings_of
+from headrace.cli.init.look import Data
 from headrace.errors import SettingsError
 from headrace.split.init import split_sections
 from raised import raised
@@ -48,7 +49,7 @@ def written(tmp_path: Path, name: str, text: str) -> str:
     ],
 )
 def test_the_recipe_is_chosen_by_the_data(tmp_path: Path, name: str, text: str, word: str) -> None:
-    assert word == fits([written(tmp_path, name, text)], "out")[0].word
+    assert word == fits(Data([written(tmp_path, name, text)]), "out", {})[0].word
 
 
 def test_what_is_written_runs(tmp_path: Path) -> None:
@@ -67,7 +68,7 @@ def test_what_is_written_runs(tmp_path: Path) -> None:
 
 
 def test_readings_are_no_entities(tmp_path: Path) -> None:
-    best = fits([written(tmp_path, "readings.csv", READINGS)], "out")[0]
+    best = fits(Data([written(tmp_path, "readings.csv", READINGS)]), "out", {})[0]
     settings = {name: value for part in best.sections for name, value in part.settings.items()}
 
     assert "at" == settings["time"]
@@ -79,7 +80,7 @@ def test_times_in_several_forms_are_refused_and_not_drawn_at_random(tmp_path: Pa
     text = "at,x\n" + "".join(f"2024/01/{n:02d} 10:00,{n}\n" for n in range(1, 20))
     text += "".join(f"2024/02/{n:02d} 10:00:30,{n}\n" for n in range(1, 20))
     with raised(SettingsError, remedy="write them in one form"):
-        fits([written(tmp_path, "a.csv", text)], "out")
+        fits(Data([written(tmp_path, "a.csv", text)]), "out", {})
 
 
 TICKERS = "Ticker,Date,Close\n" + "".join(
@@ -90,11 +91,11 @@ TICKERS = "Ticker,Date,Close\n" + "".join(
 
 
 def settings_of_best(source: str) -> dict[str, object]:
-    return settings_of(fits([source], "out")[0].sections)
+    return settings_of(fits(Data([source]), "out", {})[0].sections)
 
 
 def test_tickers_are_cut_by_date_and_not_held_out(tmp_path: Path) -> None:
-    best = fits([written(tmp_path, "a.csv", TICKERS)], "out")[0]
+    best = fits(Data([written(tmp_path, "a.csv", TICKERS)]), "out", {})[0]
     settings = settings_of(best.sections)
 
     assert ("Date", None) == (settings["time"], settings.get("entity"))
@@ -125,13 +126,13 @@ def test_rows_that_may_have_times_are_not_drawn_at_random_unasked(
     tmp_path: Path, name: str, text: str, remedy: str
 ) -> None:
     with raised(SettingsError, remedy=remedy):
-        fits([written(tmp_path, name, text)], "out")
+        fits(Data([written(tmp_path, name, text)]), "out", {})
 
 
 def test_no_time_may_be_said(tmp_path: Path) -> None:
     text = "year,x\n" + "".join(f"{2007 + n % 3},{n}.5\n" for n in range(90))
     source = written(tmp_path, "a.csv", text)
-    sections, _ = split_sections(AskedSplit([source], "out", time="none"))
+    sections, _ = split_sections(AskedSplit([source], "out", time="none"), Data([source]))
 
     assert "random_split" == settings_of(sections)["recipe"]
 
@@ -164,6 +165,6 @@ def test_more_than_can_be_tried_is_tried_in_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trial, "WHOLE", 4_000)
-    best = fits([written(tmp_path, "events.csv", EVENTS)], "out")[0]
+    best = fits(Data([written(tmp_path, "events.csv", EVENTS)]), "out", {})[0]
 
     assert 0 < best.trial.tried <= 4_000 < best.trial.of

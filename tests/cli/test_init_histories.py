@@ -10,6 +10,7 @@ from written_configs import read_again, write_parts
 import headrace
 from headrace.cli import app
 from headrace.cli.init.asked import AskedHistories
+from headrace.cli.init.look import Data
 from headrace.errors import HeadraceError, SettingsError
 from headrace.histories.init import histories_sections
 from raised import raised
@@ -34,7 +35,8 @@ def pings(rows: int = 900) -> pl.DataFrame:
 
 
 def configured(source: Path, out: Path, **asked: str) -> tuple[dict[str, object], str]:
-    sections, _ = histories_sections(AskedHistories([str(source)], str(out), **asked))
+    options = AskedHistories([str(source)], str(out), **asked)
+    sections, _ = histories_sections(options, Data(options.source))
     return read_again(sections)
 
 

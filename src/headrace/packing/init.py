@@ -8,6 +8,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 from headrace.arrays import I64
 from headrace.cli.init.asked import AskedPack, AskedPreferences
 from headrace.cli.init.commented import Aside, Section, settings_of
-from headrace.cli.init.look import WHOLE, evenly
+from headrace.cli.init.look import WHOLE, Data, evenly
 from headrace.dataset.tables import with_paths
 from headrace.errors import InputError, SettingsError
 from headrace.formats.listing import Listing, list_files
@@ -40,6 +41,7 @@ from headrace.packing.config import PackedSequences
 from headrace.packing.preferences.encode import FORMS
 from headrace.packing.preferences.layouts import LABELS, Question, question_of
 from headrace.packing.preferences.settings import Kind, Preferences
+from headrace.packing.stand_in import write_stand_in
 from headrace.report.words import pluralise, size
 from headrace.storage.places import path_of
 
@@ -153,14 +155,14 @@ class _Look(Sampled):
         return self.layouts.most_common(1)[0][0]
 
 
-def pack_sections(options: AskedPack) -> tuple[list[Section], str]:
+def pack_sections(options: AskedPack, data: Data) -> tuple[list[Section], str]:
     """Write the sections of the configuration, and a line about the data.
 
     Raises `SettingsError`, `InputError`.
     """
-    listing, dataset = dataset_of(options.source)
+    listing, dataset = dataset_of(data)
     tokenizer = pinned(options.tokenizer)
-    look = _look(listing, tokenizer)
+    look = _look(listing, data.once(read_some), tokenizer)
     about = (
         f"{sampled_words(listing, look)}: layout"
         f" {look.usual}{f', mapping {look.mapping}' if look.mapping else ''}"
@@ -182,7 +184,7 @@ def pack_sections(options: AskedPack) -> tuple[list[Section], str]:
         ),
         Section(f"{_about_layouts(look)} {why}".strip(), {"blend": blend}),
         *(
-            [tokenizer_section(tokenizer)]
+            [tokenizer_section(tokenizer, pack_size=_bin_size(look) * 2 * _CHARACTERS_A_TOKEN)]
             if tokenizer is not None or look.how != "counted"
             else [_NO_TOKENIZER]
         ),
@@ -231,12 +233,12 @@ def _about_layouts(look: _Look) -> str:
     return words
 
 
-def dataset_of(sources: Sequence[str]) -> tuple[Listing, dict[str, Any]]:
+def dataset_of(data: Data) -> tuple[Listing, dict[str, Any]]:
     """List the files of one dataset, with its name and paths in the form of a blend.
 
     Raises `SettingsError`.
     """
-    source = with_paths(list(sources))  # a table's address becomes the path of its copy
+    source = data.source
     path = path_of(source[0])
     if len(source) == 1 and is_blend_file(path):
         raise SettingsError(
@@ -247,10 +249,7 @@ def dataset_of(sources: Sequence[str]) -> tuple[Listing, dict[str, Any]]:
             ),
         )
     (dataset,) = plain([path_of(path) for path in source])["datasets"]
-    return list_files(source, splits="keep"), {
-        "name": dataset["name"],
-        "path": [str(source) for source in sources],
-    }
+    return data.listing, {"name": dataset["name"], "path": [str(path) for path in source]}
 
 
 def pinned(tokenizer: str | None) -> str | None:
@@ -315,25 +314,38 @@ def bad_rows_section(sampled: Sampled, rejected: Mapping[int, str]) -> list[Sect
     return [Section(words, {"max_bad_share": allowed})]
 
 
-def tokenizer_section(tokenizer: str | None) -> Section:
-    """Name the tokenizer, or ask for one."""
+def tokenizer_section(tokenizer: str | None, **of_bytes: int) -> Section:
+    """Name the tokenizer, or ask for one.
+
+    of_bytes: settings with which the others are tried on bytes as tokens.
+    """
     words = (
         "tokenizer.json, the directory that holds it with tokenizer_config.json, or the name on the"
         " Hugging Face hub, pinned to its commit, of the model to be trained."
     )
     if tokenizer is None:
         words += " NOT SET: give it here, or with --set tokenizer=DIRECTORY."
-        return Section(words, {"tokenizer": Aside("DIRECTORY", needed=True)})
+
+        def stand_in(folder: Path) -> dict[str, Any]:
+            return {"tokenizer": str(write_stand_in(folder)), **of_bytes}
+
+        return Section(words, {"tokenizer": Aside("DIRECTORY", needed=True, stand_in=stand_in)})
     words += " Its own chat template is used unless chat_template gives a Jinja file."
     return Section(words, {"tokenizer": tokenizer, "chat_template": Aside("template.jinja")})
 
 
-def _size_section(look: _Look) -> Section:
-    """Propose a power of two that holds nearly all rows."""
-    tokens = look.tokens
+def _bin_size(look: _Look) -> int:
+    """Return a power of two that holds nearly all rows."""
     bin_size = _LEAST_BIN
-    while bin_size < np.quantile(tokens, 0.995) and bin_size < _MOST_BIN:
+    while bin_size < np.quantile(look.tokens, 0.995) and bin_size < _MOST_BIN:
         bin_size *= 2
+    return bin_size
+
+
+def _size_section(look: _Look) -> Section:
+    """Propose the size of a bin."""
+    tokens = look.tokens
+    bin_size = _bin_size(look)
     words = (
         f"Tokens of a bin, e.g. what the model takes at a time. Lengths ({look.how}): half up to"
         f" {int(np.median(tokens)):,}, 99 % up to {int(np.quantile(tokens, 0.99)):,}, longest"
@@ -373,12 +385,11 @@ def read_some(listing: Listing) -> Sampled:
     return Sampled(rows, wheres, complete)
 
 
-def _look(listing: Listing, tokenizer: str | None) -> _Look:
-    """Read some rows as chats.
+def _look(listing: Listing, sampled: Sampled, tokenizer: str | None) -> _Look:
+    """Read sampled rows as chats.
 
     Raises `InputError`, and `SettingsError` if no column holds chats.
     """
-    sampled = read_some(listing)
     rows = sampled.rows
     for row, where in zip(rows, sampled.wheres, strict=True):
         # before a mapping, because two columns of answers look like a chat
@@ -651,14 +662,14 @@ def _by_split(pairs: Iterable[tuple[str, str]]) -> dict[Split, list[str]]:
     return columns
 
 
-def preference_sections(options: AskedPreferences) -> tuple[list[Section], str]:
+def preference_sections(options: AskedPreferences, data: Data) -> tuple[list[Section], str]:
     """Write the sections of the configuration, and a line about the data.
 
     Raises `SettingsError`, `InputError`.
     """
-    listing, dataset = dataset_of(options.source)
+    listing, dataset = dataset_of(data)
     tokenizer = pinned(options.tokenizer)
-    sampled = read_some(listing)
+    sampled = data.once(read_some)
     row_type, mapping = _kind_and_mapping(sampled, options.kind, listing.names[0])
     form = ChatForm(mapping=mapping)
     rejected = {}

@@ -25,10 +25,11 @@ from headrace.cli.init.look import (
     FILES,
     NULLS,
     ROWS,
+    Data,
     Look,
+    Unsure,
     evenly,
     known,
-    look,
     look_of,
     named,
     nameless,
@@ -131,7 +132,7 @@ class _SeriesDraft:
     proposed: dict[str, Any] = field(default_factory=dict)  # settings that are written as comments
 
 
-def series_sections(options: AskedSeries) -> tuple[list[Section], str]:
+def series_sections(options: AskedSeries, data: Data) -> tuple[list[Section], str]:
     """Make the sections of the configuration, and a line about the data.
 
     Raises `SettingsError`, `InputError`.
@@ -144,7 +145,7 @@ def series_sections(options: AskedSeries) -> tuple[list[Section], str]:
     ):
         draft = _camels(options, root)
     else:
-        draft = _tables(options)
+        draft = _tables(options, data)
     encoded = []
     if options.static:
         encoded = _static(draft, options)
@@ -221,8 +222,8 @@ def _camels(options: AskedSeries, root: Path) -> _SeriesDraft:
     return draft
 
 
-def _tables(options: AskedSeries) -> _SeriesDraft:  # noqa: PLR0914 - each guess needs earlier ones
-    reader, data = _look(options)
+def _tables(options: AskedSeries, source: Data) -> _SeriesDraft:  # noqa: PLR0914 - each guess needs earlier ones
+    reader, data = _look(options, source)
     time = _choose_time(options, data)
     commas = [
         name
@@ -233,10 +234,7 @@ def _tables(options: AskedSeries) -> _SeriesDraft:  # noqa: PLR0914 - each guess
     numbers = [name for name in data.columns if name in are_numbers]
     if options.target is None:
         likely = [name for name in numbers if not nameless(name)]
-        raise SettingsError(
-            f"{setting_name('target')} is not given",
-            remedy=f"name the column to be predicted, one of {', '.join(likely[:40])}",
-        )
+        raise Unsure.of("the column to be predicted is not given", "target", likely)
     target = known(options.target, data.columns, "target")
     entity = _choose_entity(options, data, time)
     draft = _SeriesDraft({"source": options.source, **reader})
@@ -336,13 +334,15 @@ def _choose_entity(options: AskedSeries, data: Look, time: str) -> str:
                 if is_panel(data, form, matches.name):
                     named.append(matches.name)
         if repeated >= _FEW and not named:
-            raise SettingsError(
+            others = [name for name in data.columns if name not in (time, options.target)]
+            raise Unsure.of(
                 "times repeat, and no column is named like an entity",
+                "entity",
+                [*others, FILE_NAME],
                 path=data.names[0],
                 column=time,
                 remedy=(
-                    f"give {setting_name('entity')}: a column, or {FILE_NAME} if a file is one"
-                    " entity"
+                    f"give {setting('entity')}: a column, or {FILE_NAME} if a file is one entity"
                 ),
             )
         if repeated < _FEW:
@@ -392,11 +392,7 @@ def _find_time(options: AskedSeries, data: Look) -> str:
         others = [owner for owner in owners if owner != name]
         if all(_grows(table, name, others) for _, table in data.tables):
             return name
-    raise SettingsError(
-        "no column holds times",
-        path=data.names[0],
-        remedy=f"give {setting_name('time')}, one of {', '.join(data.columns)}",
-    )
+    raise Unsure.of("no column holds times", "time", list(data.columns), path=data.names[0])
 
 
 def _grows(table: pa.Table, name: str, entities: list[str]) -> bool:
@@ -424,7 +420,7 @@ def _parts(data: Look, name: str) -> list[pa.ChunkedArray]:
     return [table[name] for _, table in data.tables if name in table.column_names]
 
 
-def _look(options: AskedSeries) -> tuple[dict[str, str], Look]:
+def _look(options: AskedSeries, source: Data) -> tuple[dict[str, str], Look]:
     """Look at the source; also return the setting of its reader, unless it is the table reader."""
     paths = [expanded(Path(source)) for source in options.source]
     inside: list[Path] = []
@@ -435,7 +431,7 @@ def _look(options: AskedSeries) -> tuple[dict[str, str], Look]:
     elif inside and all(GRDC_NAME.fullmatch(path.name) and ".txt" in path.name for path in inside):
         reader = "grdc"
     else:
-        return {}, look(options.source)
+        return {}, source.tables
     shaped = Series(source=options.source, reader=reader, target="?")
     files = shards_of(shaped, shaped.source_files())
     tables = []

@@ -12,7 +12,7 @@ import numpy as np
 
 from headrace.cli.init.asked import AskedSplit
 from headrace.cli.init.commented import Aside, Section, settings_of
-from headrace.cli.init.look import NULLS, Column, Look, id_like, known, look
+from headrace.cli.init.look import NULLS, Column, Data, Look, Unsure, id_like, known
 from headrace.cli.init.roles import (
     all_whole,
     best_time,
@@ -46,12 +46,12 @@ _SHARES = Section(
 )
 
 
-def split_sections(options: AskedSplit) -> tuple[list[Section], str]:
+def split_sections(options: AskedSplit, data: Data) -> tuple[list[Section], str]:
     """Return the sections of the configuration, and a line about the data.
 
     Raises `SettingsError`, `InputError`.
     """
-    sample = look(options.source)
+    sample = data.tables
     rows = sum(table.num_rows for _, table in sample.tables)
     if not rows:
         raise SettingsError(
@@ -167,10 +167,11 @@ def _time(sample: Look, options: AskedSplit) -> tuple[Column, Section]:
             if number.name == best.name:
                 best = number
     elif not matches:
-        raise SettingsError(
+        raise Unsure.of(
             "no column that all files have holds dates",
+            "time",
+            list(sample.columns),
             path=options.source[0],
-            remedy=f"give {setting('time')}, one of {', '.join(list(sample.columns)[:20])}",
         )
     else:
         best = best_time(sample, matches)

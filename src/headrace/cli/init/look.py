@@ -8,10 +8,12 @@ other way to store them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import polars as pl
@@ -20,14 +22,15 @@ import pyarrow as pa
 from headrace.checks import nearest
 from headrace.cli.init.times import NUMBERS, is_typed_time, time_format
 from headrace.dataset.tables import with_paths
-from headrace.errors import SettingsError
-from headrace.formats.listing import list_files
+from headrace.errors import HeadraceError, SettingsError, setting
+from headrace.formats.listing import Listing, NoMatch, list_files, nested_pattern
 from headrace.formats.partitions import partition_types
 from headrace.formats.source import read_chunks, survey
 from headrace.formats.text_columns import nulled
 from headrace.formats.types import is_text
 
 Kind = Literal["number", "time", "text", "other"]
+Value = TypeVar("Value")
 
 # how many files to look at, and rows in each
 FILES = 16
@@ -96,6 +99,78 @@ class Look:
         return False
 
 
+class Data:
+    """A source that `init` looks at: once, however many recipes ask.
+
+    source: files, directories or patterns. A directory with data in subdirectories alone is
+    replaced by their pattern, and a table by the directory of its copy.
+    """
+
+    def __init__(self, source: Sequence[Any]) -> None:
+        self.source = [_reached(path) for path in with_paths(list(source))]
+        self._read: dict[Hashable, Any] = {}
+
+    @cached_property
+    def listing(self) -> Listing:
+        """All its files, with their splits. Raises `InputError`."""
+        return list_files(self.source, splits="keep")
+
+    @cached_property
+    def tables(self) -> Look:
+        """Its files as tables. Raises `InputError` if one cannot be read."""
+        return look(self.source)
+
+    def once(self, read: Callable[[Listing], Value]) -> Value:
+        """Read its files in another way, if they have not been read in it yet."""
+        if read not in self._read:
+            self._read[read] = read(self.listing)
+        result: Value = self._read[read]
+        return result
+
+
+def _reached(path: Any) -> Any:
+    """Return the path; of a directory with data in subdirectories alone, their pattern."""
+    pattern = None
+    with suppress(HeadraceError):  # what cannot be listed, the recipe says
+        try:
+            list_files([path], splits="keep")
+        except NoMatch:
+            pattern = nested_pattern(str(path))
+    return pattern or path
+
+
+class Unsure(SettingsError):
+    """A guess is not certain enough: a setting decides.
+
+    candidates: values that it may have, the likeliest first.
+    """
+
+    candidates: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        problem: str,
+        name: str,
+        candidates: Sequence[str],
+        *,
+        path: str | Path | None = None,
+        column: str | None = None,
+        remedy: str = "",
+    ) -> Unsure:
+        """Make the error of a setting. remedy: instead of, or after, its candidates."""
+        some = ", ".join(candidates[:20]) + (", …" if len(candidates) > 20 else "")
+        error = cls(
+            problem,
+            setting=name,
+            path=path,
+            column=column,
+            remedy=remedy or f"give {setting(name)}, one of {some}",
+        )
+        error.candidates = tuple(candidates)
+        return error
+
+
 def _is_text(table: pa.Table, name: str) -> bool:
     return name in table.column_names and is_text(table[name].type)
 
@@ -106,7 +181,7 @@ def look(source: Sequence[str | Path], *, files: int = FILES, rows: int = ROWS) 
 
     Raises `InputError` if there are no files or one cannot be read.
     """
-    listing = list_files(with_paths(list(source)))  # accepts addresses of tables too
+    listing = list_files(with_paths(list(source)))
     if listing.sizes.sum() <= WHOLE:
         files = max(files, _MOST_FILES)
         rows = max(rows, _MOST_ROWS)
