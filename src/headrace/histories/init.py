@@ -199,11 +199,17 @@ def _sections_of_odd_rows(
     read: the columns that these settings name.
     """
     sections = []
+    dialect: dict[str, Any] = {}
+    about_texts = []
+    if seen.encoding:
+        dialect["encoding"] = seen.encoding
+        about_texts.append("The texts are not UTF-8; this encoding reads them.")
     if any(seen.holds(name, NULLS) for name in read):
-        nulls = list(NULLS)
-        dialect = {**settings.get("dialect", {}), "null_values": nulls}
-        settings = {**settings, "dialect": dialect}
-        sections.append(Section("Texts that mean missing.", {"dialect": {"null_values": nulls}}))
+        dialect["null_values"] = list(NULLS)
+        about_texts.append("Texts that mean missing.")
+    if dialect:
+        sections.append(Section(" ".join(about_texts), {"dialect": dialect}))
+        settings = {**settings, "dialect": settings.get("dialect", {}) | dialect}
     dropped = _try(seen, Histories(**settings, bad_rows="drop"))
     if dropped.rows:
         examples = []

@@ -275,6 +275,8 @@ def _dialect(data: Look, form: str | None, commas: Sequence[str]) -> dict[str, A
     form: of the time. commas: columns of numbers with decimal commas.
     """
     dialect: dict[str, Any] = {}
+    if data.encoding:
+        dialect["encoding"] = data.encoding
     if commas:
         dialect["decimal"] = ","
     if form not in (None, "iso"):

@@ -14,10 +14,12 @@ from headrace.cli.init.asked import AskedSplit
 from headrace.cli.init.commented import Aside, Section, settings_of
 from headrace.cli.init.look import NULLS, Column, Data, Look, Unsure, id_like, known
 from headrace.cli.init.roles import (
+    NO_TIME,
     all_whole,
     best_time,
     candidate,
     clock_of,
+    date_parts,
     entities,
     has_content,
     instants,
@@ -26,6 +28,7 @@ from headrace.cli.init.roles import (
     number_times,
     refuse_doubtful_times,
     times,
+    with_joined,
     years,
 )
 from headrace.cli.init.times import day_first_doubt
@@ -36,7 +39,6 @@ from headrace.split.recipe import number_shards
 from headrace.split.settings import TemporalSplit
 
 _TEST_SHARE = 0.2  # share of rows from the proposed cutoff on
-_NO_TIME = "none"
 _DAY_US = 86_400_000_000
 
 _SHARES = Section(
@@ -57,12 +59,19 @@ def split_sections(options: AskedSplit, data: Data) -> tuple[list[Section], str]
         raise SettingsError(
             "has no rows to look at", path=options.source[0], remedy="give a source that has some"
         )
-    if options.time == _NO_TIME and _NO_TIME not in sample.columns:
+    if options.time == NO_TIME and NO_TIME not in sample.columns:
         return _random_sections(sample, options, rows)
-    if options.time is None and options.split_date is None and not times(sample):
+    parts = None
+    if options.time is None and not times(sample):
+        parts = date_parts(sample)
+    if parts is not None:
+        sample = with_joined(sample, *parts)
+    elif options.time is None and options.split_date is None and not times(sample):
         refuse_doubtful_times(sample)
         return _random_sections(sample, options, rows)
     time, time_section = _time(sample, options)
+    if parts is not None:
+        time_section.settings["time"] = list(parts[0])
     entity, entity_section = _entity(sample, options, time)
     split_date, cut_words = _cutoff(sample, options, time)
     about = _about(sample, rows)
@@ -101,6 +110,7 @@ def _about(sample: Look, rows: int) -> str:
         f"{pluralise(len(sample.names), 'file')}, {size(sample.bytes)},"
         f" {pluralise(len(sample.columns), 'column')}; looked at {pluralise(rows, 'row')} of"
         f" {pluralise(len(sample.tables), 'file')}"
+        f"{f', read as {sample.encoding}' if sample.encoding else ''}"
     )
 
 
@@ -270,6 +280,9 @@ def _day(micros: int) -> str:
 def _column_sections(sample: Look, entity: str) -> list[Section]:
     """Propose types for text columns, texts that mean null, and columns that some files lack."""
     sections = []
+    if sample.encoding:
+        words = "The texts are not UTF-8; this encoding reads them. Look at them."
+        sections.append(Section(words, {"dialect": {"encoding": sample.encoding}}))
     if _numbers_clash(sample):
         words = "Several files have the same number, such as part-0; dense numbers them anew."
         sections.append(Section(words, {"shard_numbers": "dense"}))

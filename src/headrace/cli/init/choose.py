@@ -51,8 +51,8 @@ class Fit:
 def proposal(recipe: Recipe, data: Data, out: str, options: Mapping[str, Any]) -> Fit:
     """Let a recipe look at data, and run what it proposes on the data.
 
-    options: settings of `recipe.init_options()`. Raises `Unsure` if a guess is not certain, what the
-    run raises, and `SettingsError` if no row would be in train.
+    options: of `recipe.init_options()`. Raises `Unsure` if a guess is not certain, what the run
+    raises, and `SettingsError` if no row would be in train.
     """
     request = recipe.init_options()(source=data.source, out=out, **options)
     sections, about = recipe.init(request, data)
@@ -92,8 +92,8 @@ def init(source: Any, *, recipe: str | None = None, **options: Any) -> JobSettin
     """Look at data and return the recipe that fits it, which has been run on the data.
 
     source: a path or a table, as for `headrace.open`, or a list of paths. recipe: split, pack,
-    preferences, series or histories; chosen unless given. options: what the flags of `headrace init`
-    give, such as time="none".
+    preferences, series or histories; chosen unless given. options: those of the flags of
+    `headrace init`, such as time="none".
 
     The run was on everything up to 64 MiB, or on a sample of all files. Raises `SettingsError` with
     the setting to give where a guess is not certain, and `InputError` for data that cannot be read.

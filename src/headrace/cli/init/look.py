@@ -7,6 +7,7 @@ other way to store them.
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -22,7 +23,8 @@ import pyarrow as pa
 from headrace.checks import nearest
 from headrace.cli.init.times import NUMBERS, is_typed_time, time_format
 from headrace.dataset.tables import with_paths
-from headrace.errors import HeadraceError, SettingsError, setting
+from headrace.errors import HeadraceError, InputError, SettingsError
+from headrace.formats.dialect import PLAIN, TextDialect
 from headrace.formats.listing import Listing, NoMatch, list_files, nested_pattern
 from headrace.formats.partitions import partition_types
 from headrace.formats.source import read_chunks, survey
@@ -62,7 +64,7 @@ class Look:
     """A source.
 
     root, names, bytes: of all its files. tables: (name, first rows) of the files looked at.
-    complete: whether these are all rows.
+    complete: whether these are all rows. encoding: of the texts; "" if they are UTF-8.
     """
 
     source: tuple[str, ...]
@@ -72,6 +74,7 @@ class Look:
     tables: list[tuple[str, pa.Table]]
     columns: dict[str, Column]
     complete: bool = False
+    encoding: str = ""
 
     def everywhere(self, content: Kind) -> list[str]:
         """Return the columns of this kind that all files have, in file order."""
@@ -117,8 +120,17 @@ class Data:
 
     @cached_property
     def tables(self) -> Look:
-        """Its files as tables. Raises `InputError` if one cannot be read."""
-        return look(self.source)
+        """Its files as tables; of texts that are not UTF-8, in the likeliest encoding.
+
+        Raises `InputError` if one cannot be read.
+        """
+        try:
+            return look(self.source)
+        except InputError as error:
+            encoding = _encoding_of(error.path)
+            if encoding is None:
+                raise
+            return look(self.source, TextDialect(encoding=encoding))
 
     def once(self, read: Callable[[Listing], Value]) -> Value:
         """Read its files in another way, if they have not been read in it yet."""
@@ -137,6 +149,21 @@ def _reached(path: Any) -> Any:
         except NoMatch:
             pattern = nested_pattern(str(path))
     return pattern or path
+
+
+def _encoding_of(path: str | None) -> str | None:
+    """Return the encoding that a file may have; None if it is UTF-8, compressed or no text."""
+    if path is None or not Path(path).is_file() or not path.endswith((".csv", ".tsv", ".txt")):
+        return None
+    with Path(path).open("rb") as file:
+        head = file.read(WHOLE)
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(head)  # the last character may be cut
+    except UnicodeDecodeError:
+        return None if b"\0" in head else "cp1252"
+    return None
 
 
 class Unsure(SettingsError):
@@ -158,14 +185,14 @@ class Unsure(SettingsError):
         column: str | None = None,
         remedy: str = "",
     ) -> Unsure:
-        """Make the error of a setting. remedy: instead of, or after, its candidates."""
+        """Make the error of a setting. remedy: instead of the list of its candidates."""
         some = ", ".join(candidates[:20]) + (", …" if len(candidates) > 20 else "")
         error = cls(
             problem,
             setting=name,
             path=path,
             column=column,
-            remedy=remedy or f"give {setting(name)}, one of {some}",
+            remedy=remedy or f"give one of {some}",
         )
         error.candidates = tuple(candidates)
         return error
@@ -175,27 +202,30 @@ def _is_text(table: pa.Table, name: str) -> bool:
     return name in table.column_names and is_text(table[name].type)
 
 
-def look(source: Sequence[str | Path], *, files: int = FILES, rows: int = ROWS) -> Look:
-    """Look at up to `files` files of a source and up to `rows` rows of each; at all of a source
-    of at most 64 MiB.
+def look(source: Sequence[str | Path], dialect: TextDialect = PLAIN) -> Look:
+    """Look at up to 16 files of a source and up to 262,144 rows of each; at all of a source of at
+    most 64 MiB.
 
     Raises `InputError` if there are no files or one cannot be read.
     """
     listing = list_files(with_paths(list(source)))
+    files = FILES
+    rows = ROWS
     if listing.sizes.sum() <= WHOLE:
-        files = max(files, _MOST_FILES)
-        rows = max(rows, _MOST_ROWS)
+        files = _MOST_FILES
+        rows = _MOST_ROWS
     chosen = evenly(len(listing.names), files)
     types = partition_types(listing.names)
     tables = []
     for index in chosen:
         name = listing.names[index]
-        tables.append((name, first_rows(listing.root / name, name, rows, types)))
+        tables.append((name, first_rows(listing.root / name, name, rows, types, dialect)))
     complete = len(chosen) == len(listing.names)
     complete &= all(len(table) < rows for _, table in tables)
     size = int(listing.sizes.sum())
     seen = look_of(tuple(map(str, source)), listing.root, listing.names, size, tables)
-    return replace(seen, complete=complete)
+    encoding = "" if dialect is PLAIN else dialect.encoding
+    return replace(seen, complete=complete, encoding=encoding)
 
 
 def look_of(
@@ -309,10 +339,14 @@ def _column(name: str, parts: Sequence[pa.ChunkedArray]) -> Column:
 
 
 def first_rows(
-    path: Path, name: str, rows: int = ROWS, partitions: Mapping[str, pa.DataType] | None = None
+    path: Path,
+    name: str,
+    rows: int = ROWS,
+    partitions: Mapping[str, pa.DataType] | None = None,
+    dialect: TextDialect = PLAIN,
 ) -> pa.Table:
     """Read the first rows of a file, all columns. partitions: types of columns encoded in paths."""
-    shard = survey(path, name, partitions=partitions)
+    shard = survey(path, name, partitions=partitions, dialect=dialect)
     chunks: list[pa.Table] = []
     for chunk in read_chunks(shard):
         chunks.append(chunk.table(shard.schema.names))

@@ -15,11 +15,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.arrays import I64
-from headrace.cli.init.look import NULLS, Column, Look, id_like, named, nameless, number_share
+from headrace.cli.init.look import (
+    NULLS,
+    Column,
+    Look,
+    Unsure,
+    id_like,
+    look_of,
+    named,
+    nameless,
+    number_share,
+)
 from headrace.cli.init.times import number_time_format, time_forms
-from headrace.errors import SettingsError, setting
+from headrace.errors import InputError, setting
 from headrace.formats.dates import MISSING, parse_dates
-from headrace.formats.text_columns import as_text, nulled
+from headrace.formats.text_columns import as_text, nulled, with_one_time
 from headrace.formats.types import is_text
 
 _ENTITY_WORDS = (
@@ -45,14 +55,21 @@ _LABEL_WORDS = (
 )
 _MOST_CLASSES = 20
 _MAYBE_TIMES = frozenset(
-    ("date", "time", "datetime", "timestamp", "month", "year", "quarter", "week", "epoch", "when")
+    (
+        *("date", "time", "datetime", "timestamp", "month", "year", "quarter", "week"),
+        *("epoch", "ts", "when"),
+    )
 )
+_DAYS_SINCE_1900 = frozenset(("date", "time", "datetime", "timestamp", "day"))
+_EXCEL_DAYS = 30_000, 55_000
+_PARTS = {"year": "%Y", "month": "%m", "day": "%d", "hour": "%H"}
 _WORD = re.compile(r"[a-z]+")
 _LIKE_TIME = (  # 1939 Jan, 1950Q1, 2010/1/1; 1-Jan-93, 1.2.93
     r"(?i)^\s*((1[6-9]|2[0-3])\d\d[-/. ]?(\d\d?\b|q[1-4]|[a-z]{3,9}\b)"
     r"|\d\d?[-/. ]([a-z]{3,9}|\d\d?)[-/. ]\d\d)"
 )
 _NAMED_YEAR = re.compile(r"X?(19|20)\d\d([-_/. ]?\d\d?){0,2}")
+NO_TIME = "none"  # for the name of a column
 _LEAST_WIDE = 3  # columns named like times
 _CLOCKS = {r"^\d{1,2}:\d{2}$": "%H:%M", r"^\d{1,2}:\d{2}:\d{2}$": "%H:%M:%S"}
 _LEAST_DAYS = 2  # of a time, for a cutoff between them
@@ -115,19 +132,62 @@ def number_times(sample: Look) -> Iterator[Column]:
     says so.
     """
     for name in sample.everywhere("number"):
+        words = _WORD.findall(name.lower())
+        is_named = named(name, TIME_WORDS) or not _MAYBE_TIMES.isdisjoint(words)
         form = number_time_format([table[name] for _, table in sample.tables])
-        if form == "yyyymmdd" or (form is not None and named(name, TIME_WORDS)):
+        if (
+            form is None
+            and not _DAYS_SINCE_1900.isdisjoint(words)
+            and _are_excel_days(sample, name)
+        ):
+            form = "excel_days"
+        if form == "yyyymmdd" or (form is not None and is_named and not id_like(name)):
             yield replace(sample.columns[name], content="time", time_format=form)
 
 
+def _are_excel_days(sample: Look, name: str) -> bool:
+    """Return whether all numbers of a column are of the size of days since 1900, 1982 to 2050."""
+    for _, table in sample.tables:
+        numbers = number_share(table[name])
+        if numbers is None or not len(numbers.drop_null()):
+            return False
+        span = pc.min_max(numbers).as_py()
+        if span["min"] < _EXCEL_DAYS[0] or span["max"] > _EXCEL_DAYS[1]:
+            return False
+    return True
+
+
+def date_parts(sample: Look) -> tuple[tuple[str, ...], str] | None:
+    """Return the columns of year, month and day, and of the hour if there is one, and the format of
+    their texts with blanks between them; None without them.
+    """
+    lower = {name.lower(): name for name in sample.everywhere("number")}
+    if not {"year", "month", "day"} <= set(lower):
+        return None
+    names = [word for word in _PARTS if word in lower]
+    form = " ".join(_PARTS[word] for word in names)
+    return tuple(lower[word] for word in names), form
+
+
+def with_joined(sample: Look, parts: Sequence[str], form: str) -> Look:
+    """Return the look with these columns as one, under the name of the first, as a run reads it."""
+    tables = [(name, with_one_time(table, parts)) for name, table in sample.tables]
+    joined = look_of(sample.source, sample.root, sample.names, sample.bytes, tables)
+    time = replace(joined.columns[parts[0]], content="time", time_format=form)
+    columns = {**joined.columns, parts[0]: time}
+    return replace(joined, columns=columns, complete=sample.complete)
+
+
 def refuse_doubtful_times(sample: Look) -> None:
-    """Raise `SettingsError` if a column may be a time that is not read as one: by its name, by
-    several forms, or as columns named like times. Such rows are not drawn at random unasked.
+    """Refuse a column that may be a time and is not read as one: by its name, by several forms, or
+    as columns named like times. Such rows are not drawn at random unasked.
+
+    Raises `Unsure`, and `InputError` for times that must be written anew.
     """
     for name in sample.everywhere("text"):
         forms = time_forms([table[name] for _, table in sample.tables])
         if forms is not None and len(forms.forms) > 1 and not forms.unread:
-            raise SettingsError(
+            raise InputError(
                 f"its times are written in several forms: {', '.join(forms.forms)}",
                 path=sample.source[0],
                 column=name,
@@ -135,23 +195,28 @@ def refuse_doubtful_times(sample: Look) -> None:
             )
     dated = [name for name in sample.columns if _NAMED_YEAR.fullmatch(name)]
     if len(dated) >= _LEAST_WIDE:
-        raise SettingsError(
+        raise Unsure.of(
             f"is wide: columns are named like times, e.g. {', '.join(dated[:3])}",
+            "time",
+            [NO_TIME],
             path=sample.source[0],
             remedy=(
                 "write a row per time, e.g. by melt in pandas, or give"
-                f" {setting('time', 'none')} to draw rows at random"
+                f" {setting('time', NO_TIME)} to draw rows at random"
             ),
         )
+    readable = [column.name for column in years(sample, sure=False)]
     for column in sample.columns.values():
         if column.content in ("text", "number") and _may_be_time(sample, column.name):
-            raise SettingsError(
+            raise Unsure.of(
                 "may be a time, and is not read as one",
+                "time",
+                [*readable, NO_TIME],
                 path=sample.source[0],
                 column=column.name,
                 remedy=(
                     f"give {setting('time')} and the column, written as 2025-01-31 or as a year; or"
-                    f" {setting('time', 'none')} to draw rows at random"
+                    f" {setting('time', NO_TIME)} to draw rows at random"
                 ),
             )
 
