@@ -346,7 +346,7 @@ def us_dates(folder: Path) -> None:
 def ambiguous_dates(folder: Path) -> None:
     table = flights()
     table = table[table["day"] <= 12]
-    table["when"] = pd.to_datetime(table["time_hour"]).dt.strftime("%d/%m/%Y")
+    table["when"] = pd.to_datetime(table[["year", "month", "day"]]).dt.strftime("%d/%m/%Y")
     table[["when", "tailnum", "dep_delay", "dest"]].to_csv(folder / "flights.csv", index=False)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from headrace.checks import duration_us, nearest
 from headrace.credentials import refuse_credentials
@@ -30,20 +30,22 @@ def _as_tuple(value: object) -> object:
 Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
 
 
+_MOST_PARTS = 4  # year, month, day and hour
+
+
 def _one_or_more(value: object) -> object:
     columns = _as_tuple(value)
     if not isinstance(columns, tuple):
         return value
     if len(columns) == 1:
         return columns[0]
+    if not 1 < len(columns) <= _MOST_PARTS:
+        raise ValueError(f"has {len(columns)} columns; give one, or up to {_MOST_PARTS} parts")
     return columns
 
 
 # the column of the time, or those of its parts: date and clock; or year, month, day and hour
-TimeColumns = Annotated[
-    str | Annotated[tuple[str, ...], Field(min_length=2, max_length=4)],
-    BeforeValidator(_one_or_more),
-]
+TimeColumns = Annotated[str | tuple[str, ...], BeforeValidator(_one_or_more)]
 # what becomes of rows with the same content
 Duplicates = Literal["group", "drop", "count", "allow"]
 

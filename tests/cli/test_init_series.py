@@ -79,7 +79,7 @@ def test_days_of_a_month_are_no_times(tmp_path: Path) -> None:
 
     assert "measured" == asked["time"]
     assert 2 == code
-    assert "a.csv: no column holds times; give --time" in told
+    assert "a.csv: --time: no column holds times; give one of rain" in told
 
 
 STEPS = np.arange(90)
@@ -151,7 +151,7 @@ def test_whole_numbers_are_no_times_for_being_whole(tmp_path: Path, columns: dic
     flags = ("--target", "q", "--out", tmp_path / "out", "--config", tmp_path / "n.yaml")
     code, _, told = headrace("init", "series", tmp_path / "a.parquet", *flags)
 
-    assert (2, True) == (code, "a.parquet: no column holds times; give --time" in told)
+    assert (2, True) == (code, "a.parquet: --time: no column holds times; give one of" in told)
 
 
 def test_the_target_is_no_time_and_steps_that_are_uneven_stay_steps(tmp_path: Path) -> None:
@@ -336,7 +336,7 @@ def test_short_series_run_as_they_are_and_comments_are_the_descriptions(tmp_path
         (
             [],
             2,
-            "--target is not given; name the column to be predicted, one of rain, warm, q",
+            "--target: the column to be predicted is not given; give one of rain, warm, q",
         ),
         (
             ["--target", "qq"],

@@ -292,8 +292,8 @@ def shares_section(sampled: Sampled, blend: Mapping[str, Any], decided: str) -> 
 
 
 def bad_rows_section(sampled: Sampled, rejected: Mapping[int, str]) -> list[Section]:
-    """Allow twice the sample's share of bad rows, plus 1 %; nothing if all its rows are good. Of
-    more than a few, the user decides: they mean that something is wrong.
+    """Allow twice the sample's share of bad rows, or 5 % more than it, plus 1 %; nothing if all its
+    rows are good. Of more than a few, the user decides: they mean that something is wrong.
     """
     bad = len(rejected)
     rows = len(sampled.rows)
@@ -307,10 +307,12 @@ def bad_rows_section(sampled: Sampled, rejected: Mapping[int, str]) -> list[Sect
         f" {sampled.wheres[min(rejected)]}. Bad rows are left out and counted, up to this share of"
         " all."
     )
-    allowed: Any = round(min(1.0, 2 * bad / rows + 0.01), 2)
-    if bad > _FEW_BAD * rows:
-        words += " These are many: look at them before you allow so many."
-        allowed = Aside(allowed, needed=True)
+    bad_share = bad / rows
+    most = round(min(1.0, bad_share + min(bad_share, _FEW_BAD) + 0.01), 2)
+    if bad <= _FEW_BAD * rows:
+        return [Section(words, {"max_bad_share": most})]
+    words += " These are many: look at them before you allow so many."
+    allowed = Aside(most, needed=True, stand_in=lambda _: {"max_bad_share": most})
     return [Section(words, {"max_bad_share": allowed})]
 
 
@@ -403,11 +405,13 @@ def _look(listing: Listing, sampled: Sampled, tokenizer: str | None) -> _Look:
     for number, sample in enumerate(samples):
         if isinstance(sample, RowRejected):
             rejected[number] = sample.reason
-        else:
-            read.append(sample)
+            continue
+        read.append(sample)
+        if tokenizer is None and _is_silent(sample):
+            rejected[number] = "nothing_trained"  # as the encoder would say
     layouts = Counter[str]()
-    for number, row in enumerate(rows):
-        if number not in rejected and isinstance(row, Mapping):
+    for row, sample in zip(rows, samples, strict=True):
+        if not isinstance(sample, RowRejected) and isinstance(row, Mapping):
             layouts[layout_of(row, mapping)] += 1
     tokens = np.array([_length(sample) for sample in read], np.int64)
     how = "counted"
@@ -422,7 +426,8 @@ def _look(listing: Listing, sampled: Sampled, tokenizer: str | None) -> _Look:
         rejected |= {rejection.row: rejection.reason for rejection in encoded.rejected}
         notes = _notes(encoder, encoded)
     look = _Look(rows, sampled.wheres, sampled.complete, mapping, layouts, tokens, how, rejected)
-    return replace(look, notes=notes, unanswered=_unanswered(read), silent=_silent(read))
+    silent = sum(map(_is_silent, read))
+    return replace(look, notes=notes, unanswered=_unanswered(read), silent=silent)
 
 
 def _unanswered(samples: Sequence[Sample]) -> int:
@@ -434,13 +439,11 @@ def _unanswered(samples: Sequence[Sample]) -> int:
     return count
 
 
-def _silent(samples: Sequence[Sample]) -> int:
-    """Count the chats without any message of the assistant."""
-    count = 0
-    for sample in samples:
-        if isinstance(sample, Conversation) and sample.messages:
-            count += all(message.get("role") != "assistant" for message in sample.messages)
-    return count
+def _is_silent(sample: Sample) -> bool:
+    """Return whether a sample is a chat without any message of the assistant."""
+    if not isinstance(sample, Conversation) or not sample.messages:
+        return False
+    return all(message.get("role") != "assistant" for message in sample.messages)
 
 
 def _notes(encoder: ChatEncoder, encoded: EncodedChats) -> list[str]:

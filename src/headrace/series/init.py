@@ -31,12 +31,11 @@ from headrace.cli.init.look import (
     evenly,
     known,
     look_of,
-    named,
     nameless,
     number_share,
 )
-from headrace.cli.init.roles import entities, is_panel
-from headrace.cli.init.times import number_time_format, time_format, time_forms
+from headrace.cli.init.roles import best_time, entities, is_panel, time_columns
+from headrace.cli.init.times import number_time_format, time_format
 from headrace.cli.settings_flags import describe
 from headrace.errors import InputError, SettingsError, setting, setting_name
 from headrace.formats import grids
@@ -71,7 +70,6 @@ _STEP_NAMES = (
 )
 # of times that may be whole numbers
 _NUMBER_NAMES = (*_TIME_NAMES, "year", "ts", "epoch", *_STEP_NAMES)
-_TIME_WORDS = ("date", "time", "epoch")  # in names of numbers that are dates or epochs
 _YEARS = ("%Y%m", "%Y")
 _ENTITY_NAMES = (
     *(
@@ -368,24 +366,16 @@ def _find_time(options: AskedSeries, data: Look) -> str:
     Raises `SettingsError`.
     """
 
-    def holds_times(name: str) -> bool:  # and not numbers such as days of a month
-        form = time_format(_parts(data, name))
-        return form is not None and (
-            not form.startswith("epoch") or time_forms(_parts(data, name)) is not None
-        )
-
+    matches = time_columns(data)
+    if matches:
+        return best_time(data, matches).name
+    in_some = [column.name for column in data.columns.values() if column.content == "time"]
+    if in_some:
+        return in_some[0]  # the caller says which file lacks it
     lower = {name.lower(): name for name in data.columns}
-    times = data.everywhere("time")
-    likely = [lower[name] for name in _TIME_NAMES if name in lower]
-    likely = [name for name in likely if name in times or holds_times(name)] or times
-    if likely:
-        return likely[0]
     used = {options.target, options.entity, *options.feature_names}
     numbers = [name for name in data.everywhere("number") if name not in used]
     likely = [lower[name] for name in _NUMBER_NAMES if lower.get(name) in numbers]
-    for name in numbers:
-        if named(name, _TIME_WORDS) and number_time_format(_parts(data, name)):
-            likely.append(name)
     if options.entity:
         owners = [options.entity]
     else:

@@ -6,6 +6,7 @@ Each guess comes with its reason and the alternatives. Counts cover only the row
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from headrace.cli.init.roles import (
     labels,
     number_times,
     refuse_doubtful_times,
-    times,
+    time_columns,
     with_joined,
     years,
 )
@@ -61,17 +62,25 @@ def split_sections(options: AskedSplit, data: Data) -> tuple[list[Section], str]
         )
     if options.time == NO_TIME and NO_TIME not in sample.columns:
         return _random_sections(sample, options, rows)
-    parts = None
-    if options.time is None and not times(sample):
-        parts = date_parts(sample)
+    if options.time is not None or time_columns(sample):
+        return _temporal_sections(sample, options, rows)
+    parts = date_parts(sample)
     if parts is not None:
-        sample = with_joined(sample, *parts)
-    elif options.time is None and options.split_date is None and not times(sample):
+        names, form = parts
+        return _temporal_sections(with_joined(sample, names, form), options, rows, names)
+    if options.split_date is None:
         refuse_doubtful_times(sample)
         return _random_sections(sample, options, rows)
+    return _temporal_sections(sample, options, rows)
+
+
+def _temporal_sections(
+    sample: Look, options: AskedSplit, rows: int, parts: Sequence[str] = ()
+) -> tuple[list[Section], str]:
+    """Return the sections of a split in time. parts: columns that are joined in that of the time."""
     time, time_section = _time(sample, options)
-    if parts is not None:
-        time_section.settings["time"] = list(parts[0])
+    if parts:
+        time_section.settings["time"] = list(parts)
     entity, entity_section = _entity(sample, options, time)
     split_date, cut_words = _cutoff(sample, options, time)
     about = _about(sample, rows)
@@ -169,7 +178,7 @@ def _random_sections(sample: Look, options: AskedSplit, rows: int) -> tuple[list
 
 def _time(sample: Look, options: AskedSplit) -> tuple[Column, Section]:
     """Choose the time column, and return the section that explains the choice."""
-    matches = times(sample)
+    matches = time_columns(sample)
     also = ""
     if options.time is not None:
         best = sample.columns[known(options.time, sample.columns, "time")]
@@ -229,6 +238,10 @@ def _entity(sample: Look, options: AskedSplit, time: Column | None) -> tuple[str
             )
             return "", Section(words, {"entity": Aside("COLUMN")})
         best = usable[0]
+        for matches in usable:
+            if is_panel(sample, time, matches.name):
+                best = matches
+                break
         if is_panel(sample, time, best.name):
             words = (
                 f"Each {best.name} has a row at most dates ({best.words()}), so rows are split by"

@@ -26,7 +26,7 @@ from headrace.cli.init.look import (
     nameless,
     number_share,
 )
-from headrace.cli.init.times import number_time_format, time_forms
+from headrace.cli.init.times import TimeForms, number_time_format, time_forms
 from headrace.errors import InputError, setting
 from headrace.formats.dates import MISSING, parse_dates
 from headrace.formats.text_columns import as_text, nulled, with_one_time
@@ -102,7 +102,7 @@ class Candidate:
         return f"{self.name} ({self.distinct:,} values, {rows_per_value:,.1f} rows each{absent})"
 
 
-def times(sample: Look) -> list[Column]:
+def time_columns(sample: Look) -> list[Column]:
     """Return the columns that may be the time."""
     typed = [sample.columns[name] for name in sample.everywhere("time")]
     return typed or [*number_times(sample)] or years(sample)
@@ -135,11 +135,8 @@ def number_times(sample: Look) -> Iterator[Column]:
         words = _WORD.findall(name.lower())
         is_named = named(name, TIME_WORDS) or not _MAYBE_TIMES.isdisjoint(words)
         form = number_time_format([table[name] for _, table in sample.tables])
-        if (
-            form is None
-            and not _DAYS_SINCE_1900.isdisjoint(words)
-            and _are_excel_days(sample, name)
-        ):
+        may_be_excel = form is None and not _DAYS_SINCE_1900.isdisjoint(words)
+        if may_be_excel and _are_excel_days(sample, name):
             form = "excel_days"
         if form == "yyyymmdd" or (form is not None and is_named and not id_like(name)):
             yield replace(sample.columns[name], content="time", time_format=form)
@@ -178,15 +175,22 @@ def with_joined(sample: Look, parts: Sequence[str], form: str) -> Look:
     return replace(joined, columns=columns, complete=sample.complete)
 
 
+def mixed_times(sample: Look) -> Iterator[tuple[str, TimeForms]]:
+    """Yield the columns of text whose times are written in several forms."""
+    for name in sample.everywhere("text"):
+        forms = time_forms([table[name] for _, table in sample.tables])
+        if forms is not None and len(forms.forms) > 1:
+            yield name, forms
+
+
 def refuse_doubtful_times(sample: Look) -> None:
     """Refuse a column that may be a time and is not read as one: by its name, by several forms, or
     as columns named like times. Such rows are not drawn at random unasked.
 
     Raises `Unsure`, and `InputError` for times that must be written anew.
     """
-    for name in sample.everywhere("text"):
-        forms = time_forms([table[name] for _, table in sample.tables])
-        if forms is not None and len(forms.forms) > 1 and not forms.unread:
+    for name, forms in mixed_times(sample):
+        if not forms.unread:
             raise InputError(
                 f"its times are written in several forms: {', '.join(forms.forms)}",
                 path=sample.source[0],
