@@ -377,7 +377,7 @@ def weather_series(folder: Path) -> None:
     recipe="series",
     time="time",
     entity="subject",
-    frequency="5min",
+    frequency="5m",
     resample=None,
     options={"target": "glucose"},
 )

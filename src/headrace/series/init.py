@@ -34,7 +34,7 @@ from headrace.cli.init.look import (
     nameless,
     number_share,
 )
-from headrace.cli.init.roles import best_time, entities, is_panel, time_columns
+from headrace.cli.init.roles import best_time, entities, is_panel, series_owners, time_columns
 from headrace.cli.init.times import number_time_format, time_format
 from headrace.cli.settings_flags import describe
 from headrace.errors import InputError, SettingsError, setting, setting_name
@@ -333,6 +333,7 @@ def _choose_entity(options: AskedSeries, data: Look, time: str) -> str:
             for matches in entities(data, form):
                 if is_panel(data, form, matches.name):
                     named.append(matches.name)
+            named += series_owners(data, form)
         if repeated >= _FEW and not named:
             others = [name for name in data.columns if name not in (time, options.target)]
             raise Unsure.of(

@@ -77,7 +77,7 @@ def split_sections(options: AskedSplit, data: Data) -> tuple[list[Section], str]
 def _temporal_sections(
     sample: Look, options: AskedSplit, rows: int, parts: Sequence[str] = ()
 ) -> tuple[list[Section], str]:
-    """Return the sections of a split in time. parts: columns that are joined in that of the time."""
+    """Return the sections of a split in time. parts: columns that are joined as the time."""
     time, time_section = _time(sample, options)
     if parts:
         time_section.settings["time"] = list(parts)

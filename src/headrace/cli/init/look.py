@@ -321,7 +321,7 @@ def _column(name: str, parts: Sequence[pa.ChunkedArray]) -> Column:
             absent += part.null_count
     form = None
     if all(is_text(part.type) or is_typed_time(part) for part in parts):
-        form = time_format(parts)
+        form = time_format([nulled(part, NULLS) if is_text(part.type) else part for part in parts])
     if form is not None and form not in NUMBERS:
         return Column(name, "time", count, absent / rows, form if is_text(parts[0].type) else None)
     numbers = [number_share(part) for part in parts]

@@ -332,18 +332,34 @@ def _texts(column: pa.ChunkedArray, name: str) -> pl.Series:
     return pl.Series(name, as_text(column, NULLS, name), dtype=pl.String)
 
 
+def _rows_of(sample: Look, time: Column, entity: str) -> pl.DataFrame:
+    """Return the entity and the time of the rows that have both."""
+    parts = []
+    for _, table in sample.tables:
+        parts.append(
+            pl.DataFrame({"entity": _texts(table[entity], entity), "time": _micros(table, time)})
+        )
+    return pl.concat(parts).filter(pl.col("time") != MISSING).drop_nulls()
+
+
+def series_owners(sample: Look, time: Column) -> list[str]:
+    """Return the columns named like entities of which nearly no two rows share a time."""
+    owners = []
+    for matches in entities(sample, time):
+        if named(matches.name, _ENTITY_WORDS):
+            rows = _rows_of(sample, time, matches.name)
+            if len(rows.unique()) >= _OWN_TIMES * len(rows):
+                owners.append(matches.name)
+    return owners
+
+
 def is_panel(sample: Look, time: Column | None, entity: str) -> bool:
     """Return whether each entity has one row at most of the times between its first and last, as
     tickers have; events of customers are rarer, or several at once.
     """
     if time is None:
         return False
-    parts = []
-    for _, table in sample.tables:
-        parts.append(
-            pl.DataFrame({"entity": _texts(table[entity], entity), "time": _micros(table, time)})
-        )
-    rows = pl.concat(parts).filter(pl.col("time") != MISSING).drop_nulls()
+    rows = _rows_of(sample, time, entity)
     if not len(rows) or len(rows.unique()) < _OWN_TIMES * len(rows):
         return False
     dates = rows["time"].unique().sort()
