@@ -152,7 +152,7 @@ def test_without_a_date_it_says_what_to_give(tmp_path: Path) -> None:
     root = tmp_path / "raw"
     root.mkdir()
     table().drop("booked").write_csv(root / "part-0.csv")
-    with raised(SettingsError, remedy="give time="):
+    with raised(SettingsError, setting="time", remedy="give one of"):
         configured(root, tmp_path / "out", split_date="2024-09-01")
 
 
