@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headrace.bins.pack import OnlinePacker
+    from headrace.cli.init.choose import init
     from headrace.dataset.verify import certify, verify
     from headrace.errors import HeadraceError, InputError, SettingsError
     from headrace.folds.settings import GroupKFold, Rolling
@@ -48,12 +49,12 @@ if TYPE_CHECKING:
     from headrace.stream.loader.stateful import stream_state
     from headrace.stream.ranks.topology import Topology
     from headrace.tabular.dataset import PipelineIterableDataset
-    from headrace.tabular.distribution import verify_no_shard_overlap
 
 __version__ = "1.0.0rc1"
 
 _NAMES = {
     "bins.pack": "OnlinePacker",
+    "cli.init.choose": "init",
     "dataset.verify": "certify verify",
     "errors": "HeadraceError InputError SettingsError",
     "folds.settings": "GroupKFold Rolling",
@@ -80,7 +81,6 @@ _NAMES = {
     "stream.loader.stateful": "stream_state",
     "stream.ranks.topology": "Topology",
     "tabular.dataset": "PipelineIterableDataset",
-    "tabular.distribution": "verify_no_shard_overlap",
 }
 _WHERE = {name: f"headrace.{module}" for module, names in _NAMES.items() for name in names.split()}
 _WHERE["open"] = "headrace.stream.loader.dataset:open_dataset"
@@ -115,13 +115,13 @@ __all__ = [
     "collect",
     "find_leaks",
     "forget",
+    "init",
     "load_pipelines",
     "open",
     "prepare",
     "rewrite",
     "stream_state",
     "verify",
-    "verify_no_shard_overlap",
 ]
 
 

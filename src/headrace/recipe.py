@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from headrace.arrays import I64, U64
     from headrace.cli.init.commented import Section
+    from headrace.cli.init.look import Data
     from headrace.cli.tables import Detail
     from headrace.dataset.index import SplitIndex
     from headrace.dataset.indexed import IndexedDataset
@@ -149,9 +150,11 @@ class Recipe:
         """Return the dataclass of the flags of `headrace init`, whose docstring is the help."""
         raise NotImplementedError(f"recipe {self.name!r} has no init")
 
-    def init(self, options: Any) -> tuple[list[Section], str]:
+    def init(self, options: Any, data: Data) -> tuple[list[Section], str]:
         """Look at data; return the commented sections of a configuration, and a line about the
-        data.
+        data. `headrace init` runs it on the data before it is written.
+
+        options: an instance of `init_options()`, with the source of `data`.
         """
         raise NotImplementedError(f"recipe {self.name!r} has no init")
 

@@ -30,17 +30,22 @@ def _as_tuple(value: object) -> object:
 Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
 
 
-def _one_or_two(value: object) -> object:
+_MOST_PARTS = 4  # year, month, day and hour
+
+
+def _one_or_more(value: object) -> object:
     columns = _as_tuple(value)
     if not isinstance(columns, tuple):
         return value
     if len(columns) == 1:
         return columns[0]
+    if not 1 < len(columns) <= _MOST_PARTS:
+        raise ValueError(f"has {len(columns)} columns; give one, or up to {_MOST_PARTS} parts")
     return columns
 
 
-# the column of the time, or those of the date and the clock
-TimeColumns = Annotated[str | tuple[str, str], BeforeValidator(_one_or_two)]
+# the column of the time, or those of its parts: date and clock; or year, month, day and hour
+TimeColumns = Annotated[str | tuple[str, ...], BeforeValidator(_one_or_more)]
 # what becomes of rows with the same content
 Duplicates = Literal["group", "drop", "count", "allow"]
 

@@ -41,7 +41,7 @@ def test_an_example_parses(words: tuple[str, ...], example: str) -> None:
     given = arguments_of(example)
     known = (
         [*words, *given[1:]]
-        if words[0] == given[0] and words[1:2] in (("prepare",), ("data",))
+        if words[0] == given[0] and words[1:2] in (("prepare",), ("DATA",))
         else given
     )  # the default ones
     assert tuple(known[: len(words)]) == words

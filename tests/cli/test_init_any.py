@@ -1,15 +1,27 @@
 """`headrace init DATA`: the recipe is chosen, and what is not certain is refused with what to give."""
 
+import contextlib
 import json
+import os
+import pty
+import subprocess
+import sys
 from pathlib import Path
 
+import duckdb
+import polars as pl
 import pytest
 import yaml
 
 import headrace
 from commands import headrace as command
+from headrace.cli.init import look, trial
+from headrace.cli.init.asked import AskedSplit
 from headrace.cli.init.choose import fits
+from headrace.cli.init.commented import needed_settings, settings_of
+from headrace.cli.init.look import Data
 from headrace.errors import SettingsError
+from headrace.split.init import split_sections
 from raised import raised
 
 EVENTS = "customer,when,amount\n" + "".join(
@@ -29,7 +41,7 @@ REVIEWS = "when,who,text\n" + "".join(
 
 def written(tmp_path: Path, name: str, text: str) -> str:
     path = tmp_path / "raw" / name
-    path.parent.mkdir()
+    path.parent.mkdir(parents=True)
     path.write_text(text)
     return str(path)
 
@@ -44,7 +56,7 @@ def written(tmp_path: Path, name: str, text: str) -> str:
     ],
 )
 def test_the_recipe_is_chosen_by_the_data(tmp_path: Path, name: str, text: str, word: str) -> None:
-    assert word == fits([written(tmp_path, name, text)], "out")[0].word
+    assert word == fits(Data([written(tmp_path, name, text)]), "out", {})[0].word
 
 
 def test_what_is_written_runs(tmp_path: Path) -> None:
@@ -63,7 +75,7 @@ def test_what_is_written_runs(tmp_path: Path) -> None:
 
 
 def test_readings_are_no_entities(tmp_path: Path) -> None:
-    best = fits([written(tmp_path, "readings.csv", READINGS)], "out")[0]
+    best = fits(Data([written(tmp_path, "readings.csv", READINGS)]), "out", {})[0]
     settings = {name: value for part in best.sections for name, value in part.settings.items()}
 
     assert "at" == settings["time"]
@@ -75,4 +87,227 @@ def test_times_in_several_forms_are_refused_and_not_drawn_at_random(tmp_path: Pa
     text = "at,x\n" + "".join(f"2024/01/{n:02d} 10:00,{n}\n" for n in range(1, 20))
     text += "".join(f"2024/02/{n:02d} 10:00:30,{n}\n" for n in range(1, 20))
     with raised(SettingsError, remedy="write them in one form"):
-        fits([written(tmp_path, "a.csv", text)], "out")
+        fits(Data([written(tmp_path, "a.csv", text)]), "out", {})
+
+
+TICKERS = "Ticker,Date,Close\n" + "".join(
+    f"{name},2024-{1 + n // 28:02d}-{1 + n % 28:02d},{n}.5\n"
+    for name in ("AA", "BB", "CC")
+    for n in range(280)
+)
+
+
+def settings_of_best(source: str) -> dict[str, object]:
+    return settings_of(fits(Data([source]), "out", {})[0].sections)
+
+
+def test_tickers_are_cut_by_date_and_not_held_out(tmp_path: Path) -> None:
+    best = fits(Data([written(tmp_path, "a.csv", TICKERS)]), "out", {})[0]
+    settings = settings_of(best.sections)
+
+    assert ("Date", None) == (settings["time"], settings.get("entity"))
+    assert 840 == sum(best.trial.rows.values())
+    assert not best.trial.dropped
+
+
+def test_a_date_and_a_time_of_day_are_one_time(tmp_path: Path) -> None:
+    text = "order,date,time,kind\n" + "".join(
+        f"o{n // 3},{1 + n % 12}/{1 + n % 28}/2015,11:{n % 60:02d}:00,x{n % 5}\n"
+        for n in range(600)
+    )
+    settings = settings_of_best(written(tmp_path, "orders.csv", text))
+
+    assert ["date", "time"] == settings["time"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "remedy"),
+    [
+        ("months.csv", "Month,Day,x\n" + "".join(f"{1 + n % 9},{1 + n % 28},{n}\n" for n in range(60)), "time="),
+        ("wide.csv", "country,1952,1957,1962\n" + "".join(f"c{n},1,2,{n}\n" for n in range(60)), "melt"),
+        ("ids.jsonl", "".join(f'{{"id": "{n:032x}"}}\n' for n in range(60)), "columns"),
+    ],
+)  # fmt: skip
+def test_rows_that_may_have_times_are_not_drawn_at_random_unasked(
+    tmp_path: Path, name: str, text: str, remedy: str
+) -> None:
+    with raised(SettingsError, remedy=remedy):
+        fits(Data([written(tmp_path, name, text)]), "out", {})
+
+
+def test_no_time_may_be_said(tmp_path: Path) -> None:
+    text = "year,x\n" + "".join(f"{2007 + n % 3},{n}.5\n" for n in range(90))
+    source = written(tmp_path, "a.csv", text)
+    sections, _ = split_sections(AskedSplit([source], "out", time="none"), Data([source]))
+
+    assert "random_split" == settings_of(sections)["recipe"]
+
+
+def test_messages_are_found_below_other_keys_and_files_in_subdirectories(tmp_path: Path) -> None:
+    for part in range(2):
+        folder = tmp_path / "raw" / f"2018-{part}"
+        folder.mkdir(parents=True)
+        rows = []
+        for n in range(20):
+            turns = [{"role": "user", "content": f"{n}?"}, {"role": "assistant", "content": "yes"}]
+            rows.append(json.dumps({"id": f"c{n}", "data": {"turns": turns}}) + "\n")
+        (folder / "chats.jsonl").write_text("".join(rows))
+    settings = settings_of_best(str(tmp_path / "raw"))
+
+    (dataset,) = settings["blend"]["datasets"]
+    assert {"messages": "data.turns"} == dataset["mapping"]
+
+
+def test_files_with_one_number_are_numbered_anew(tmp_path: Path) -> None:
+    for year in (2023, 2024):
+        (tmp_path / "raw" / f"year={year}").mkdir(parents=True)
+        text = EVENTS.replace("2024-", f"{year}-")
+        (tmp_path / "raw" / f"year={year}" / "part-0.csv").write_text(text)
+
+    assert "dense" == settings_of_best(str(tmp_path / "raw"))["shard_numbers"]
+
+
+def test_more_than_can_be_tried_is_tried_in_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial, "WHOLE", 4_000)
+    best = fits(Data([written(tmp_path, "events.csv", EVENTS)]), "out", {})[0]
+
+    assert 0 < best.trial.tried <= 4_000 < best.trial.of
+
+
+PERIODS = "period,x\n" + "".join(f"{1939 + n // 4}Q{1 + n % 4},{n}\n" for n in range(60))
+
+
+def without_answers(rows: int) -> str:
+    lines = []
+    for n in range(rows):
+        turns = [{"role": "user", "content": f"{n}?"}]
+        if n % 2:
+            turns.append({"role": "assistant", "content": "yes"})
+        lines.append(json.dumps({"messages": turns}) + "\n")
+    return "".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "time", "form"),
+    [
+        (PERIODS, "period", "period"),
+        ("date,x\n" + "".join(f"{41275 + n}.25,{n}\n" for n in range(60)), "date", "excel_days"),
+        ("year,month,day,x\n" + "".join(f"2020,{1 + n % 9},{1 + n % 28},{n}.5\n" for n in range(90)), ["year", "month", "day"], "%Y %m %d"),
+    ],
+    ids=["quarters", "excel", "parts"],
+)  # fmt: skip
+def test_dates_as_people_write_them_are_times(
+    tmp_path: Path, text: str, time: object, form: str
+) -> None:
+    settings = settings_of_best(written(tmp_path, "a.csv", text))
+
+    assert (time, form) == (settings["time"], settings["dialect"]["time_format"])
+
+
+def test_what_named_recipes_write_has_been_tried(tmp_path: Path) -> None:
+    source = written(tmp_path, "events.csv", EVENTS)
+    config = tmp_path / "config.yaml"
+    flags = ("--out", str(tmp_path / "out"), "--config", str(config), "--split-date", "2020-01-01")
+    done = command("init", "split", source, "--time", "when", *flags)
+
+    assert False is config.exists()
+    assert "train has no rows" in done.stderr
+
+
+def test_chats_without_answers_are_counted_and_never_allowed_unasked(tmp_path: Path) -> None:
+    best = fits(Data([written(tmp_path, "chats.jsonl", without_answers(80))]), "out", {})[0]
+
+    assert ["tokenizer", "max_bad_share"] == best.trial.stand_ins
+    assert "50% have no answer" in best.about
+    assert needed_settings(best.sections)["max_bad_share"] < 0.6
+
+
+def test_texts_that_are_not_utf_8_have_their_encoding_written(tmp_path: Path) -> None:
+    source = Path(written(tmp_path, "events.csv", ""))
+    source.write_bytes(EVENTS.replace("c1,", "Köln,").encode("latin-1"))
+
+    assert {"encoding": "cp1252"} == settings_of_best(str(source))["dialect"]
+
+
+def test_data_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    first_rows = look.first_rows
+
+    def counted(path: Path, name: str, *more: object) -> object:
+        read.append(name)
+        return first_rows(path, name, *more)
+
+    monkeypatch.setattr(look, "first_rows", counted)
+    fits(Data([written(tmp_path, "events.csv", EVENTS)]), "out", {})
+
+    assert ["events.csv"] == read
+
+
+@pytest.mark.parametrize("library", ["polars", "pandas", "duckdb", "path"])
+def test_python_takes_what_open_takes(tmp_path: Path, library: str) -> None:
+    table: object = written(tmp_path, "events.csv", EVENTS)
+    if library != "path":
+        table = pl.read_csv(str(table), try_parse_dates=True)
+    if library == "pandas":
+        table = table.to_pandas()
+    if library == "duckdb":
+        connection = duckdb.connect()
+        connection.register("events", table.to_arrow())
+        table = connection.sql("select * from events")
+    recipe = headrace.init(table)
+    headrace.prepare(recipe, tmp_path / "out")
+
+    assert isinstance(recipe, headrace.TemporalSplit)
+    assert ("when", "customer") == (recipe.time, recipe.entity)
+    assert headrace.open(tmp_path / "out").split_rows["train"] > 0
+
+
+def test_python_raises_with_the_setting_to_give(tmp_path: Path) -> None:
+    wide = "country,1952,1957,1962\n" + "".join(f"c{n},1,2,{n}\n" for n in range(60))
+    source = written(tmp_path, "wide.csv", wide)
+    with raised(SettingsError, setting="time", remedy="melt"):
+        headrace.init(source)
+    with raised(SettingsError, setting="tokenizer", remedy="give tokenizer="):
+        headrace.init(written(tmp_path / "chats", "chats.jsonl", CHATS))
+
+    assert isinstance(headrace.init(source, time="none"), headrace.RandomSplit)
+    assert isinstance(headrace.init(source, recipe="split", time="none"), headrace.RandomSplit)
+
+
+def test_a_target_chooses_series(tmp_path: Path) -> None:
+    recipe = headrace.init(written(tmp_path, "readings.csv", READINGS), target="sensor")
+
+    assert isinstance(recipe, headrace.Series)
+
+
+def at_terminal(answers: str, *words: str) -> tuple[int, str]:
+    """Return the exit status of a command at a terminal, and what the terminal shows."""
+    outer, inner = pty.openpty()
+    os.write(outer, answers.encode())
+    code = "from headrace.cli import main; main()"
+    arguments = [sys.executable, "-c", code, *words]
+    done = subprocess.run(arguments, stdin=inner, stdout=inner, stderr=inner, check=False)
+    os.close(inner)
+    shown = b""
+    with contextlib.suppress(OSError):  # EIO: all has been read
+        while part := os.read(outer, 1 << 16):
+            shown += part
+    os.close(outer)
+    return done.returncode, shown.decode()
+
+
+def test_at_a_terminal_it_asks_and_the_best_answer_is_the_first(tmp_path: Path) -> None:
+    text = "year,x\n" + "".join(f"{2007 + n % 3},{n}.5\n" for n in range(90))
+    source = written(tmp_path, "a.csv", text)
+    config = tmp_path / "config.yaml"
+    flags = ("--out", str(tmp_path / "out"), "--config", str(config))
+    code, shown = at_terminal("9\n2\n", "init", source, *flags)
+    refused = command("init", source, "--out", "out", "--config", str(tmp_path / "no.yaml"))
+
+    assert 0 == code, shown
+    assert "1  year" in shown
+    assert "random_split" == yaml.safe_load(config.read_text())["recipe"]
+    assert 2 == refused.returncode
+    assert "--time none" in refused.stderr

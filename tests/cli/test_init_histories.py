@@ -10,6 +10,7 @@ from written_configs import read_again, write_parts
 import headrace
 from headrace.cli import app
 from headrace.cli.init.asked import AskedHistories
+from headrace.cli.init.look import Data
 from headrace.errors import HeadraceError, SettingsError
 from headrace.histories.init import histories_sections
 from raised import raised
@@ -34,7 +35,8 @@ def pings(rows: int = 900) -> pl.DataFrame:
 
 
 def configured(source: Path, out: Path, **asked: str) -> tuple[dict[str, object], str]:
-    sections, _ = histories_sections(AskedHistories([str(source)], str(out), **asked))
+    options = AskedHistories([str(source)], str(out), **asked)
+    sections, _ = histories_sections(options, Data(options.source))
     return read_again(sections)
 
 
@@ -155,20 +157,23 @@ def test_an_empty_shard_and_columns_that_only_some_have_do_not_matter(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("frame", "remedy"),
+    ("frame", "setting", "remedy"),
     [
-        (pings().select("hops"), "give time=, one of hops"),
-        (pings().drop("event_time"), "give time=, one of dst_addr"),
-        (pings().drop("src_addr", "dst_addr"), "give entity=, one of rtt, hops"),
+        (pings().select("hops"), "time", "give one of hops"),
+        (pings().drop("event_time"), "time", "give one of dst_addr"),
+        (pings().drop("src_addr", "dst_addr"), "entity", "give one of rtt, hops"),
         (
             pings().drop("rtt").with_columns(size=pl.col("hops")),
-            "give value=, one of hops, size",
+            "value",
+            "give one of hops, size",
         ),
-        (pings()[:0], "give data to look at"),
+        (pings()[:0], None, "give data to look at"),
     ],
 )
-def test_what_cannot_be_told_is_asked_for(frame: pl.DataFrame, remedy: str, tmp_path: Path) -> None:
-    with raised(HeadraceError, remedy=remedy):
+def test_what_cannot_be_told_is_asked_for(
+    frame: pl.DataFrame, setting: str | None, remedy: str, tmp_path: Path
+) -> None:
+    with raised(HeadraceError, setting=setting, remedy=remedy):
         configured(write_parts(tmp_path / "raw", frame), tmp_path / "out")
 
 

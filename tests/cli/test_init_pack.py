@@ -13,6 +13,7 @@ from written_configs import read_again
 import headrace
 from headrace.cli import app
 from headrace.cli.init.asked import AskedPack
+from headrace.cli.init.look import Data
 from headrace.errors import HeadraceError, InputError
 from headrace.packing.init import pack_sections
 
@@ -35,9 +36,8 @@ def written(path: Path, rows: list[Any]) -> Path:
 
 
 def configured(source: Path, out: Path, tokenizer: Path | None) -> tuple[dict[str, Any], str]:
-    sections, _ = pack_sections(
-        AskedPack([str(source)], str(out), None if tokenizer is None else str(tokenizer))
-    )
+    asked = AskedPack([str(source)], str(out), None if tokenizer is None else str(tokenizer))
+    sections, _ = pack_sections(asked, Data(asked.source))
     return read_again(sections)
 
 

@@ -10,6 +10,7 @@ from written_configs import read_again
 
 import headrace
 from headrace.cli.init.asked import AskedPreferences
+from headrace.cli.init.look import Data
 from headrace.errors import SettingsError
 from headrace.packing.preferences.init import preference_sections
 
@@ -64,7 +65,9 @@ def configured(
 ) -> tuple[dict[str, Any], str]:
     given = None if tokenizer is None else str(tokenizer)
     return read_again(
-        preference_sections(AskedPreferences([str(source)], str(out), given, **asked))[0]
+        preference_sections(
+            AskedPreferences([str(source)], str(out), given, **asked), Data([source])
+        )[0]
     )
 
 

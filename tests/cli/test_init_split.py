@@ -9,6 +9,7 @@ import yaml
 import headrace
 from headrace.cli.init.asked import AskedSplit
 from headrace.cli.init.commented import commented_yaml, settings_of
+from headrace.cli.init.look import Data
 from headrace.errors import SettingsError
 from headrace.split.init import split_sections
 from raised import raised
@@ -17,7 +18,8 @@ DATA = Path(__file__).parents[3] / "shared" / "data"
 
 
 def configured(source: Path, out: Path, **asked: str) -> tuple[dict[str, object], str]:
-    sections, _ = split_sections(AskedSplit([str(source)], str(out), **asked))
+    options = AskedSplit([str(source)], str(out), **asked)
+    sections, _ = split_sections(options, Data(options.source))
     text = commented_yaml(sections)
     record = yaml.safe_load(text)
 
@@ -71,7 +73,7 @@ def test_the_configuration_runs_and_splits_by_what_it_found(kind: str, tmp_path:
     assert "customer (37 values, 10.8 rows each)" in text
     assert "shop (4 values" in text
     assert "order_no" not in text.split("Others that could be")[1].split("\n\n")[0]
-    assert "# types: {amount: float32}" in text
+    assert "# types: {amount: float64}" in text
 
 
 def test_missing_dates_and_entities_and_other_forms_of_dates_run_too(tmp_path: Path) -> None:
@@ -150,7 +152,7 @@ def test_without_a_date_it_says_what_to_give(tmp_path: Path) -> None:
     root = tmp_path / "raw"
     root.mkdir()
     table().drop("booked").write_csv(root / "part-0.csv")
-    with raised(SettingsError, remedy="give time="):
+    with raised(SettingsError, setting="time", remedy="give one of"):
         configured(root, tmp_path / "out", split_date="2024-09-01")
 
 

@@ -86,7 +86,7 @@ def run_main(
 
 # In an order in which each finds what it needs. With {}: a file of the run before it.
 WORDS: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
-    (("init", "data"), ("raw", "--out", "from-init", "--config", "any.yaml")),
+    (("init", "DATA"), ("raw", "--out", "from-init", "--config", "any.yaml")),
     (("init", "split"), ("raw", "--out", "from-init", "--config", "a.yaml")),
     (("init", "histories"), ("pings.csv", "--out", "from-init", "--config", "c.yaml")),
     (("init", "pack"), ("chats.jsonl", "--out", "from-init", "--config", "d.yaml")),
@@ -155,7 +155,7 @@ def test_with_json_stdout_is_one_object(place: Path, run_main: Callable[..., Any
 
 
 WRONG = {
-    ("init", "data"): ("none", "--out", "o", "--config", "e.yaml"),
+    ("init", "DATA"): ("none", "--out", "o", "--config", "e.yaml"),
     ("init", "split"): ("none", "--out", "o", "--config", "e.yaml"),
     ("init", "histories"): ("none", "--out", "o", "--config", "e.yaml"),
     ("init", "pack"): ("none", "--out", "o", "--config", "e.yaml"),

@@ -99,7 +99,7 @@ def test_whole_shards_are_dealt_as_striding_deals_them(tmp_path, ranks):
     ]
     assert 1 == len({len(part) for part in rows})
     assert list(range(total)) == sorted(row for part in rows for row in ids(part))
-    assert headrace.verify_no_shard_overlap(loader_of(group[-1]), ranks, 0)
+    assert headrace.tabular.verify_no_shard_overlap(loader_of(group[-1]), ranks, 0)
 
 
 def test_the_verdict_knows_every_order(shards, caplog):
@@ -113,13 +113,15 @@ def test_the_verdict_knows_every_order(shards, caplog):
     rest.load_state_dict(stopped.state_after(5))
     mixed = blend.torch_dataset(batch_size=8, shuffle=True, **of_rank_1)
 
-    assert headrace.verify_no_shard_overlap(loader_of(dealt, workers=2, batch_size=None), 3, 2)
-    assert headrace.verify_no_shard_overlap(loader_of(parts), 3, 1)
-    assert headrace.verify_no_shard_overlap(loader_of(rest, batch_size=None), 3, 1)
-    assert headrace.verify_no_shard_overlap(loader_of(mixed, batch_size=None), 3, 1)
+    assert headrace.tabular.verify_no_shard_overlap(
+        loader_of(dealt, workers=2, batch_size=None), 3, 2
+    )
+    assert headrace.tabular.verify_no_shard_overlap(loader_of(parts), 3, 1)
+    assert headrace.tabular.verify_no_shard_overlap(loader_of(rest, batch_size=None), 3, 1)
+    assert headrace.tabular.verify_no_shard_overlap(loader_of(mixed, batch_size=None), 3, 1)
     assert {SKIPPED} == {record.message for record in caplog.records}
     of_rows = group_of(shards, 3, distribution="by_size")[1]
-    assert headrace.verify_no_shard_overlap(loader_of(of_rows, workers=2), 3, 2)
+    assert headrace.tabular.verify_no_shard_overlap(loader_of(of_rows, workers=2), 3, 2)
 
 
 @pytest.mark.slow
@@ -139,7 +141,7 @@ def test_ranks_get_equal_numbers_of_rows_and_every_row_once(tmp_path, shards_, r
             == {len(dataset) for dataset in group}
         )
         assert list(range(total)) == sorted(row for part in rows for row in ids(part))
-        assert headrace.verify_no_shard_overlap(
+        assert headrace.tabular.verify_no_shard_overlap(
             loader_of(group[-1], workers=workers), ranks, workers
         )
 
@@ -604,11 +606,13 @@ def test_the_verdict_without_a_process_group_is_of_all_ranks(shards, caplog):
         batch_size=8, num_workers=3, topology=dataset.topology
     )
 
-    assert headrace.verify_no_shard_overlap(loader_of(dataset, batch_size=None), 2, 1)
-    assert headrace.verify_no_shard_overlap(loader_of(stream, workers=3, batch_size=None), 2, 3)
-    assert not headrace.verify_no_shard_overlap(loader_of(dataset, batch_size=None), 3, 1)
-    assert not headrace.verify_no_shard_overlap(loader_of(dataset, batch_size=None), 2, 4)
-    assert not headrace.verify_no_shard_overlap(loader_of([1, 2, 3]), 1, 1)
+    assert headrace.tabular.verify_no_shard_overlap(loader_of(dataset, batch_size=None), 2, 1)
+    assert headrace.tabular.verify_no_shard_overlap(
+        loader_of(stream, workers=3, batch_size=None), 2, 3
+    )
+    assert not headrace.tabular.verify_no_shard_overlap(loader_of(dataset, batch_size=None), 3, 1)
+    assert not headrace.tabular.verify_no_shard_overlap(loader_of(dataset, batch_size=None), 2, 4)
+    assert not headrace.tabular.verify_no_shard_overlap(loader_of([1, 2, 3]), 1, 1)
     assert [
         "shard overlap: rank 0: num_ranks is 3: the dataset was built for 2 ranks",
         "shard overlap: rank 0: num_workers is 4: the DataLoader has 0 workers",

@@ -36,11 +36,10 @@ class EveryNthRecipe(Recipe):
 
         return ThinOptions
 
-    def init(self, options):
+    def init(self, options, data):
         from headrace.cli.init.commented import Section
-        from headrace.cli.init.look import look
 
-        about = f"{len(look(options.source).names)} files"
+        about = f"{len(data.listing.names)} files"
         settings = {
             "recipe": "every_nth",
             "source": options.source[0],

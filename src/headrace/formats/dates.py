@@ -350,10 +350,10 @@ def date_word(word: str, name: str, *others: str) -> str:
 
     Raises `ValueError` naming the setting.
     """
-    if word in DATE_WORDS:
+    if word in (*DATE_WORDS, PERIOD):
         return word
     if "%" not in word:
-        known = ", ".join((*others, *DATE_WORDS))
+        known = ", ".join((*others, *DATE_WORDS, PERIOD))
         raise ValueError(
             f"{setting_name(name)} is {word!r}; give {known} or a strptime pattern such as %d/%m/%Y"
         )

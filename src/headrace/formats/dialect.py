@@ -79,9 +79,9 @@ class TextDialect(Settings):
     time_format: Names = Field(
         (),
         description=(
-            "How times are written: iso, an epoch such as epoch_s, or a strptime pattern; several"
-            " are tried in turn. Default: iso; in a temporal split, one form is found for the whole"
-            " source."
+            "How times are written: iso, an epoch such as epoch_s, period (2025Q1, Jan 2025), or a"
+            " strptime pattern; several are tried in turn. Default: iso; in a temporal split, one"
+            " form is found for the whole source."
         ),
     )
 

@@ -690,6 +690,29 @@ def holds_data(directory: str) -> bool:
     )
 
 
+def _pattern_of(directory: str, below: str, name: str) -> str:
+    """Return the glob pattern below a directory that matches a data file and those beside it."""
+    steps = os.path.relpath(below, directory).split(os.sep)
+    longest_first = sorted(FORMATS.endings, key=len, reverse=True)
+    ending = next(word for word in longest_first if name.lower().endswith(word))
+    return os.path.join(directory, *"*" * len(steps), f"*{name[-len(ending) :]}")
+
+
+def nested_pattern(directory: str) -> str | None:
+    """Return the pattern of the data files in subdirectories, if the directory itself holds none
+    and all data files below it match; else None.
+    """
+    names = []
+    for below, directories, files in os.walk(directory):
+        directories[:] = sorted(name for name in directories if name[0] not in "._")
+        names += [os.path.join(below, name) for name in sorted(filter(is_data_name, files))]
+    if not names:
+        return None
+    below, name = os.path.split(names[0])
+    pattern = _pattern_of(directory, below, name)
+    return pattern if set(glob.glob(pattern)) == set(names) else None
+
+
 def no_data(directory: str) -> NoMatch:
     """Build the error for a directory without data files, after a look at what it holds."""
     problem = f"holds no {FORMATS.listed()} file"
@@ -703,10 +726,7 @@ def no_data(directory: str) -> NoMatch:
         directories[:] = sorted(name for name in directories if name[0] not in "._")
         data = sorted(filter(is_data_name, files))
         if data:
-            steps = os.path.relpath(below, directory).split(os.sep)
-            longest_first = sorted(FORMATS.endings, key=len, reverse=True)
-            ending = next(word for word in longest_first if data[0].lower().endswith(word))
-            pattern = os.path.join(directory, *"*" * len(steps), f"*{data[0][-len(ending) :]}")
+            pattern = _pattern_of(directory, below, data[0])
             return NoMatch(
                 f"{problem} itself, its subdirectories do",
                 path=directory,

@@ -11,6 +11,7 @@ from headrace.recipe import Recipe, SplitContents
 
 if TYPE_CHECKING:
     from headrace.cli.init.commented import Section
+    from headrace.cli.init.look import Data
     from headrace.cli.tables import Detail
     from headrace.dataset.indexed import IndexedDataset
     from headrace.dataset.manifest import Manifest
@@ -91,10 +92,10 @@ class HistoriesRecipe(Recipe):
 
         return AskedHistories
 
-    def init(self, options: Any) -> tuple[list[Section], str]:
+    def init(self, options: Any, data: Data) -> tuple[list[Section], str]:
         from headrace.histories.init import histories_sections
 
-        return histories_sections(options)
+        return histories_sections(options, data)
 
     def verify(self, run: FinishedRun, workers: int | None) -> list[Check]:
         from headrace.histories.verify import verify_histories

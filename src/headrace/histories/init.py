@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from headrace.cli.init.asked import AskedHistories
 from headrace.cli.init.commented import Aside, Section, settings_of
-from headrace.cli.init.look import NULLS, Look, known, look, named, number_share
+from headrace.cli.init.look import NULLS, Data, Look, Unsure, known, named, nameless, number_share
 from headrace.cli.init.times import time_forms
 from headrace.errors import SettingsError, setting, setting_name
 from headrace.formats.registry import stem_of_name
@@ -28,8 +28,6 @@ from headrace.histories.config import MOST_VALUES, Histories
 from headrace.histories.parse import Dropped, SourceFile, parse_chunk
 from headrace.report.words import pluralise, size
 
-_FILES = 64
-_ROWS = 1 << 14
 _TIMES = ("event_time", "timestamp", "datetime", "epoch", "time", "date", "ts")
 _ENTITIES = (
     "src_addr",
@@ -101,13 +99,13 @@ Proposal = tuple[dict[str, Any], str]  # settings, and a comment about them
 
 
 def histories_sections(  # noqa: PLR0914 - the parts of the configuration
-    options: AskedHistories,
+    options: AskedHistories, data: Data
 ) -> tuple[list[Section], str]:
     """Return the sections of the configuration, and a line about the data.
 
     Raises `SettingsError`, `InputError`.
     """
-    seen = look(options.source, files=_FILES, rows=_ROWS)
+    seen = data.tables
     rows = sum(len(table) for _, table in seen.tables)
     if not rows:
         raise SettingsError("holds no rows", path=options.source[0], remedy="give data to look at")
@@ -124,11 +122,7 @@ def histories_sections(  # noqa: PLR0914 - the parts of the configuration
         value, value_words = _find_value(seen, options.value, free)
     types, values_words = _find_values(seen, _without(free, value.get("value")))
     if not value and not types:
-        raise SettingsError(
-            "no column holds values",
-            path=seen.names[0],
-            remedy=f"give {setting('value')}, {_one_of(free)}",
-        )
+        raise Unsure.of("no column holds values", "value", free, path=seen.names[0])
     values: dict[str, Any] = {}
     if types:
         values["values"] = Aside(types) if value else types
@@ -186,7 +180,9 @@ def _free_columns(seen: Look, options: AskedHistories) -> list[str]:
             known(name, seen.columns, option)
     free = []
     for column in seen.columns.values():
-        if column.in_files == len(seen.tables) and column.name not in chosen.values():
+        if column.in_files < len(seen.tables) or nameless(column.name):
+            continue
+        if column.name not in chosen.values():
             free.append(column.name)
     return free
 
@@ -203,11 +199,17 @@ def _sections_of_odd_rows(
     read: the columns that these settings name.
     """
     sections = []
+    dialect: dict[str, Any] = {}
+    about_texts = []
+    if seen.encoding:
+        dialect["encoding"] = seen.encoding
+        about_texts.append("The texts are not UTF-8; this encoding reads them.")
     if any(seen.holds(name, NULLS) for name in read):
-        nulls = list(NULLS)
-        dialect = {**settings.get("dialect", {}), "null_values": nulls}
-        settings = {**settings, "dialect": dialect}
-        sections.append(Section("Texts that mean missing.", {"dialect": {"null_values": nulls}}))
+        dialect["null_values"] = list(NULLS)
+        about_texts.append("Texts that mean missing.")
+    if dialect:
+        sections.append(Section(" ".join(about_texts), {"dialect": dialect}))
+        settings = {**settings, "dialect": settings.get("dialect", {}) | dialect}
     dropped = _try(seen, Histories(**settings, bad_rows="drop"))
     if dropped.rows:
         examples = []
@@ -307,11 +309,7 @@ def _find_time(seen: Look, chosen: str | None, free: Sequence[str]) -> Proposal:
                 " as a strptime pattern"
             ),
         )
-    raise SettingsError(
-        "no column that all files have holds times",
-        path=seen.names[0],
-        remedy=f"give {setting('time')}, {_one_of(free)}",
-    )
+    raise Unsure.of("no column that all files have holds times", "time", free, path=seen.names[0])
 
 
 def _find_entity(seen: Look, chosen: str | None, free: Sequence[str]) -> Proposal:
@@ -337,10 +335,11 @@ def _find_entity(seen: Look, chosen: str | None, free: Sequence[str]) -> Proposa
             ), words
     if chosen is not None:
         return {"entity_from": "file_name", "entity_kind": "text"}, words
-    raise SettingsError(
+    raise Unsure.of(
         f"no column is the entity for certain, and names of files are none ({stems[0]!r})",
+        "entity",
+        free,
         path=seen.names[0],
-        remedy=f"give {setting('entity')}, {_one_of(free)}",
     )
 
 
@@ -399,10 +398,11 @@ def _find_value(seen: Look, chosen: str | None, free: Sequence[str]) -> Proposal
         alone = [names for names in (finer, numbers) if len(names) == 1]
         usable = _called(numbers, _VALUES) or (alone[0] if alone else [])
         if not usable:
-            raise SettingsError(
+            raise Unsure.of(
                 "no column is the latency for certain",
+                "value",
+                numbers or list(free),
                 path=seen.names[0],
-                remedy=f"give {setting('value')}, {_one_of(numbers or free)}",
             )
         name = usable[0]
     unit = next((word for word, ends in _UNITS.items() if name.lower().endswith(ends)), None)
@@ -494,10 +494,6 @@ def _numbers(seen: Look, name: str) -> np.ndarray[Any, np.dtype[np.float64]]:
 def _parts(seen: Look, name: str) -> list[pa.ChunkedArray]:
     """Return the column of each table that has it."""
     return [table[name] for _, table in seen.tables if name in table.column_names]
-
-
-def _one_of(names: Sequence[str]) -> str:
-    return f"one of {_some(names, 20)}"
 
 
 def _some(names: Sequence[str], most: int) -> str:

@@ -12,6 +12,7 @@ from headrace.recipe import Recipe
 
 if TYPE_CHECKING:
     from headrace.cli.init.commented import Section
+    from headrace.cli.init.look import Data
     from headrace.cli.tables import Detail
     from headrace.dataset.index import SplitIndex
     from headrace.dataset.manifest import Manifest
@@ -88,10 +89,10 @@ class PackedSequencesRecipe(Recipe):
 
         return AskedPack
 
-    def init(self, options: Any) -> tuple[list[Section], str]:
+    def init(self, options: Any, data: Data) -> tuple[list[Section], str]:
         from headrace.packing.init import pack_sections
 
-        return pack_sections(options)
+        return pack_sections(options, data)
 
     def verify(self, run: FinishedRun, workers: int | None) -> list[Check]:
         from headrace.packing.verify import verify_packed

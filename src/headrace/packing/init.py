@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from headrace.arrays import I64
 from headrace.cli.init.asked import AskedPack
 from headrace.cli.init.commented import Aside, Section, settings_of
-from headrace.cli.init.look import evenly
+from headrace.cli.init.look import WHOLE, Data, evenly
 from headrace.dataset.tables import with_paths
 from headrace.errors import InputError, SettingsError
 from headrace.formats.listing import Listing, list_files
@@ -35,6 +36,7 @@ from headrace.packing.chats.settings import ChatForm, ChatSettings
 from headrace.packing.chats.tokenise import ChatEncoder, EncodedChats
 from headrace.packing.chats.words import FAULTS, Words, sentence_of, summed_words
 from headrace.packing.config import PackedSequences
+from headrace.packing.stand_in import write_stand_in
 from headrace.report.words import pluralise, size
 from headrace.storage.places import path_of
 
@@ -43,6 +45,9 @@ Value = TypeVar("Value")
 # limits of the sample; rows over all files
 _FILES = 16
 _ROWS = 2000
+_MOST_FILES = 1024
+_MOST_ROWS = 1 << 20
+_FEW_BAD = 0.05  # share of rows
 _LEAST_BIN = 4096
 _MOST_BIN = 131_072
 CHARACTERS_A_TOKEN = 4  # for English text and usual tokenizers; fewer for other languages and code
@@ -67,6 +72,7 @@ ASSISTANTS = (
     "completion",
 )
 MODELS = ("gpt", "bot", "model", "output", "target", "chosen")
+_CONTENTS = ("content", "value")  # keys of a message's text, or of a list of its parts
 _MATERIALS = ("input", "context")  # what an instruction is about
 _SPLIT_WORDS: dict[str, Split] = {
     **dict.fromkeys(("train", "training"), "train"),
@@ -112,6 +118,8 @@ class _Look(Sampled):
 
     tokens: lengths of the rows that are read, [n]. how: the way they were counted. rejected:
     reasons by row. notes: what becomes of the rows' texts, and what the template does.
+    unanswered, silent: chats whose
+    last message is not the assistant's, and those without one of the assistant's.
     """
 
     mapping: dict[str, str]
@@ -120,6 +128,8 @@ class _Look(Sampled):
     how: str
     rejected: dict[int, str]
     notes: Sequence[str] = ()
+    unanswered: int = 0
+    silent: int = 0
 
     @property
     def usual(self) -> str:
@@ -127,18 +137,23 @@ class _Look(Sampled):
         return self.layouts.most_common(1)[0][0]
 
 
-def pack_sections(options: AskedPack) -> tuple[list[Section], str]:
+def pack_sections(options: AskedPack, data: Data) -> tuple[list[Section], str]:
     """Write the sections of the configuration, and a line about the data.
 
     Raises `SettingsError`, `InputError`.
     """
-    listing, dataset = dataset_of(options.source)
+    listing, dataset = dataset_of(data)
     tokenizer = pinned(options.tokenizer)
-    look = _look(listing, tokenizer)
+    look = _look(listing, data.once(read_some), tokenizer)
     about = (
         f"{sampled_words(listing, look)}: layout"
         f" {look.usual}{f', mapping {look.mapping}' if look.mapping else ''}"
     )
+    if look.unanswered:
+        about += (
+            f"; {look.silent / len(look.rows):.0%} have no answer,"
+            f" {look.unanswered / len(look.rows):.0%} do not end with one"
+        )
     blend, why = split_by_names(
         listing, look, dataset | ({"mapping": look.mapping} if look.mapping else {})
     )
@@ -148,7 +163,7 @@ def pack_sections(options: AskedPack) -> tuple[list[Section], str]:
         ),
         Section(f"{_about_layouts(look)} {why}".strip(), {"blend": blend}),
         *(
-            [tokenizer_section(tokenizer)]
+            [tokenizer_section(tokenizer, pack_size=_bin_size(look) * 2 * CHARACTERS_A_TOKEN)]
             if tokenizer is not None or look.how != "counted"
             else [_NO_TOKENIZER]
         ),
@@ -196,15 +211,23 @@ def _about_layouts(look: _Look) -> str:
         unread = [name for name in look.columns if name not in read]
         if unread:
             words += f"; not read: {', '.join(unread)}"
-    return words + (f", with {', '.join(beside)} beside." if beside else ".")
+    words += f", with {', '.join(beside)} beside." if beside else "."
+    if look.unanswered:
+        fraction = look.unanswered / len(look.rows)
+        words += (
+            f" {look.unanswered:,} of {len(look.rows):,} looked at ({fraction:.0%}) do not end with"
+            " an answer of the assistant, and what comes after the last one is not trained on;"
+            f" {look.silent:,} have none at all."
+        )
+    return words
 
 
-def dataset_of(sources: Sequence[str]) -> tuple[Listing, dict[str, Any]]:
+def dataset_of(data: Data) -> tuple[Listing, dict[str, Any]]:
     """List the files of one dataset, with its name and paths in the form of a blend.
 
     Raises `SettingsError`.
     """
-    source = with_paths(list(sources))  # a table's address becomes the path of its copy
+    source = data.source
     path = path_of(source[0])
     if len(source) == 1 and is_blend_file(path):
         raise SettingsError(
@@ -215,10 +238,7 @@ def dataset_of(sources: Sequence[str]) -> tuple[Listing, dict[str, Any]]:
             ),
         )
     (dataset,) = plain([path_of(path) for path in source])["datasets"]
-    return list_files(source, splits="keep"), {
-        "name": dataset["name"],
-        "path": [str(source) for source in sources],
-    }
+    return data.listing, {"name": dataset["name"], "path": [str(path) for path in source]}
 
 
 def pinned(tokenizer: str | None) -> str | None:
@@ -261,7 +281,9 @@ def shares_section(sampled: Sampled, blend: Mapping[str, Any], decided: str) -> 
 
 
 def bad_rows_section(sampled: Sampled, rejected: Mapping[int, str]) -> list[Section]:
-    """Allow twice the sample's share of bad rows, plus 1 %; nothing if all its rows are good."""
+    """Allow twice the sample's share of bad rows, or 5 % more than it, plus 1 %; nothing if all its
+    rows are good. Of more than a few, the user decides: they mean that something is wrong.
+    """
     bad = len(rejected)
     rows = len(sampled.rows)
     if not bad:
@@ -274,28 +296,47 @@ def bad_rows_section(sampled: Sampled, rejected: Mapping[int, str]) -> list[Sect
         f" {sampled.wheres[min(rejected)]}. Bad rows are left out and counted, up to this share of"
         " all."
     )
-    return [Section(words, {"max_bad_share": min(1.0, round(2 * bad / rows + 0.01, 2))})]
+    bad_share = bad / rows
+    most = round(min(1.0, bad_share + min(bad_share, _FEW_BAD) + 0.01), 2)
+    if bad <= _FEW_BAD * rows:
+        return [Section(words, {"max_bad_share": most})]
+    words += " These are many: look at them before you allow so many."
+    allowed = Aside(most, needed=True, stand_in=lambda _: {"max_bad_share": most})
+    return [Section(words, {"max_bad_share": allowed})]
 
 
-def tokenizer_section(tokenizer: str | None) -> Section:
-    """Name the tokenizer, or ask for one."""
+def tokenizer_section(tokenizer: str | None, **of_bytes: int) -> Section:
+    """Name the tokenizer, or ask for one.
+
+    of_bytes: settings with which the others are tried on bytes as tokens.
+    """
     words = (
         "tokenizer.json, the directory that holds it with tokenizer_config.json, or the name on the"
         " Hugging Face hub, pinned to its commit, of the model to be trained."
     )
     if tokenizer is None:
         words += " NOT SET: give it here, or with --set tokenizer=DIRECTORY."
-        return Section(words, {"tokenizer": Aside("DIRECTORY", needed=True)})
+
+        def stand_in(folder: Path) -> dict[str, Any]:
+            return {"tokenizer": str(write_stand_in(folder)), **of_bytes}
+
+        return Section(words, {"tokenizer": Aside("DIRECTORY", needed=True, stand_in=stand_in)})
     words += " Its own chat template is used unless chat_template gives a Jinja file."
     return Section(words, {"tokenizer": tokenizer, "chat_template": Aside("template.jinja")})
 
 
-def _size_section(look: _Look) -> Section:
-    """Propose a power of two that holds nearly all rows."""
-    tokens = look.tokens
+def _bin_size(look: _Look) -> int:
+    """Return a power of two that holds nearly all rows."""
     bin_size = _LEAST_BIN
-    while bin_size < np.quantile(tokens, 0.995) and bin_size < _MOST_BIN:
+    while bin_size < np.quantile(look.tokens, 0.995) and bin_size < _MOST_BIN:
         bin_size *= 2
+    return bin_size
+
+
+def _size_section(look: _Look) -> Section:
+    """Propose the size of a bin."""
+    tokens = look.tokens
+    bin_size = _bin_size(look)
     words = (
         f"Tokens of a bin, e.g. what the model takes at a time. Lengths ({look.how}): half up to"
         f" {int(np.median(tokens)):,}, 99 % up to {int(np.quantile(tokens, 0.99)):,}, longest"
@@ -311,12 +352,13 @@ def read_some(listing: Listing) -> Sampled:
 
     Raises `InputError`, and `SettingsError` if there are no rows.
     """
-    chosen = evenly(len(listing.names), _FILES)
+    is_small = bool(listing.sizes.sum() <= WHOLE)  # read whole, and looked at evenly
+    chosen = evenly(len(listing.names), _MOST_FILES if is_small else _FILES)
     rows: list[Row] = []
     wheres: list[str] = []
     complete = len(chosen) == len(listing.names)
     for number in chosen:
-        room = max(1, _ROWS // len(chosen))
+        room = _MOST_ROWS if is_small else max(1, _ROWS // len(chosen))
         for batch in read_rows(listing.path(number), name=listing.names[number], batch_rows=_ROWS):
             rows += batch.rows[:room]
             wheres += [batch.where(at) for at in range(min(room, len(batch.rows)))]
@@ -324,17 +366,21 @@ def read_some(listing: Listing) -> Sampled:
             if room < 0:
                 complete = False
                 break
+    if len(rows) > _ROWS:
+        complete = False
+        spread = evenly(len(rows), _ROWS)
+        rows = [rows[at] for at in spread]
+        wheres = [wheres[at] for at in spread]
     if not rows:
         raise SettingsError("holds no rows", path=listing.names[0], remedy="give data to look at")
     return Sampled(rows, wheres, complete)
 
 
-def _look(listing: Listing, tokenizer: str | None) -> _Look:
-    """Read some rows as chats.
+def _look(listing: Listing, sampled: Sampled, tokenizer: str | None) -> _Look:
+    """Read sampled rows as chats.
 
     Raises `InputError`, and `SettingsError` if no column holds chats.
     """
-    sampled = read_some(listing)
     rows = sampled.rows
     for row, where in zip(rows, sampled.wheres, strict=True):
         # before a mapping, because two columns of answers look like a chat
@@ -351,6 +397,8 @@ def _look(listing: Listing, tokenizer: str | None) -> _Look:
             rejected[number] = sample.reason
             continue
         read.append(sample)
+        if tokenizer is None and _is_silent(sample):
+            rejected[number] = "nothing_trained"  # as the encoder would say
         if isinstance(row, Mapping):
             layouts[layout_of(row, mapping)] += 1
     tokens = np.array([_length(sample) for sample in read], np.int64)
@@ -366,7 +414,24 @@ def _look(listing: Listing, tokenizer: str | None) -> _Look:
         rejected |= {rejection.row: rejection.reason for rejection in encoded.rejected}
         notes = _notes(encoder, encoded)
     look = _Look(rows, sampled.wheres, sampled.complete, mapping, layouts, tokens, how, rejected)
-    return replace(look, notes=notes)
+    silent = sum(map(_is_silent, read))
+    return replace(look, notes=notes, unanswered=_unanswered(read), silent=silent)
+
+
+def _unanswered(samples: Sequence[Sample]) -> int:
+    """Count the chats whose last message is not the assistant's."""
+    count = 0
+    for sample in samples:
+        if isinstance(sample, Conversation) and sample.messages:
+            count += sample.messages[-1].get("role") != "assistant"
+    return count
+
+
+def _is_silent(sample: Sample) -> bool:
+    """Return whether a sample is a chat without any message of the assistant."""
+    if not isinstance(sample, Conversation) or not sample.messages:
+        return False
+    return all(message.get("role") != "assistant" for message in sample.messages)
 
 
 def _notes(encoder: ChatEncoder, encoded: EncodedChats) -> list[str]:
@@ -393,7 +458,7 @@ def _lost_section(look: _Look) -> list[Section]:
     lost = any(fault in note for note in look.notes for fault in FAULTS.values())
     allowed: Any = Aside(0)
     if lost:
-        allowed = 1.0
+        allowed = Aside(1.0, needed=True)
     return [Section("\n".join(look.notes), {"max_lost_share": allowed})]
 
 
@@ -455,7 +520,7 @@ def _mapping(sampled: Sampled, file: str) -> dict[str, str]:
     objects = sampled.objects
     if not objects:
         raise InputError(why_no_object(sampled.rows), path=file, remedy="give files of chats")
-    for proposal in _proposals(_first_filled(objects)):
+    for proposal in _proposals(objects):
         if reads_most(objects, partial(sample_of, columns=proposal)):
             return proposal
     raise SettingsError(
@@ -476,14 +541,16 @@ def _first_filled(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     return rows[0]
 
 
-def _proposals(row: Mapping[str, Any]) -> Iterator[dict[str, str]]:
+def _proposals(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str]]:
     """Yield mappings of columns of chats, first none."""
+    row = _first_filled(rows)
     yield {}
     texts = {}
     for name, value in row.items():
         if isinstance(value, str):
             texts[name.lower()] = name
-        of_list = _of_list(name, value)
+    for path, value in _paths(row):
+        of_list = _of_list(path, value)
         if of_list:
             yield of_list
     material = next((texts[name] for name in _MATERIALS if name in texts), None)
@@ -496,8 +563,23 @@ def _proposals(row: Mapping[str, Any]) -> Iterator[dict[str, str]]:
                 if renamed:
                     yield renamed
             yield {"user": texts[user], "assistant": texts[assistant]}
-    if len(texts) == 1:
+    if len(texts) == 1 and _is_prose(rows, *texts.values()):
         yield {"text": next(iter(texts.values()))}
+
+
+def _paths(row: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, object]]:
+    """Yield the values of a row with their dotted paths, nested ones last."""
+    for name, value in row.items():
+        yield f"{above}{name}", value
+    for name, value in row.items():
+        if isinstance(value, Mapping):
+            yield from _paths(value, f"{above}{name}.")
+
+
+def _is_prose(objects: Sequence[Mapping[str, Any]], name: str) -> bool:
+    """Return whether most texts of a column are of several words, which ids are not."""
+    several = sum(len(str(row.get(name) or "").split()) > 1 for row in objects)
+    return 2 * several > len(objects)
 
 
 def _list_in(value: object) -> Sequence[Any]:
@@ -523,7 +605,7 @@ def _of_list(name: str, value: object) -> dict[str, str]:
         return {}
     keys = []
     for key, inner in value[0].items():
-        if isinstance(inner, str):
+        if isinstance(inner, str) or key in _CONTENTS:
             keys.append(key)
     role = next(
         (key for key in keys if all(str(message.get(key)).lower() in ROLES for message in value)),
@@ -533,7 +615,7 @@ def _of_list(name: str, value: object) -> dict[str, str]:
     if role is None or content is None:
         return {}
     mapping = {"messages": name, "role": role, "content": content}
-    usual = {"role": ("role", "from"), "content": ("content", "value")}
+    usual = {"role": ("role", "from"), "content": _CONTENTS}
     result = {}
     for key, column in mapping.items():
         if column not in usual.get(key, ()):

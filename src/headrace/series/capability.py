@@ -11,6 +11,7 @@ from headrace.series.reasons import REASONS
 
 if TYPE_CHECKING:
     from headrace.cli.init.commented import Section
+    from headrace.cli.init.look import Data
     from headrace.cli.tables import Detail
     from headrace.dataset.manifest import Manifest
     from headrace.dataset.open import FinishedRun
@@ -66,10 +67,10 @@ class SeriesRecipe(Recipe):
 
         return AskedSeries
 
-    def init(self, options: Any) -> tuple[list[Section], str]:
+    def init(self, options: Any, data: Data) -> tuple[list[Section], str]:
         from headrace.series.init import series_sections
 
-        return series_sections(options)
+        return series_sections(options, data)
 
     def verify(self, run: FinishedRun, workers: int | None) -> list[Check]:
         from headrace.series.verify import verify_series

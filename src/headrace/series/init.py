@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -25,15 +25,17 @@ from headrace.cli.init.look import (
     FILES,
     NULLS,
     ROWS,
+    Data,
     Look,
+    Unsure,
     evenly,
     known,
-    look,
     look_of,
-    named,
+    nameless,
     number_share,
 )
-from headrace.cli.init.times import number_time_format, time_format, time_forms
+from headrace.cli.init.roles import best_time, entities, is_panel, series_owners, time_columns
+from headrace.cli.init.times import number_time_format, time_format
 from headrace.cli.settings_flags import describe
 from headrace.errors import InputError, SettingsError, setting, setting_name
 from headrace.formats import grids
@@ -68,7 +70,6 @@ _STEP_NAMES = (
 )
 # of times that may be whole numbers
 _NUMBER_NAMES = (*_TIME_NAMES, "year", "ts", "epoch", *_STEP_NAMES)
-_TIME_WORDS = ("date", "time", "epoch")  # in names of numbers that are dates or epochs
 _YEARS = ("%Y%m", "%Y")
 _ENTITY_NAMES = (
     *(
@@ -100,6 +101,14 @@ _ROW_NUMBERS = re.compile(r"|Unnamed: \d+|__index_level_\d+__|(.*[a-z])?(ID|Id)|
 _SENTINELS = (-999.0, -9999.0, -99999.0, -999.99, -9999.9, -99.99, -99.9, -1e20, -1e34)
 _DAYS_A_YEAR = 366
 _WEEK = 7
+_COUNTS = re.compile(
+    "count|births|deaths|sales|sold|qty|quantity|units|trips|passengers|cases|orders|visits|clicks"
+    "|rides|calls|events|volume|revenue|turnover"
+)  # in names of what a day has the sum of
+_SHARED = 0.05  # share of rows of val on dates of train, above which cuts are dates
+_REACH = 0.95  # share of rows of entities that have some in train and test
+_JITTER = 0.25  # share of a step
+_REGULAR = 0.8  # share of distances that are about a step
 _FEW = 0.05  # share of rows whose time may repeat by mistake
 _ABSENT = 0.05  # share of steps without a row above which it is asked what they mean
 _PRESENT = 0.1  # least share of steps with a row
@@ -121,7 +130,7 @@ class _SeriesDraft:
     proposed: dict[str, Any] = field(default_factory=dict)  # settings that are written as comments
 
 
-def series_sections(options: AskedSeries) -> tuple[list[Section], str]:
+def series_sections(options: AskedSeries, data: Data) -> tuple[list[Section], str]:
     """Make the sections of the configuration, and a line about the data.
 
     Raises `SettingsError`, `InputError`.
@@ -134,7 +143,7 @@ def series_sections(options: AskedSeries) -> tuple[list[Section], str]:
     ):
         draft = _camels(options, root)
     else:
-        draft = _tables(options)
+        draft = _tables(options, data)
     encoded = []
     if options.static:
         encoded = _static(draft, options)
@@ -149,15 +158,9 @@ def series_sections(options: AskedSeries) -> tuple[list[Section], str]:
     if static:
         pipelines["static_features"] = static
     fields = Series.model_fields
-    for name in (
-        "train_ratio",
-        "val_ratio",
-        "test_ratio",
-        "max_imputation_gap_size",
-    ):
-        draft.settings.setdefault(name, fields[name].default)
+    _set_defaults(draft)
     for name, value in draft.proposed.items():
-        draft.settings.setdefault(name, Aside(value))
+        draft.settings.setdefault(name, value if isinstance(value, Aside) else Aside(value))
     draft.settings |= {
         "filled_mask": Aside("columns"),
         "preprocessing_configs": pipelines,
@@ -186,6 +189,15 @@ def series_sections(options: AskedSeries) -> tuple[list[Section], str]:
     return sections, draft.about
 
 
+def _set_defaults(draft: _SeriesDraft) -> None:
+    """Write the defaults of the settings that most users change."""
+    names = ["train_ratio", "val_ratio", "test_ratio", "max_imputation_gap_size"]
+    if "train_end" in draft.settings:
+        names = names[-1:]
+    for name in names:
+        draft.settings.setdefault(name, Series.model_fields[name].default)
+
+
 def _camels(options: AskedSeries, root: Path) -> _SeriesDraft:
     products = sorted(directory.name for directory in (root / "basin_mean_forcing").iterdir())
     features = [
@@ -208,8 +220,8 @@ def _camels(options: AskedSeries, root: Path) -> _SeriesDraft:
     return draft
 
 
-def _tables(options: AskedSeries) -> _SeriesDraft:  # noqa: PLR0914 - each guess needs earlier ones
-    reader, data = _look(options)
+def _tables(options: AskedSeries, source: Data) -> _SeriesDraft:  # noqa: PLR0914 - each guess needs earlier ones
+    reader, data = _look(options, source)
     time = _choose_time(options, data)
     commas = [
         name
@@ -219,10 +231,8 @@ def _tables(options: AskedSeries) -> _SeriesDraft:  # noqa: PLR0914 - each guess
     are_numbers = {*data.everywhere("number"), *commas} - {time}
     numbers = [name for name in data.columns if name in are_numbers]
     if options.target is None:
-        raise SettingsError(
-            f"{setting_name('target')} is not given",
-            remedy=f"name the column to be predicted, one of {', '.join(numbers[:40])}",
-        )
+        likely = [name for name in numbers if not nameless(name)]
+        raise Unsure.of("the column to be predicted is not given", "target", likely)
     target = known(options.target, data.columns, "target")
     entity = _choose_entity(options, data, time)
     draft = _SeriesDraft({"source": options.source, **reader})
@@ -263,6 +273,8 @@ def _dialect(data: Look, form: str | None, commas: Sequence[str]) -> dict[str, A
     form: of the time. commas: columns of numbers with decimal commas.
     """
     dialect: dict[str, Any] = {}
+    if data.encoding:
+        dialect["encoding"] = data.encoding
     if commas:
         dialect["decimal"] = ","
     if form not in (None, "iso"):
@@ -317,13 +329,21 @@ def _choose_entity(options: AskedSeries, data: Look, time: str) -> str:
         )
         named = [lower[name] for name in _ENTITY_NAMES if name in lower and lower[name] != time]
         if repeated >= _FEW and not named:
-            raise SettingsError(
+            form = replace(data.columns[time], time_format=_form_of(data, time))
+            for matches in entities(data, form):
+                if is_panel(data, form, matches.name):
+                    named.append(matches.name)
+            named += series_owners(data, form)
+        if repeated >= _FEW and not named:
+            others = [name for name in data.columns if name not in (time, options.target)]
+            raise Unsure.of(
                 "times repeat, and no column is named like an entity",
+                "entity",
+                [*others, FILE_NAME],
                 path=data.names[0],
                 column=time,
                 remedy=(
-                    f"give {setting_name('entity')}: a column, or {FILE_NAME} if a file is one"
-                    " entity"
+                    f"give {setting('entity')}: a column, or {FILE_NAME} if a file is one entity"
                 ),
             )
         if repeated < _FEW:
@@ -333,43 +353,39 @@ def _choose_entity(options: AskedSeries, data: Look, time: str) -> str:
     return known(entity, (*data.columns, FILE_NAME), "entity")
 
 
+def _form_of(data: Look, time: str) -> str | None:
+    """Return the format of a column of times, None if its type is one."""
+    column = data.columns[time]
+    if column.content == "number":
+        return number_time_format(_parts(data, time), _YEARS)
+    return column.time_format or time_format(_parts(data, time))
+
+
 def _find_time(options: AskedSeries, data: Look) -> str:
     """Choose the time column: times by name, any times, or whole numbers by name.
 
     Raises `SettingsError`.
     """
 
-    def holds_times(name: str) -> bool:  # and not numbers such as days of a month
-        form = time_format(_parts(data, name))
-        return form is not None and (
-            not form.startswith("epoch") or time_forms(_parts(data, name)) is not None
-        )
-
+    matches = time_columns(data)
+    if matches:
+        return best_time(data, matches).name
+    in_some = [column.name for column in data.columns.values() if column.content == "time"]
+    if in_some:
+        return in_some[0]  # the caller says which file lacks it
     lower = {name.lower(): name for name in data.columns}
-    times = data.everywhere("time")
-    likely = [lower[name] for name in _TIME_NAMES if name in lower]
-    likely = [name for name in likely if name in times or holds_times(name)] or times
-    if likely:
-        return likely[0]
     used = {options.target, options.entity, *options.feature_names}
     numbers = [name for name in data.everywhere("number") if name not in used]
     likely = [lower[name] for name in _NUMBER_NAMES if lower.get(name) in numbers]
-    for name in numbers:
-        if named(name, _TIME_WORDS) and number_time_format(_parts(data, name)):
-            likely.append(name)
     if options.entity:
-        entities = [options.entity]
+        owners = [options.entity]
     else:
-        entities = [lower[name] for name in _ENTITY_NAMES if name in lower]
+        owners = [lower[name] for name in _ENTITY_NAMES if name in lower]
     for name in likely:
-        others = [entity for entity in entities if entity != name]
+        others = [owner for owner in owners if owner != name]
         if all(_grows(table, name, others) for _, table in data.tables):
             return name
-    raise SettingsError(
-        "no column holds times",
-        path=data.names[0],
-        remedy=f"give {setting_name('time')}, one of {', '.join(data.columns)}",
-    )
+    raise Unsure.of("no column holds times", "time", list(data.columns), path=data.names[0])
 
 
 def _grows(table: pa.Table, name: str, entities: list[str]) -> bool:
@@ -397,7 +413,7 @@ def _parts(data: Look, name: str) -> list[pa.ChunkedArray]:
     return [table[name] for _, table in data.tables if name in table.column_names]
 
 
-def _look(options: AskedSeries) -> tuple[dict[str, str], Look]:
+def _look(options: AskedSeries, source: Data) -> tuple[dict[str, str], Look]:
     """Look at the source; also return the setting of its reader, unless it is the table reader."""
     paths = [expanded(Path(source)) for source in options.source]
     inside: list[Path] = []
@@ -408,7 +424,7 @@ def _look(options: AskedSeries) -> tuple[dict[str, str], Look]:
     elif inside and all(GRDC_NAME.fullmatch(path.name) and ".txt" in path.name for path in inside):
         reader = "grdc"
     else:
-        return {}, look(options.source)
+        return {}, source.tables
     shaped = Series(source=options.source, reader=reader, target="?")
     files = shards_of(shaped, shaped.source_files())
     tables = []
@@ -431,7 +447,7 @@ def _look_at_rows(draft: _SeriesDraft, data: Look) -> None:
     shaped = Series(**draft.settings)
     rows = _rows(shaped, data)
     looked_at = rows["entity"].unique(maintain_order=True).to_list()
-    to_their_end = all(len(table) < ROWS for _, table in data.tables)
+    to_their_end = data.complete or all(len(table) < ROWS for _, table in data.tables)
     files = shaped.entity == FILE_NAME
     draft.entities = [_file_entity(name) for name in data.names] if files else looked_at
     times = rows["time"].to_numpy()
@@ -443,12 +459,16 @@ def _look_at_rows(draft: _SeriesDraft, data: Look) -> None:
             f"{pluralise(twice, 'time comes', 'times come')} twice: if they are of clocks that"
             " change, give time_zone."
         )
+    elif twice and "snap" not in draft.settings and not draft.settings.get("resample"):
+        _combine(draft, shaped, rows, twice)
     sentinels = _look_at_missing(draft, shaped, rows)
     numbers = pl.col("^\\d+$").replace(sentinels, np.nan)
     rows = rows.select(pl.all().exclude("^\\d+$"), numbers)
     shaped = shaped.with_frequency(draft.settings["frequency"])
     if to_their_end:
         _known_ahead(draft, shaped, rows)
+        if not draft.counted:
+            _cut_by_date(draft, rows)
     count = many_entities(len(draft.entities))
     if not files and not (to_their_end and len(data.tables) == len(data.names)):
         count += " in the first rows"
@@ -487,24 +507,24 @@ def _look_at_steps(
             path=file,
             remedy=f"correct the source, or give {setting_name('time')}",
         )
-    settings["frequency"] = _finer_step(times_of_entities, agreed(steps, "infer"))
+    word = agreed(steps, "infer")
+    settings["frequency"] = word
+    if _snapped(draft, times_of_entities, Frequency.parse(word)):
+        return _rounded(rows, Frequency.parse(word).micros)
+    settings["frequency"] = _finer_step(times_of_entities, word)
     step = Frequency.parse(settings["frequency"])
-    irregular = 0  # entities of which most rows share their time with another or lie between steps
-    for entity_times in times_of_entities:
-        positions = place_rows(entity_times, step).positions
-        irregular += len(np.unique(positions)) * 2 < len(entity_times)
+    irregular = _irregular(times_of_entities, step)
     uneven = 2 * irregular > len(times_of_entities)
     if uneven and draft.counted:
         settings["frequency"] = "1s"
     elif uneven:  # these are events
-        counts = rows["0"].drop_nans()
         rule = "mean"
-        if (counts == counts.round()).all():
+        if _COUNTS.search(shaped.target.lower()):
             rule = "total"
         settings |= {"frequency": "1d", "resample": {"*": "mean", shaped.target: rule}}
         seen["resample"] = (
-            "Times are those of events, not of steps. These rules make days of them; total is for"
-            " counts."
+            "Times are those of events, not of steps. These rules make days of them; mean is for"
+            f" readings, total for counts, as which {shaped.target} was taken by its name alone."
         )
         rows = rows.with_columns(pl.col("time") // DAY_US * DAY_US)
     elif (
@@ -518,6 +538,100 @@ def _look_at_steps(
         words = ", ".join(f"{word} in {count}" for word, count in steps.items())
         seen["frequency"] = f"Entities differ: {words}."
     return rows
+
+
+def _combine(draft: _SeriesDraft, shaped: Series, rows: pl.DataFrame, twice: int) -> None:
+    """Say what becomes of rows that share entity and time: of equal ones one stays, counts are
+    summed, of readings the user decides.
+    """
+    if not len(rows.unique()) - len(rows.unique(["entity", "time"])):
+        draft.settings["duplicate_times"] = "first"
+        draft.seen["duplicate_times"] = f"{pluralise(twice, 'row is', 'rows are')} a copy."
+        return
+    words = f"{pluralise(twice, 'row shares', 'rows share')} entity and time with another."
+    if _COUNTS.search(shaped.target.lower()):
+        draft.settings["resample"] = {"*": "mean", shaped.target: "sum"}
+        draft.seen["resample"] = f"{words} {shaped.target} is named like a count, so it is summed."
+    else:
+        draft.proposed["duplicate_times"] = Aside("first", needed=True)
+        draft.seen["duplicate_times"] = (
+            f"{words} first keeps one; or combine them by resample; else their entities are left"
+            " out."
+        )
+
+
+def _day_at(times: pl.Series, fraction: float) -> int:
+    """Return the day before which this share of the times is, in microseconds since 1970."""
+    at = int(times.sort()[int(fraction * (len(times) - 1))])
+    return at - at % DAY_US
+
+
+def _cut_by_date(draft: _SeriesDraft, rows: pl.DataFrame) -> None:
+    """Cut at dates if shares of each entity's rows would let many rows of val have dates of train
+    rows of other entities.
+    """
+    fraction = Series.model_fields["train_ratio"].default
+    until = fraction + Series.model_fields["val_ratio"].default
+    time = pl.col("time")
+    rows = rows.filter(pl.col("0").is_not_nan()).select("entity", "time")
+    cuts = rows.group_by("entity").agg(
+        time.quantile(fraction).alias("train"), time.quantile(until).alias("val")
+    )
+    within = rows.join(cuts, on="entity").filter(time >= pl.col("train"), time < pl.col("val"))
+    shared = within.filter(time < cuts["train"].max()).height / max(1, within.height)
+    train_end, val_end = (_day_at(rows["time"], at) for at in (fraction, until))
+    spans = rows.group_by("entity").agg(
+        time.min().alias("first"), time.max().alias("last"), pl.len().alias("rows")
+    )
+    reach = spans.filter(pl.col("first") < train_end, pl.col("last") >= val_end)
+    if shared < _SHARED or train_end >= val_end or reach["rows"].sum() < _REACH * len(rows):
+        return
+    first, last = np.array([train_end, val_end]).astype("datetime64[us]").astype("datetime64[D]")
+    draft.settings |= {"train_end": str(first), "val_end": str(last)}
+    draft.seen["train_end"] = (
+        f"By shares of each entity, {shared:.0%} of the rows of val would have dates of train rows"
+        " of other entities."
+    )
+    if len(reach) < len(spans):
+        without = pluralise(len(spans) - len(reach), "entity has", "entities have")
+        draft.seen["train_end"] += f" {without} no rows in all three splits."
+
+
+def _snapped(draft: _SeriesDraft, times_of_entities: Sequence[I64], step: Frequency) -> bool:
+    """Move times to the nearest step, if nearly all distances of rows are close to a step; return
+    whether they are.
+    """
+    if step.months or step.days is not None or not step.micros:
+        return False
+    close = 0
+    all_steps = 0
+    for times in times_of_entities:
+        distances = np.diff(np.unique(times))
+        all_steps += len(distances)
+        close += int((np.abs(distances - step.micros) < step.micros * _JITTER).sum())
+    exact = all(not len(place_rows(times, step).off_grid) for times in times_of_entities)
+    if exact or close < _REGULAR * all_steps:
+        return False
+    draft.settings["snap"] = f"{step.micros // 2_000_000}s"
+    draft.settings["duplicate_times"] = "nearest"
+    draft.seen["snap"] = (
+        f"{close:,} of {all_steps:,} distances are within {_JITTER:.0%} of the step, and the clock"
+        " shifts in between. Of two rows at one step the nearer one stays."
+    )
+    return True
+
+
+def _irregular(times_of_entities: Sequence[I64], step: Frequency) -> int:
+    """Count the entities of which most rows share their time with another or lie between steps."""
+    count = 0
+    for times in times_of_entities:
+        count += len(np.unique(place_rows(times, step).positions)) * 2 < len(times)
+    return count
+
+
+def _rounded(rows: pl.DataFrame, step: int) -> pl.DataFrame:
+    """Return the rows with each time at the nearest multiple of a step, in microseconds."""
+    return rows.with_columns((pl.col("time") + step // 2) // step * step)
 
 
 def _finer_step(times_of_entities: Sequence[I64], word: str) -> str:
@@ -619,7 +733,7 @@ def _count_windows(draft: _SeriesDraft, shaped: Series, rows: pl.DataFrame) -> s
         draft.seen["resample"] = (
             f"{usable.absent_share:.0%} of the steps between an entity's first and last row have no"
             " row: does an absent row mean 0 or missing? It is taken as missing; this resample"
-            f" makes it 0 in {settings.target}."
+            f" makes it 0 in {settings.target}, which is right for counts and never for readings."
         )
         words += f"; {draft.seen['resample'].removesuffix('.')}"
     return words

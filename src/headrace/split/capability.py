@@ -12,6 +12,7 @@ from headrace.recipe import Recipe
 
 if TYPE_CHECKING:
     from headrace.cli.init.commented import Section
+    from headrace.cli.init.look import Data
     from headrace.dataset.open import FinishedRun
     from headrace.dataset.verify import Check
     from headrace.report.figure import Figure
@@ -92,10 +93,10 @@ class TemporalSplitRecipe(_SplitRecipe):
 
         return AskedSplit
 
-    def init(self, options: Any) -> tuple[list[Section], str]:
+    def init(self, options: Any, data: Data) -> tuple[list[Section], str]:
         from headrace.split.init import split_sections
 
-        return split_sections(options)
+        return split_sections(options, data)
 
     def erasure(self) -> Erasure:
         from headrace.split.forget import ERASURE

@@ -6,81 +6,41 @@ Each guess comes with its reason and the alternatives. Counts cover only the row
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import polars as pl
-import pyarrow as pa
-import pyarrow.compute as pc
 
-from headrace.arrays import I64
 from headrace.cli.init.asked import AskedSplit
 from headrace.cli.init.commented import Aside, Section, settings_of
-from headrace.cli.init.look import (
-    NULLS,
-    Column,
-    Look,
-    id_like,
-    known,
-    look,
-    named,
-    number_share,
+from headrace.cli.init.look import NULLS, Column, Data, Look, Unsure, id_like, known
+from headrace.cli.init.roles import (
+    NO_TIME,
+    all_whole,
+    best_time,
+    candidate,
+    clock_of,
+    date_parts,
+    entities,
+    has_content,
+    instants,
+    is_panel,
+    labels,
+    number_times,
+    refuse_doubtful_times,
+    time_columns,
+    with_joined,
+    years,
 )
-from headrace.cli.init.times import day_first_doubt, number_time_format, time_forms
-from headrace.errors import SettingsError, setting
-from headrace.formats.dates import MISSING, parse_dates
-from headrace.formats.text_columns import as_text, nulled
-from headrace.formats.types import is_text
+from headrace.cli.init.times import day_first_doubt
+from headrace.errors import InputError, SettingsError, setting
 from headrace.report.words import pluralise, size
 from headrace.split.random_split import RandomSplit
+from headrace.split.recipe import number_shards
 from headrace.split.settings import TemporalSplit
 
 _TEST_SHARE = 0.2  # share of rows from the proposed cutoff on
 _DAY_US = 86_400_000_000
-_LEAST_DAYS = 2  # of a time, for a cutoff between them
-_ENTITY_WORDS = (
-    *(
-        "customer",
-        "client",
-        "user",
-        "account",
-        "entity",
-        "patient",
-        "device",
-        "card",
-        "member",
-        "session",
-        "household",
-    ),
-    *("tailnum", "driver", "store", "shop", "merchant", "person", "subject", "group"),
-)
-_TIME_WORDS = ("date", "time", "datetime", "timestamp", "created", "occurred", "day", "event")
-_LEAST_ENTITIES = 3  # a column of two values is a flag
-_MOSTLY = 0.5  # share of texts
-_MOST_OWN = 0.8  # distinct values per row; a column with more is probably a row key
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A column that may be the entity: distinct values, and rows without a value, among the rows
-    read.
-    """
-
-    name: str
-    distinct: int
-    rows: int
-    missing: int
-
-    def words(self) -> str:
-        """Return the counts as text for people."""
-        rows_per_value = (self.rows - self.missing) / max(1, self.distinct)
-        absent = ""
-        if self.missing:
-            absent = f", {100 * self.missing / self.rows:.1f} % of rows without"
-        return f"{self.name} ({self.distinct:,} values, {rows_per_value:,.1f} rows each{absent})"
-
 
 _SHARES = Section(
     "This share of the entities with rows before the cutoff goes to train and the others to val;"
@@ -89,22 +49,39 @@ _SHARES = Section(
 )
 
 
-def split_sections(options: AskedSplit) -> tuple[list[Section], str]:
+def split_sections(options: AskedSplit, data: Data) -> tuple[list[Section], str]:
     """Return the sections of the configuration, and a line about the data.
 
     Raises `SettingsError`, `InputError`.
     """
-    sample = look(options.source)
+    sample = data.tables
     rows = sum(table.num_rows for _, table in sample.tables)
     if not rows:
         raise SettingsError(
             "has no rows to look at", path=options.source[0], remedy="give a source that has some"
         )
-    if options.time is None and options.split_date is None and not _times(sample):
-        _refuse_mixed_times(sample)
+    if options.time == NO_TIME and NO_TIME not in sample.columns:
         return _random_sections(sample, options, rows)
+    if options.time is not None or time_columns(sample):
+        return _temporal_sections(sample, options, rows)
+    parts = date_parts(sample)
+    if parts is not None:
+        names, form = parts
+        return _temporal_sections(with_joined(sample, names, form), options, rows, names)
+    if options.split_date is None:
+        refuse_doubtful_times(sample)
+        return _random_sections(sample, options, rows)
+    return _temporal_sections(sample, options, rows)
+
+
+def _temporal_sections(
+    sample: Look, options: AskedSplit, rows: int, parts: Sequence[str] = ()
+) -> tuple[list[Section], str]:
+    """Return the sections of a split in time. parts: columns that are joined as the time."""
     time, time_section = _time(sample, options)
-    entity, entity_section = _entity(sample, options, time.name)
+    if parts:
+        time_section.settings["time"] = list(parts)
+    entity, entity_section = _entity(sample, options, time)
     split_date, cut_words = _cutoff(sample, options, time)
     about = _about(sample, rows)
     sections = [
@@ -142,19 +119,33 @@ def _about(sample: Look, rows: int) -> str:
         f"{pluralise(len(sample.names), 'file')}, {size(sample.bytes)},"
         f" {pluralise(len(sample.columns), 'column')}; looked at {pluralise(rows, 'row')} of"
         f" {pluralise(len(sample.tables), 'file')}"
+        f"{f', read as {sample.encoding}' if sample.encoding else ''}"
     )
 
 
 def _random_sections(sample: Look, options: AskedSplit, rows: int) -> tuple[list[Section], str]:
     """Return the sections of a random split, for data in which no column is a time."""
+    if not has_content(sample):
+        raise SettingsError(
+            "no column is more than an id or a nested value",
+            path=options.source[0],
+            remedy="write what is trained on into columns",
+        )
     about = _about(sample, rows)
-    if options.entity is not None or _entities(sample, ""):
-        by, by_section = _entity(sample, options, "")
+    if options.entity is not None or entities(sample, None):
+        by, by_section = _entity(sample, options, None)
         by_section.settings["by"] = by_section.settings.pop("entity")
     else:
         by = "rows"
         words = "Rows are drawn by their values, so that equal rows share a split."
         by_section = Section(f"{words} No column repeats as an entity's would.", {"by": by})
+    label: Any = Aside("COLUMN")
+    why = ""
+    for name, classes in labels(sample):
+        if name != by:
+            label = name
+            why = f"{name} has {classes} classes and is named like a label."
+            break
     sections = [
         Section(
             f"Written by `headrace init split` after a look at the data: {about}.\n"
@@ -169,8 +160,8 @@ def _random_sections(sample: Look, options: AskedSplit, rows: int) -> tuple[list
         Section(
             "No column is a time, so rows are drawn: these shares go to val and test, the rest to"
             " train; the seed decides which. stratify: a column of classes, of which each split"
-            " gets its share.",
-            {"val_ratio": 0.1, "test_ratio": 0.1, "seed": 42, "stratify": Aside("COLUMN")},
+            f" gets its share. {why}".strip(),
+            {"val_ratio": 0.1, "test_ratio": 0.1, "seed": 42, "stratify": label},
         ),
         *_column_sections(sample, by),
         Section(
@@ -185,43 +176,25 @@ def _random_sections(sample: Look, options: AskedSplit, rows: int) -> tuple[list
     return sections, f"{about}; no date, so drawn by {by}"
 
 
-def _times(sample: Look) -> list[Column]:
-    """Return the columns that may be the time."""
-    times = [sample.columns[name] for name in sample.everywhere("time")]
-    return times or [*_number_times(sample)]
-
-
 def _time(sample: Look, options: AskedSplit) -> tuple[Column, Section]:
     """Choose the time column, and return the section that explains the choice."""
-    times = _times(sample)
+    matches = time_columns(sample)
     also = ""
     if options.time is not None:
         best = sample.columns[known(options.time, sample.columns, "time")]
-        for candidate in _number_times(sample):
-            if candidate.name == best.name:
-                best = candidate
-    elif not times:
-        raise SettingsError(
+        for number in (*number_times(sample), *years(sample, sure=False)):
+            if number.name == best.name:
+                best = number
+    elif not matches:
+        raise Unsure.of(
             "no column that all files have holds dates",
+            "time",
+            list(sample.columns),
             path=options.source[0],
-            remedy=f"give {setting('time')}, one of {', '.join(list(sample.columns)[:20])}",
         )
     else:
-        one_day = set()
-        for candidate in times:
-            days = np.unique(_instants(sample, candidate) // _DAY_US)
-            if len(days) < _LEAST_DAYS:
-                one_day.add(candidate.name)
-        best = max(
-            times,
-            key=lambda candidate: (
-                candidate.name not in one_day,
-                named(candidate.name, _TIME_WORDS),
-                -candidate.missing,
-                -times.index(candidate),
-            ),
-        )
-        others = [candidate.name for candidate in times if candidate is not best]
+        best = best_time(sample, matches)
+        others = [column.name for column in matches if column is not best]
         also = " No other column is a date."
         if others:
             also = f" Also dates: {', '.join(others)}."
@@ -231,6 +204,13 @@ def _time(sample: Look, options: AskedSplit) -> tuple[Column, Section]:
     )
     section.settings["time"] = best.name
     section.settings |= _dialect(best)
+    clock = clock_of(sample, best)
+    if clock is not None:
+        section.words += f" {clock.name} is its time of day: {clock.time_format}."
+        section.settings["time"] = [best.name, clock.name]
+        if "dialect" in section.settings:
+            form = f"{best.time_format} {clock.time_format}"
+            section.settings["dialect"] = {"time_format": form}
     if best.missing:
         section.settings["bad_rows"] = "drop"
     section.settings["time_zone"] = Aside("UTC")
@@ -244,36 +224,13 @@ def _dialect(time: Column) -> dict[str, Any]:
     return {}
 
 
-def _number_times(sample: Look) -> Iterator[Column]:
-    """Yield the columns of numbers that a split reads as times; seconds since 1970 only if the name
-    says so.
-    """
-    for name in sample.everywhere("number"):
-        form = number_time_format([table[name] for _, table in sample.tables])
-        if form == "yyyymmdd" or (form is not None and named(name, _TIME_WORDS)):
-            yield replace(sample.columns[name], content="time", time_format=form)
-
-
-def _refuse_mixed_times(sample: Look) -> None:
-    """Raise `SettingsError` for a column of times in several forms, which a split cannot read."""
-    for name in sample.everywhere("text"):
-        forms = time_forms([table[name] for _, table in sample.tables])
-        if forms is not None and len(forms.forms) > 1 and not forms.unread:
-            raise SettingsError(
-                f"its times are written in several forms: {', '.join(forms.forms)}",
-                path=sample.source[0],
-                column=name,
-                remedy="write them in one form, such as 2025-01-31 12:00",
-            )
-
-
-def _entity(sample: Look, options: AskedSplit, time: str) -> tuple[str, Section]:
+def _entity(sample: Look, options: AskedSplit, time: Column | None) -> tuple[str, Section]:
     """Choose the entity column, and return the section that explains the choice."""
     if options.entity is not None:
-        best = _candidate(sample, known(options.entity, sample.columns, "entity"))
+        best = candidate(sample, known(options.entity, sample.columns, "entity"))
         words = f"No entity may be in both train and test: {best.words()}."
     else:
-        usable = _entities(sample, time)
+        usable = entities(sample, time)
         if not usable:
             words = (
                 "No column looks like an entity, so rows are split by time alone, without val: an"
@@ -281,14 +238,24 @@ def _entity(sample: Look, options: AskedSplit, time: str) -> tuple[str, Section]
             )
             return "", Section(words, {"entity": Aside("COLUMN")})
         best = usable[0]
+        for matches in usable:
+            if is_panel(sample, time, matches.name):
+                best = matches
+                break
+        if is_panel(sample, time, best.name):
+            words = (
+                f"Each {best.name} has a row at most dates ({best.words()}), so rows are split by"
+                " date alone, without val: were it the entity, rows of train and val would share"
+                f" dates, and test would lose every {best.name} in train. To hold some out all the"
+                " same, name it."
+            )
+            return "", Section(words, {"entity": Aside(best.name)})
         others = usable[1:4]
         words = (
             f"No entity may be in both train and test. Chosen by name and counts: {best.words()}."
         )
         if others:
-            words += (
-                f" Others that could be: {', '.join(candidate.words() for candidate in others)}."
-            )
+            words += f" Others that could be: {', '.join(other.words() for other in others)}."
     section = Section(words, {"entity": best.name})
     if best.missing:
         # or "own", which makes them one entity; both are counted
@@ -296,75 +263,9 @@ def _entity(sample: Look, options: AskedSplit, time: str) -> tuple[str, Section]
     return best.name, section
 
 
-def _entities(sample: Look, time: str) -> list[Candidate]:
-    """Return the columns that may be the entity, the likeliest first; numbers, and without a
-    time all others too, only if their name says so.
-    """
-    usable = []
-    for column in sample.columns.values():
-        is_usual = column.content in ("text", "number")
-        if not is_usual or column.in_files < len(sample.tables) or column.name == time:
-            continue
-        is_named = named(column.name, _ENTITY_WORDS) or id_like(column.name)
-        if not is_named and (not time or column.content == "number"):
-            continue  # numbers are counts and readings rather than names
-        if _may_name(sample, column.name):
-            candidate = _candidate(sample, column.name)
-            most = _MOST_OWN * max(1, candidate.rows - candidate.missing)
-            if _LEAST_ENTITIES <= candidate.distinct <= most:
-                usable.append(candidate)
-    return sorted(
-        usable,
-        key=lambda candidate: (
-            -named(candidate.name, _ENTITY_WORDS),
-            not id_like(candidate.name),
-            -candidate.distinct,
-        ),
-    )
-
-
-def _candidate(sample: Look, name: str) -> Candidate:
-    parts = [as_text(table[name], NULLS, name) for _, table in sample.tables]
-    column = pl.concat([pl.Series(name, part, dtype=pl.String) for part in parts])
-    return Candidate(name, column.drop_nulls().n_unique(), len(column), column.null_count())
-
-
-def _may_name(sample: Look, name: str) -> bool:
-    """Return True if values can be identifiers: text, or whole numbers."""
-    for _, table in sample.tables:
-        numbers = number_share(table[name])
-        if numbers is None and not is_text(table[name].type):
-            return False
-        if numbers is None and _are_readings(table[name]):
-            return False
-        values = np.asarray([] if numbers is None else numbers.drop_null().to_numpy(), np.float64)
-        if (values != np.floor(values)).any() or (values < 0).any():
-            return False
-    return True
-
-
-def _are_readings(texts: pa.ChunkedArray) -> bool:
-    """Return whether most texts are numbers with a fraction, beside words for missing ones."""
-    fractions = pc.match_substring_regex(texts, r"^\s*[-+]?[0-9]*\.[0-9]+\s*$")
-    return (pc.mean(fractions).as_py() or 0) > _MOSTLY
-
-
-def _instants(sample: Look, time: Column) -> I64:
-    """Return the times in the rows that were looked at, in microseconds since 1970."""
-    parts = []
-    for _, table in sample.tables:
-        column = table[time.name]
-        if is_text(column.type):
-            column = nulled(column, ("", *NULLS))
-        parts.append(parse_dates(column, time.time_format or "auto").micros)
-    micros: I64 = np.concatenate(parts)
-    there: I64 = micros[micros != MISSING]
-    return there
-
-
 def _cutoff(sample: Look, options: AskedSplit, time: Column) -> tuple[str, str]:
     """Choose a day from which on about a fifth of the rows lies; also return words about it."""
-    dates = np.sort(_instants(sample, time))
+    dates = np.sort(instants(sample, time))
     if not len(dates):
         raise SettingsError(
             "the time column holds no time in the rows sampled",
@@ -392,6 +293,12 @@ def _day(micros: int) -> str:
 def _column_sections(sample: Look, entity: str) -> list[Section]:
     """Propose types for text columns, texts that mean null, and columns that some files lack."""
     sections = []
+    if sample.encoding:
+        words = "The texts are not UTF-8; this encoding reads them. Look at them."
+        sections.append(Section(words, {"dialect": {"encoding": sample.encoding}}))
+    if _numbers_clash(sample):
+        words = "Several files have the same number, such as part-0; dense numbers them anew."
+        sections.append(Section(words, {"shard_numbers": "dense"}))
     partial = []
     for column in sample.columns.values():
         if column.in_files < len(sample.tables):
@@ -410,7 +317,7 @@ def _column_sections(sample: Look, entity: str) -> list[Section]:
         column = sample.columns[name]
         is_identifier = name == entity or id_like(name)  # stays text
         if column.content == "number" and column.missing < 1 and not is_identifier:
-            numbers[name] = "float32"
+            numbers[name] = "int64" if all_whole(sample, name) else "float64"
     if numbers:
         words = "Text columns that hold numbers, which readers deliver as int64 or float64."
         sections.append(Section(words, {"types": Aside(numbers)}))
@@ -419,3 +326,11 @@ def _column_sections(sample: Look, entity: str) -> list[Section]:
             Section("Texts that mean missing.", {"dialect": {"null_values": list(NULLS)}})
         )
     return sections
+
+
+def _numbers_clash(sample: Look) -> bool:
+    try:
+        number_shards(sample.names, "keep")
+    except InputError:
+        return True
+    return False

@@ -473,8 +473,8 @@ class TemporalSplit(SplitSettings):
     time: TimeColumns = Field(
         json_schema_extra={**COLUMNS, "flag": "repeated"},
         description=(
-            "Column of the time of a row; or two, of its date and its time of day, which are read"
-            " as one with a blank between them."
+            "Column of the time of a row; or several, such as its date and its time of day, which"
+            " are read as one with blanks between them."
         ),
     )
     entity: str | None = Field(

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from headrace.tabular.distribution import verify_no_shard_overlap
 from headrace.tabular.processors import ColumnProcessor, FunctionProcessor, Processor
 
-__all__ = ["ColumnProcessor", "FunctionProcessor", "Processor"]
+__all__ = ["ColumnProcessor", "FunctionProcessor", "Processor", "verify_no_shard_overlap"]

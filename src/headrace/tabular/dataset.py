@@ -457,7 +457,7 @@ class PipelineIterableDataset(StreamingDataset):
         )
 
     def verify_no_shard_overlap(self, dataloader: Any, num_ranks: int, num_workers: int) -> bool:
-        """Check the present pass; see `headrace.verify_no_shard_overlap`."""
+        """Check the present pass; see `headrace.tabular.verify_no_shard_overlap`."""
         return verify_no_shard_overlap(dataloader, num_ranks, num_workers)
 
 

@@ -13,6 +13,7 @@ from series_sources import frame_of
 import headrace
 from headrace.cli.init.asked import AskedSeries
 from headrace.cli.init.commented import settings_of
+from headrace.cli.init.look import Data
 from headrace.run.prepare import Prepared
 from headrace.series.init import series_sections
 from raised import raised
@@ -288,7 +289,9 @@ def test_netcdf_is_what_its_own_library_reads(tmp_path: Path) -> None:
 
 def first_settings(*source: Path, **asked: str) -> dict[str, object]:
     return settings_of(
-        series_sections(AskedSeries(source=list(map(str, source)), out="out", **asked))[0]
+        series_sections(
+            AskedSeries(source=list(map(str, source)), out="out", **asked), Data(source)
+        )[0]
     )
 
 

@@ -9,10 +9,11 @@ an entity.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 from typer.core import TyperGroup
@@ -23,8 +24,11 @@ from headrace.errors import SettingsError, setting
 from headrace.recipe import Recipe, recipes
 
 if TYPE_CHECKING:
+    from headrace.cli.init.choose import Fit
     from headrace.cli.init.commented import Section
+    from headrace.cli.init.look import Unsure
 
+Result = TypeVar("Result")
 Config = Annotated[Path, unless_given("--config", help="The YAML file to write.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")]
 Out = Annotated[str, unless_given(help="Output directory of the run.")]
@@ -108,7 +112,12 @@ class AskedSplit:
         list[str], typer.Argument(help="Files, directories or glob patterns of tables.")
     ]
     out: Out
-    time: Time = None
+    time: Annotated[
+        str | None,
+        unless_given(
+            help="Column of the time; none: rows are drawn at random; detected unless given."
+        ),
+    ] = None
     entity: Annotated[
         str | None, unless_given(help="Column of the entity; detected unless given.")
     ] = None
@@ -178,6 +187,20 @@ class AskedPreferences:
     ] = None
 
 
+@dataclass(frozen=True)
+class AboutData:
+    """What is known of data whose recipe is to be chosen: only recipes that take it are."""
+
+    time: Annotated[
+        str | None, unless_given(help="Column of the time, or none; detected unless given.")
+    ] = None
+    entity: Entity = None
+    target: Annotated[
+        str | None, unless_given(help="Column to predict, if rows are readings in time.")
+    ] = None
+    tokenizer: Tokenizer = None
+
+
 def _names(texts: list[str] | None) -> list[str]:
     result = []
     for text in texts or ():
@@ -191,13 +214,13 @@ class _InitGroup(TyperGroup):
     """A command group in which data in the place of a command's name asks for the best one."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Take `headrace init DATA` for `headrace init data DATA`."""
+        """Take `headrace init raw` for `headrace init DATA raw`."""
         if args and args[0] not in self.commands and _is_data(args[0], list(self.commands)):
             args = [_ANY, *args]
         return super().resolve_command(ctx, args)
 
 
-_ANY = "data"
+_ANY = "DATA"
 
 
 def _is_data(text: str, commands: Sequence[str]) -> bool:
@@ -230,28 +253,65 @@ def _look_and_choose(
     *,
     out: Out,
     config: Config,
+    about: AboutData,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Look at data, choose the recipe that fits best, and write its configuration. `headrace init
-    DATA` does the same.
+    """Look at data, choose the recipe that fits best, try it, and write its configuration.
 
     Example:  headrace init raw --out out --config config.yaml
     """
-    from headrace.cli.init.choose import fits, needs
+    from headrace.cli.init.choose import fits
+    from headrace.cli.init.look import Data
 
     target = _Target.of(source, out, config, overwrite=overwrite)
-    best, *others = fits(source, out)
-    to_run = target.write(best.sections)
-    if as_json:
-        others_said = {fit.word: needs(fit) for fit in others}
-        record = {"recipe": best.word, "about": best.about, "run": to_run, "others": others_said}
-        emit({"config": str(target.config), **record})
-        return
-    say(f"{target.config}: {best.word}: {best.about}")
-    for fit in others:
-        say(f"or  {needs(fit)}")
-    say(f"run it:  {to_run}")
+    data = Data(source)
+    best, *others = _settled(
+        lambda options: fits(data, out, options), _chosen_options(about), ask=not as_json
+    )
+    target.write(best, others, as_json=as_json)
+
+
+def _chosen_options(request: Any) -> dict[str, Any]:
+    """Return the options that have a value, without the source and the output."""
+    result = {}
+    for option in fields(request):
+        value = getattr(request, option.name)
+        if option.name not in ("source", "out") and value is not None:
+            result[option.name] = value
+    return result
+
+
+def _settled(
+    attempt: Callable[[Mapping[str, Any]], Result], options: Mapping[str, Any], *, ask: bool
+) -> Result:
+    """Make an attempt; where it is unsure, let the person at the terminal choose, and repeat it.
+
+    Raises `Unsure` if there is no terminal.
+    """
+    from headrace.cli.init.look import Unsure
+
+    while True:
+        try:
+            return attempt(options)
+        except Unsure as error:
+            name = error.setting
+            at_terminal = ask and sys.stdin.isatty() and sys.stdout.isatty()
+            if not at_terminal or name is None or name in options or not error.candidates:
+                raise
+            options = {**options, name: _answer(error, name)}
+
+
+def _answer(error: Unsure, name: str) -> str:
+    """Ask for one of the candidates, by its number or as it is; the first is the default."""
+    say(error.marked)
+    for number, candidate in enumerate(error.candidates, start=1):
+        say(f"  {number}  {candidate}")
+    numbers = {str(number): word for number, word in enumerate(error.candidates, start=1)}
+    while True:
+        answer = str(typer.prompt(f"--{name.replace('_', '-')}", default="1"))
+        if answer in numbers or answer in error.candidates:
+            return numbers.get(answer, answer)
 
 
 @dataclass(frozen=True)
@@ -282,9 +342,31 @@ class _Target:
             remedy=f"give another {setting('config')}, or {setting('overwrite')}",
         )
 
-    def write(self, sections: Sequence[Section]) -> str:
+    def write(self, fit: Fit, others: Sequence[Fit], *, as_json: bool) -> None:
+        """Write the configuration, and print what it was tried on and the command that runs it."""
+        from headrace.cli.init.choose import needs
+
+        to_run = self._written(fit.sections)
+        if as_json:
+            record: dict[str, Any] = {"recipe": fit.word, "about": fit.about, "run": to_run}
+            record["tried"] = fit.trial.lines()
+            record["others"] = {other.word: needs(other) for other in others}
+            emit({"config": str(self.config), **record})
+            return
+        say(f"{self.config}: {fit.word}: {fit.about}")
+        for row in fit.rows:
+            say(f"  {row}")
+        for line in fit.trial.lines():
+            say(line)
+        for other in others:
+            if other.error is not None and other.error.setting is None:
+                continue  # it does not fit
+            say(f"or  {needs(other)}")
+        say(f"run it:  {to_run}")
+
+    def _written(self, sections: Sequence[Section]) -> str:
         """Write the configuration, and return the command that runs it."""
-        from headrace.cli.init.commented import Aside, commented_yaml
+        from headrace.cli.init.commented import commented_yaml, needed_settings
 
         try:
             with self.config.open("w" if self.overwrite else "x", encoding="utf-8") as file:
@@ -297,14 +379,8 @@ class _Target:
                 path=self.config,
                 remedy=f"give another {setting('config')}",
             ) from error
-        proposed: dict[str, Any] = {}
-        for section in sections:
-            proposed |= section.settings
-        needed = []
-        for name, value in proposed.items():
-            if isinstance(value, Aside) and value.needed:
-                needed.append(f" --set {name}={value.value}")
-        return f"headrace run {self.config}{''.join(needed)}"
+        flags = "".join(f" --set {name}={at}" for name, at in needed_settings(sections).items())
+        return f"headrace run {self.config}{flags}"
 
 
 def _command_for(recipe: Recipe) -> Callable[..., None]:
@@ -316,14 +392,17 @@ def _command_for(recipe: Recipe) -> Callable[..., None]:
     def command(
         config: Config, request: Any, *, overwrite: Overwrite = False, as_json: Json = False
     ) -> None:
+        from headrace.cli.init.choose import proposal
+        from headrace.cli.init.look import Data
+
         target = _Target.of(request.source, request.out, config, overwrite=overwrite)
-        sections, about = recipe.init(request)
-        to_run = target.write(sections)
-        if as_json:
-            emit({"config": str(target.config), "about": about, "run": to_run})
-            return
-        say(f"{target.config}: {about}")
-        say(f"run it:  {to_run}")
+        data = Data(request.source)
+        fit = _settled(
+            lambda options: proposal(recipe, data, request.out, options),
+            _chosen_options(request),
+            ask=not as_json,
+        )
+        target.write(fit, (), as_json=as_json)
 
     command.__annotations__["request"] = options
     command.__doc__ = options.__doc__

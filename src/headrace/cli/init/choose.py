@@ -1,35 +1,46 @@
-"""Choose the recipe for data whose user has named none.
+"""Propose a configuration for data, by a named recipe or by the one that fits best, and try it.
 
-Every recipe that can look at data does, and says what it would do or what it lacks. Chats come
-before tables. Data with a time is a table even if it has a column of text that could be packed,
-unless a column is nested, as chats are. Series and histories are proposed and never chosen: whether
-rows are readings of one thing or events, and what is to be predicted, no look can tell.
+Every recipe that can look at data says what it would do or what it lacks. Chats come before tables.
+Data with a time is a table even if it has a column of text that could be packed, unless a column is
+nested, as chats are. Series and histories are proposed and never chosen unless a target is named:
+whether rows are readings of one thing or events, and what is to be predicted, no look can tell.
+
+What is proposed has been run on the data (see `cli.init.trial`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
-from headrace.cli.init.commented import Section
-from headrace.cli.init.look import look
-from headrace.errors import HeadraceError, SettingsError, setting
-from headrace.recipe import Recipe, recipes
+from headrace.cli.init.commented import Section, needed_settings, settings_of
+from headrace.cli.init.look import Data, Look, Unsure
+from headrace.cli.init.trial import Trial, try_out
+from headrace.errors import HeadraceError, InputError, SettingsError, setting
+from headrace.recipe import JobSettings, Recipe, find_recipe, recipes
 
 _CHOSEN = ("pack", "preferences", "split")
+_SHOWN = 5  # rows
+_WIDE = 100
 
 
 @dataclass(frozen=True)
 class Fit:
     """A recipe that can look at data, and what it says of some.
 
-    sections, about: of its configuration. error: what it lacks; None if it has all.
+    sections, about: of its configuration. error: what it lacks; None if it has all. trial: what its
+    run did, if it was tried. rows: some of the data, as it was read.
     """
 
     recipe: Recipe
     sections: Sequence[Section] = ()
     about: str = ""
     error: HeadraceError | None = None
+    trial: Trial = field(default_factory=Trial)
+    rows: Sequence[str] = ()
 
     @property
     def word(self) -> str:
@@ -37,39 +48,126 @@ class Fit:
         return self.recipe.init_word or ""
 
 
-def fits(source: Sequence[str], out: str) -> list[Fit]:
-    """Let every recipe look at data; the best comes first, those that cannot be chosen last.
+def proposal(recipe: Recipe, data: Data, out: str, options: Mapping[str, Any]) -> Fit:
+    """Let a recipe look at data, and run what it proposes on the data.
 
-    Raises `HeadraceError` if the data cannot be read at all, and `SettingsError` if no recipe that
-    can be chosen fits.
+    options: of `recipe.init_options()`. Raises `Unsure` if a guess is not certain, what the run
+    raises, and `SettingsError` if no row would be in train.
     """
-    sample = look(source)
-    contents = {column.content for column in sample.columns.values()}
+    request = recipe.init_options()(source=data.source, out=out, **options)
+    sections, about = recipe.init(request, data)
+    fit = Fit(recipe, sections, about, rows=_rows_of(data))
+    return replace(fit, trial=try_out(recipe, sections, data))
+
+
+def fits(data: Data, out: str, options: Mapping[str, Any]) -> list[Fit]:
+    """Let every recipe that takes these settings look at data; the best comes first, and is tried.
+
+    Raises `InputError` if the data cannot be read, `Unsure` if a guess is not certain, and
+    `SettingsError` if no recipe fits.
+    """
     every = {}
     for recipe in recipes().values():
-        if recipe.init_word is not None:
-            every[recipe.init_word] = _fit(recipe, source, out)
-    order = list(_CHOSEN)
+        if recipe.init_word is not None and _takes(recipe, options):
+            every[recipe.init_word] = _looked(recipe, data, out, options)
+    order = [word for word in _order(data, options) if word in every]
+    for word in order:
+        if every[word].error is None:
+            every[word] = _tried(every[word], data)
+            if every[word].error is None:
+                best = every.pop(word)
+                return [best, *every.values()]
+    for word in order:
+        error = every[word].error
+        if isinstance(error, Unsure):
+            raise error
+    raise SettingsError(
+        "no recipe fits for certain",
+        path=data.source[0],
+        remedy="name one: " + "; ".join(needs(fit) for fit in every.values()),
+    )
+
+
+def init(source: Any, *, recipe: str | None = None, **options: Any) -> JobSettings:
+    """Look at data and return the recipe that fits it, which has been run on the data.
+
+    source: a path or a table, as for `headrace.open`, or a list of paths. recipe: split, pack,
+    preferences, series or histories; chosen unless given. options: those of the flags of
+    `headrace init`, such as time="none".
+
+    The run was on everything up to 64 MiB, or on a sample of all files. Raises `SettingsError` with
+    the setting to give where a guess is not certain, and `InputError` for data that cannot be read.
+    """
+    paths = source if isinstance(source, list | tuple) else [source]
+    data = Data(paths)
+    if recipe is None:
+        fit = fits(data, "out", options)[0]
+    else:
+        fit = proposal(_recipe_of(recipe), data, "out", options)
+    for name in needed_settings(fit.sections):
+        raise SettingsError(f"{fit.word} needs it", setting=name, remedy=f"give {setting(name)}")
+    settings = settings_of(fit.sections)
+    del settings["out"]
+    result: JobSettings = find_recipe(settings.pop("recipe")).settings()(**settings)
+    return result
+
+
+def _recipe_of(word: str) -> Recipe:
+    """Return the recipe of a word after `headrace init`. Raises `SettingsError`."""
+    words = {recipe.init_word: recipe for recipe in recipes().values() if recipe.init_word}
+    if word not in words:
+        remedy = f"use one of {', '.join(filter(None, words))}"
+        raise SettingsError(setting="recipe", value=word, remedy=remedy)
+    return words[word]
+
+
+def _takes(recipe: Recipe, options: Mapping[str, Any]) -> bool:
+    """Return whether all these settings are among the options of a recipe."""
+    names = {option.name for option in fields(recipe.init_options())}
+    return names.issuperset(options)
+
+
+def _order(data: Data, options: Mapping[str, Any]) -> list[str]:
+    """Return the words of the recipes that can be chosen, the likeliest first."""
+    if "target" in options:
+        return ["series"]
+    contents = set()
+    with suppress(InputError):  # each recipe says so itself
+        contents = {column.content for column in data.tables.columns.values()}
     if "time" in contents and "other" not in contents:
-        order = ["split", "pack", "preferences"]
-    order += [word for word in every if word not in order]
-    ordered = sorted(every.values(), key=lambda fit: (fit.error is not None, order.index(fit.word)))
-    if ordered[0].error is not None or ordered[0].word not in _CHOSEN:
-        raise SettingsError(
-            "no recipe fits for certain",
-            path=source[0],
-            remedy="name one: " + "; ".join(needs(fit) for fit in ordered),
-        )
-    return ordered
+        return ["split", "pack", "preferences"]
+    return list(_CHOSEN)
 
 
-def _fit(recipe: Recipe, source: Sequence[str], out: str) -> Fit:
-    request = recipe.init_options()(source=list(source), out=out)
+def _looked(recipe: Recipe, data: Data, out: str, options: Mapping[str, Any]) -> Fit:
+    request = recipe.init_options()(source=data.source, out=out, **options)
     try:
-        sections, about = recipe.init(request)
+        sections, about = recipe.init(request, data)
     except HeadraceError as error:
         return Fit(recipe, error=error)
     return Fit(recipe, sections, about)
+
+
+def _tried(fit: Fit, data: Data) -> Fit:
+    try:
+        return replace(fit, trial=try_out(fit.recipe, fit.sections, data), rows=_rows_of(data))
+    except HeadraceError as error:
+        return replace(fit, error=error)
+
+
+def _rows_of(data: Data) -> list[str]:
+    """Return the first rows as lines, each at most a hundred characters wide; none of data that
+    are no tables.
+    """
+    sample: Look | None = None
+    with suppress(HeadraceError):
+        sample = data.tables
+    lines = []
+    for _, table in sample.tables[:1] if sample else ():
+        for row in table.slice(0, _SHOWN).to_pylist():
+            text = json.dumps(row, ensure_ascii=False, default=str)
+            lines.append(text if len(text) <= _WIDE else f"{text[:_WIDE]}…")
+    return lines
 
 
 def needs(fit: Fit) -> str:
@@ -77,4 +175,4 @@ def needs(fit: Fit) -> str:
     if fit.error is None:
         return f"headrace init {fit.word}: {fit.about}"
     name = fit.error.setting
-    return f"headrace init {fit.word}{f' {setting(name)}' if name else ''}: {fit.error.remedy}"
+    return f"headrace init {fit.word}{f' {setting(name)}' if name else ''}: {fit.error.marked}"

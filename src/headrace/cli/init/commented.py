@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -25,10 +26,15 @@ class Section:
 
 @dataclass(frozen=True)
 class Aside:
-    """A value that is proposed but not set. needed: whether the run requires the setting."""
+    """A value that is proposed but not set.
+
+    needed: whether the run requires the setting. stand_in: makes, in a new directory, settings to
+    try the others with.
+    """
 
     value: Any
     needed: bool = False
+    stand_in: Callable[[Path], dict[str, Any]] | None = None
 
 
 def with_dialect(sections: Sequence[Section]) -> list[Section]:
@@ -53,6 +59,16 @@ def with_dialect(sections: Sequence[Section]) -> list[Section]:
                 settings["dialect"] = parts
             written = True
         result.append(Section(section.words, settings))
+    return result
+
+
+def needed_settings(sections: Sequence[Section]) -> dict[str, Any]:
+    """Return the proposed settings that a run requires."""
+    result = {}
+    for section in sections:
+        for name, value in section.settings.items():
+            if isinstance(value, Aside) and value.needed:
+                result[name] = value.value
     return result
 
 

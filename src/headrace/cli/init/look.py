@@ -7,10 +7,14 @@ other way to store them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import codecs
+import re
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import polars as pl
@@ -19,19 +23,25 @@ import pyarrow as pa
 from headrace.checks import nearest
 from headrace.cli.init.times import NUMBERS, is_typed_time, time_format
 from headrace.dataset.tables import with_paths
-from headrace.errors import SettingsError
-from headrace.formats.listing import list_files
+from headrace.errors import HeadraceError, InputError, SettingsError
+from headrace.formats.dialect import PLAIN, TextDialect
+from headrace.formats.listing import Listing, NoMatch, list_files, nested_pattern
 from headrace.formats.partitions import partition_types
 from headrace.formats.source import read_chunks, survey
 from headrace.formats.text_columns import nulled
 from headrace.formats.types import is_text
 
 Kind = Literal["number", "time", "text", "other"]
+Value = TypeVar("Value")
 
 # how many files to look at, and rows in each
 FILES = 16
 ROWS = 1 << 18
+WHOLE = 64 << 20  # bytes of a source that is looked at whole
+_MOST_FILES = 1024
+_MOST_ROWS = 1 << 23
 NULLS = ("NA",)
+_NAMELESS = re.compile(r"\s*|Unnamed: \d+|__index_level_\d+__")
 
 
 @dataclass(frozen=True)
@@ -54,6 +64,7 @@ class Look:
     """A source.
 
     root, names, bytes: of all its files. tables: (name, first rows) of the files looked at.
+    complete: whether these are all rows. encoding: of the texts; "" if they are UTF-8.
     """
 
     source: tuple[str, ...]
@@ -62,6 +73,8 @@ class Look:
     bytes: int
     tables: list[tuple[str, pa.Table]]
     columns: dict[str, Column]
+    complete: bool = False
+    encoding: str = ""
 
     def everywhere(self, content: Kind) -> list[str]:
         """Return the columns of this kind that all files have, in file order."""
@@ -89,25 +102,130 @@ class Look:
         return False
 
 
+class Data:
+    """A source that `init` looks at: once, however many recipes ask.
+
+    source: files, directories or patterns. A directory with data in subdirectories alone is
+    replaced by their pattern, and a table by the directory of its copy.
+    """
+
+    def __init__(self, source: Sequence[Any]) -> None:
+        self.source = [_reached(path) for path in with_paths(list(source))]
+        self._read: dict[Hashable, Any] = {}
+
+    @cached_property
+    def listing(self) -> Listing:
+        """All its files, with their splits. Raises `InputError`."""
+        return list_files(self.source, splits="keep")
+
+    @cached_property
+    def tables(self) -> Look:
+        """Its files as tables; of texts that are not UTF-8, in the likeliest encoding.
+
+        Raises `InputError` if one cannot be read.
+        """
+        try:
+            return look(self.source)
+        except InputError as error:
+            encoding = _encoding_of(error.path)
+            if encoding is None:
+                raise
+            return look(self.source, TextDialect(encoding=encoding))
+
+    def once(self, read: Callable[[Listing], Value]) -> Value:
+        """Read its files in another way, if they have not been read in it yet."""
+        if read not in self._read:
+            self._read[read] = read(self.listing)
+        result: Value = self._read[read]
+        return result
+
+
+def _reached(path: Any) -> Any:
+    """Return the path; of a directory with data in subdirectories alone, their pattern."""
+    pattern = None
+    with suppress(HeadraceError):  # what cannot be listed, the recipe says
+        try:
+            list_files([path], splits="keep")
+        except NoMatch:
+            pattern = nested_pattern(str(path))
+    return pattern or path
+
+
+def _encoding_of(path: str | None) -> str | None:
+    """Return the encoding that a file may have; None if it is UTF-8, compressed or no text."""
+    if path is None or not Path(path).is_file() or not path.endswith((".csv", ".tsv", ".txt")):
+        return None
+    with Path(path).open("rb") as file:
+        head = file.read(WHOLE)
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(head)  # the last character may be cut
+    except UnicodeDecodeError:
+        return None if b"\0" in head else "cp1252"
+    return None
+
+
+class Unsure(SettingsError):
+    """A guess is not certain enough: a setting decides.
+
+    candidates: values that it may have, the likeliest first.
+    """
+
+    candidates: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        problem: str,
+        name: str,
+        candidates: Sequence[str],
+        *,
+        path: str | Path | None = None,
+        column: str | None = None,
+        remedy: str = "",
+    ) -> Unsure:
+        """Make the error of a setting. remedy: instead of the list of its candidates."""
+        some = ", ".join(candidates[:20]) + (", …" if len(candidates) > 20 else "")
+        error = cls(
+            problem,
+            setting=name,
+            path=path,
+            column=column,
+            remedy=remedy or f"give one of {some}",
+        )
+        error.candidates = tuple(candidates)
+        return error
+
+
 def _is_text(table: pa.Table, name: str) -> bool:
     return name in table.column_names and is_text(table[name].type)
 
 
-def look(source: Sequence[str | Path], *, files: int = FILES, rows: int = ROWS) -> Look:
-    """Look at up to `files` files of a source and up to `rows` rows of each.
+def look(source: Sequence[str | Path], dialect: TextDialect = PLAIN) -> Look:
+    """Look at up to 16 files of a source and up to 262,144 rows of each; at all of a source of at
+    most 64 MiB.
 
     Raises `InputError` if there are no files or one cannot be read.
     """
-    listing = list_files(with_paths(list(source)))  # accepts addresses of tables too
+    listing = list_files(with_paths(list(source)))
+    files = FILES
+    rows = ROWS
+    if listing.sizes.sum() <= WHOLE:
+        files = _MOST_FILES
+        rows = _MOST_ROWS
     chosen = evenly(len(listing.names), files)
     types = partition_types(listing.names)
     tables = []
     for index in chosen:
         name = listing.names[index]
-        tables.append((name, first_rows(listing.root / name, name, rows, types)))
-    return look_of(
-        tuple(map(str, source)), listing.root, listing.names, int(listing.sizes.sum()), tables
-    )
+        tables.append((name, first_rows(listing.root / name, name, rows, types, dialect)))
+    complete = len(chosen) == len(listing.names)
+    complete &= all(len(table) < rows for _, table in tables)
+    size = int(listing.sizes.sum())
+    seen = look_of(tuple(map(str, source)), listing.root, listing.names, size, tables)
+    encoding = "" if dialect is PLAIN else dialect.encoding
+    return replace(seen, complete=complete, encoding=encoding)
 
 
 def look_of(
@@ -169,6 +287,11 @@ def id_like(name: str) -> bool:
     return low == "id" or low.endswith(("_id", "id", "_no", "number", "_key"))
 
 
+def nameless(name: str) -> bool:
+    """Return True for the name of a pandas index that was written as a column, or none at all."""
+    return _NAMELESS.fullmatch(name) is not None
+
+
 def number_share(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
     """Return the column as float64, null where missing; None if it holds anything else."""
     try:
@@ -198,7 +321,7 @@ def _column(name: str, parts: Sequence[pa.ChunkedArray]) -> Column:
             absent += part.null_count
     form = None
     if all(is_text(part.type) or is_typed_time(part) for part in parts):
-        form = time_format(parts)
+        form = time_format([nulled(part, NULLS) if is_text(part.type) else part for part in parts])
     if form is not None and form not in NUMBERS:
         return Column(name, "time", count, absent / rows, form if is_text(parts[0].type) else None)
     numbers = [number_share(part) for part in parts]
@@ -216,10 +339,14 @@ def _column(name: str, parts: Sequence[pa.ChunkedArray]) -> Column:
 
 
 def first_rows(
-    path: Path, name: str, rows: int = ROWS, partitions: Mapping[str, pa.DataType] | None = None
+    path: Path,
+    name: str,
+    rows: int = ROWS,
+    partitions: Mapping[str, pa.DataType] | None = None,
+    dialect: TextDialect = PLAIN,
 ) -> pa.Table:
     """Read the first rows of a file, all columns. partitions: types of columns encoded in paths."""
-    shard = survey(path, name, partitions=partitions)
+    shard = survey(path, name, partitions=partitions, dialect=dialect)
     chunks: list[pa.Table] = []
     for chunk in read_chunks(shard):
         chunks.append(chunk.table(shard.schema.names))

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from headrace.formats.dates import MISSING, Dates, parse_dates
 from headrace.formats.text_columns import nulled
+from headrace.formats.type_words import PERIOD
 from headrace.formats.types import is_text
 
 _YEARS = 1600, 2400  # numbers that would be times outside these years stay numbers
@@ -36,7 +37,9 @@ TIME_FORMATS = (
     "%d.%m.%Y %H:%M:%S",
     "%Y/%m/%d %H:%M:%S",
     *_EPOCHS,
+    PERIOD,  # 1950Q1, 1939 Jan
 )
+_WHOLE_COLUMNS = ("yyyymmdd", PERIOD)  # forms of all values or none
 NUMBERS = ("yyyymmdd", *_EPOCHS)
 
 
@@ -125,7 +128,7 @@ def _text_forms(columns: Sequence[pa.ChunkedArray]) -> TimeForms | None:
     total = len(left)
     forms: list[str] = []
     doubts: list[str] = []
-    for form in (known_form for known_form in TIME_FORMATS if known_form != "yyyymmdd"):
+    for form in (known_form for known_form in TIME_FORMATS if known_form not in _WHOLE_COLUMNS):
         if not len(left):
             break
         read = _read(left, form)
@@ -182,9 +185,16 @@ def _is_time(column: pa.ChunkedArray, form: str) -> bool:
             return False
         if not typed and form not in NUMBERS:
             return False
+    if form == PERIOD and not _has_words(column):
+        return False
     dates = parse_dates(nulled(column, ("",)), form)
     there = dates.micros != MISSING
     return bool(there.any() and not dates.unreadable.any() and _in_years(dates)[there].all())
+
+
+def _has_words(column: pa.ChunkedArray) -> bool:
+    """Return whether texts are more than numbers, which may be years or counts."""
+    return not pc.all(pc.match_substring_regex(column, r"^\s*[0-9]*\s*$")).as_py()
 
 
 def is_typed_time(column: pa.ChunkedArray) -> bool:

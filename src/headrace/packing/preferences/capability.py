@@ -11,6 +11,7 @@ from headrace.recipe import Recipe
 
 if TYPE_CHECKING:
     from headrace.cli.init.commented import Section
+    from headrace.cli.init.look import Data
     from headrace.cli.tables import Detail
     from headrace.dataset.manifest import Manifest
     from headrace.dataset.open import FinishedRun
@@ -62,10 +63,10 @@ class PreferencesRecipe(Recipe):
 
         return AskedPreferences
 
-    def init(self, options: Any) -> tuple[list[Section], str]:
+    def init(self, options: Any, data: Data) -> tuple[list[Section], str]:
         from headrace.packing.preferences.init import preference_sections
 
-        return preference_sections(options)
+        return preference_sections(options, data)
 
     def verify(self, run: FinishedRun, workers: int | None) -> list[Check]:
         from headrace.packing.preferences.verify import verify_preferences

@@ -10,6 +10,7 @@ import numpy as np
 
 from headrace.cli.init.asked import AskedPreferences
 from headrace.cli.init.commented import Aside, Section
+from headrace.cli.init.look import Data
 from headrace.errors import SettingsError
 from headrace.packing.chats.layouts import NAMES
 from headrace.packing.chats.rejections import RowRejected, preview
@@ -56,14 +57,14 @@ _MEANING = {
 _FOUND = "detected from the columns; change it here or with --kind of init"
 
 
-def preference_sections(options: AskedPreferences) -> tuple[list[Section], str]:
+def preference_sections(options: AskedPreferences, data: Data) -> tuple[list[Section], str]:
     """Write the sections of the configuration, and a line about the data.
 
     Raises `SettingsError`, `InputError`.
     """
-    listing, dataset = dataset_of(options.source)
+    listing, dataset = dataset_of(data)
     tokenizer = pinned(options.tokenizer)
-    sampled = read_some(listing)
+    sampled = data.once(read_some)
     row_type, mapping = _kind_and_mapping(sampled, options.kind, listing.names[0])
     rejected = {}
     rows: list[dict[str, Any]] = []

@@ -1,0 +1,430 @@
+"""Find which columns of tables are the time, the entity and the label.
+
+Each guess has its evidence: names decide first, then what the values can be.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.arrays import I64
+from headrace.cli.init.look import (
+    NULLS,
+    Column,
+    Look,
+    Unsure,
+    id_like,
+    look_of,
+    named,
+    nameless,
+    number_share,
+)
+from headrace.cli.init.times import TimeForms, number_time_format, time_forms
+from headrace.errors import InputError, setting
+from headrace.formats.dates import MISSING, parse_dates
+from headrace.formats.text_columns import as_text, nulled, with_one_time
+from headrace.formats.types import is_text
+
+_ENTITY_WORDS = (
+    *(
+        "customer",
+        "client",
+        "user",
+        "account",
+        "entity",
+        "patient",
+        "device",
+        "card",
+        "member",
+        "session",
+        "household",
+    ),
+    *("tailnum", "driver", "store", "shop", "merchant", "person", "subject", "group"),
+    *("gauge", "basin", "station", "sensor", "sku", "ticker", "symbol", "region", "state"),
+)
+_LABEL_WORDS = (
+    *("label", "target", "class", "outcome", "survived", "churn", "default", "fraud", "diagnosis"),
+    *("species", "response", "y"),
+)
+_MOST_CLASSES = 20
+_MAYBE_TIMES = frozenset(
+    (
+        *("date", "time", "datetime", "timestamp", "month", "year", "quarter", "week"),
+        *("epoch", "ts", "when"),
+    )
+)
+_DAYS_SINCE_1900 = frozenset(("date", "time", "datetime", "timestamp", "day"))
+_EXCEL_DAYS = 30_000, 55_000
+_PARTS = {"year": "%Y", "month": "%m", "day": "%d", "hour": "%H"}
+_WORD = re.compile(r"[a-z]+")
+_LIKE_TIME = (  # 1939 Jan, 1950Q1, 2010/1/1; 1-Jan-93, 1.2.93
+    r"(?i)^\s*((1[6-9]|2[0-3])\d\d[-/. ]?(\d\d?\b|q[1-4]|[a-z]{3,9}\b)"
+    r"|\d\d?[-/. ]([a-z]{3,9}|\d\d?)[-/. ]\d\d)"
+)
+_NAMED_YEAR = re.compile(r"X?(19|20)\d\d([-_/. ]?\d\d?){0,2}")
+NO_TIME = "none"  # for the name of a column
+_LEAST_WIDE = 3  # columns named like times
+_CLOCKS = {r"^\d{1,2}:\d{2}$": "%H:%M", r"^\d{1,2}:\d{2}:\d{2}$": "%H:%M:%S"}
+_LEAST_DAYS = 2  # of a time, for a cutoff between them
+_DAY_US = 86_400_000_000
+_OWN_TIMES = 0.98  # share of rows of a panel whose entity and time no other row has
+_PRESENT = 0.5  # share of the dates between an entity's first and last at which it has a row
+TIME_WORDS = ("date", "time", "datetime", "timestamp", "created", "occurred", "day", "event")
+_LEAST_ENTITIES = 3  # a column of two values is a flag
+_MOSTLY = 0.5  # share of texts
+_MOST_OWN = 0.8  # distinct values per row; a column with more is probably a row key
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A column that may be the entity: distinct values, and rows without a value, among the rows
+    read.
+    """
+
+    name: str
+    distinct: int
+    rows: int
+    missing: int
+
+    def words(self) -> str:
+        """Return the counts as text for people."""
+        rows_per_value = (self.rows - self.missing) / max(1, self.distinct)
+        absent = ""
+        if self.missing:
+            absent = f", {100 * self.missing / self.rows:.1f} % of rows without"
+        return f"{self.name} ({self.distinct:,} values, {rows_per_value:,.1f} rows each{absent})"
+
+
+def time_columns(sample: Look) -> list[Column]:
+    """Return the columns that may be the time."""
+    typed = [sample.columns[name] for name in sample.everywhere("time")]
+    return typed or [*number_times(sample)] or years(sample)
+
+
+def best_time(sample: Look, matches: Sequence[Column]) -> Column:
+    """Return the likeliest of the columns that may be the time: with several days, by name, with
+    fewest missing.
+    """
+    one_day = set()
+    for column in matches:
+        if len(np.unique(instants(sample, column) // _DAY_US)) < _LEAST_DAYS:
+            one_day.add(column.name)
+    return max(
+        matches,
+        key=lambda column: (
+            column.name not in one_day,
+            named(column.name, TIME_WORDS),
+            -column.missing,
+            -matches.index(column),
+        ),
+    )
+
+
+def number_times(sample: Look) -> Iterator[Column]:
+    """Yield the columns of numbers that a split reads as times; seconds since 1970 only if the name
+    says so.
+    """
+    for name in sample.everywhere("number"):
+        words = _WORD.findall(name.lower())
+        is_named = named(name, TIME_WORDS) or not _MAYBE_TIMES.isdisjoint(words)
+        form = number_time_format([table[name] for _, table in sample.tables])
+        may_be_excel = form is None and not _DAYS_SINCE_1900.isdisjoint(words)
+        if may_be_excel and _are_excel_days(sample, name):
+            form = "excel_days"
+        if form == "yyyymmdd" or (form is not None and is_named and not id_like(name)):
+            yield replace(sample.columns[name], content="time", time_format=form)
+
+
+def _are_excel_days(sample: Look, name: str) -> bool:
+    """Return whether all numbers of a column are of the size of days since 1900, 1982 to 2050."""
+    for _, table in sample.tables:
+        numbers = number_share(table[name])
+        if numbers is None or not len(numbers.drop_null()):
+            return False
+        span = pc.min_max(numbers).as_py()
+        if span["min"] < _EXCEL_DAYS[0] or span["max"] > _EXCEL_DAYS[1]:
+            return False
+    return True
+
+
+def date_parts(sample: Look) -> tuple[tuple[str, ...], str] | None:
+    """Return the columns of year, month and day, and of the hour if there is one, and the format of
+    their texts with blanks between them; None without them.
+    """
+    lower = {name.lower(): name for name in sample.everywhere("number")}
+    if not {"year", "month", "day"} <= set(lower):
+        return None
+    names = [word for word in _PARTS if word in lower]
+    form = " ".join(_PARTS[word] for word in names)
+    return tuple(lower[word] for word in names), form
+
+
+def with_joined(sample: Look, parts: Sequence[str], form: str) -> Look:
+    """Return the look with these columns as one, under the name of the first, as a run reads it."""
+    tables = [(name, with_one_time(table, parts)) for name, table in sample.tables]
+    joined = look_of(sample.source, sample.root, sample.names, sample.bytes, tables)
+    time = replace(joined.columns[parts[0]], content="time", time_format=form)
+    columns = {**joined.columns, parts[0]: time}
+    return replace(joined, columns=columns, complete=sample.complete)
+
+
+def mixed_times(sample: Look) -> Iterator[tuple[str, TimeForms]]:
+    """Yield the columns of text whose times are written in several forms."""
+    for name in sample.everywhere("text"):
+        forms = time_forms([table[name] for _, table in sample.tables])
+        if forms is not None and len(forms.forms) > 1:
+            yield name, forms
+
+
+def refuse_doubtful_times(sample: Look) -> None:
+    """Refuse a column that may be a time and is not read as one: by its name, by several forms, or
+    as columns named like times. Such rows are not drawn at random unasked.
+
+    Raises `Unsure`, and `InputError` for times that must be written anew.
+    """
+    for name, forms in mixed_times(sample):
+        if not forms.unread:
+            raise InputError(
+                f"its times are written in several forms: {', '.join(forms.forms)}",
+                path=sample.source[0],
+                column=name,
+                remedy="write them in one form, such as 2025-01-31 12:00",
+            )
+    dated = [name for name in sample.columns if _NAMED_YEAR.fullmatch(name)]
+    if len(dated) >= _LEAST_WIDE:
+        raise Unsure.of(
+            f"is wide: columns are named like times, e.g. {', '.join(dated[:3])}",
+            "time",
+            [NO_TIME],
+            path=sample.source[0],
+            remedy=(
+                "write a row per time, e.g. by melt in pandas, or give"
+                f" {setting('time', NO_TIME)} to draw rows at random"
+            ),
+        )
+    readable = [column.name for column in years(sample, sure=False)]
+    for column in sample.columns.values():
+        if column.content in ("text", "number") and _may_be_time(sample, column.name):
+            raise Unsure.of(
+                "may be a time, and is not read as one",
+                "time",
+                [*readable, NO_TIME],
+                path=sample.source[0],
+                column=column.name,
+                remedy=(
+                    f"give {setting('time')} and the column, written as 2025-01-31 or as a year; or"
+                    f" {setting('time', NO_TIME)} to draw rows at random"
+                ),
+            )
+
+
+def _may_be_time(sample: Look, name: str) -> bool:
+    """Return whether a column's name, or most of its texts, are like those of times."""
+    if not _MAYBE_TIMES.isdisjoint(_WORD.findall(name.lower())):
+        return True
+    for _, table in sample.tables:
+        if name in table.column_names and is_text(table[name].type):
+            like = pc.match_substring_regex(table[name], _LIKE_TIME)
+            return (pc.mean(like).as_py() or 0) > _MOSTLY
+    return False
+
+
+def years(sample: Look, *, sure: bool = True) -> list[Column]:
+    """Return the columns of whole years; sure: only those by which each entity has one row."""
+    matches = []
+    for name in sample.everywhere("number"):
+        if "year" in _WORD.findall(name.lower()):
+            parts = [table[name] for _, table in sample.tables]
+            if number_time_format(parts, ("%Y",)) == "%Y":
+                time = replace(sample.columns[name], content="time", time_format="%Y")
+                owners = [owner.name for owner in entities(sample, time)]
+                if not sure or any(is_panel(sample, time, owner) for owner in owners):
+                    matches.append(time)
+    return matches
+
+
+def has_content(sample: Look) -> bool:
+    """Return whether a column is more than an id or a nested value."""
+    for column in sample.columns.values():
+        is_plain = column.content in ("text", "number", "time")
+        if is_plain and not id_like(column.name) and not nameless(column.name):
+            return True
+    return False
+
+
+def entities(sample: Look, time: Column | None) -> list[Candidate]:
+    """Return the columns that may be the entity, the likeliest first; numbers, and without a
+    time all others too, only if their name says so.
+    """
+    usable = []
+    for column in sample.columns.values():
+        is_usual = column.content in ("text", "number")
+        if not is_usual or column.in_files < len(sample.tables) or column == time:
+            continue
+        if nameless(column.name) or time_of_day(sample, column.name):
+            continue
+        is_named = named(column.name, _ENTITY_WORDS) or id_like(column.name)
+        if not is_named and (not time or column.content == "number"):
+            continue  # numbers are counts and readings rather than names
+        if _may_name(sample, column.name):
+            matches = candidate(sample, column.name)
+            most = _MOST_OWN * max(1, matches.rows - matches.missing)
+            if _LEAST_ENTITIES <= matches.distinct <= most:
+                usable.append(matches)
+    return sorted(
+        usable,
+        key=lambda matches: (
+            -named(matches.name, _ENTITY_WORDS),
+            not id_like(matches.name),
+            -matches.distinct,
+        ),
+    )
+
+
+def candidate(sample: Look, name: str) -> Candidate:
+    column = pl.concat([_texts(table[name], name) for _, table in sample.tables])
+    return Candidate(name, column.drop_nulls().n_unique(), len(column), column.null_count())
+
+
+def _may_name(sample: Look, name: str) -> bool:
+    """Return True if values can be identifiers: text, or whole numbers."""
+    for _, table in sample.tables:
+        numbers = number_share(table[name])
+        if numbers is None and not is_text(table[name].type):
+            return False
+        if numbers is None and _are_readings(table[name]):
+            return False
+        values = np.asarray([] if numbers is None else numbers.drop_null().to_numpy(), np.float64)
+        if (values != np.floor(values)).any() or (values < 0).any():
+            return False
+    return True
+
+
+def _are_readings(texts: pa.ChunkedArray) -> bool:
+    """Return whether most texts are numbers with a fraction, beside words for missing ones."""
+    fractions = pc.match_substring_regex(texts, r"^\s*[-+]?[0-9]*\.[0-9]+\s*$")
+    return (pc.mean(fractions).as_py() or 0) > _MOSTLY
+
+
+def instants(sample: Look, time: Column) -> I64:
+    """Return the times in the rows that were looked at, in microseconds since 1970."""
+    micros: I64 = np.concatenate([_micros(table, time) for _, table in sample.tables])
+    there: I64 = micros[micros != MISSING]
+    return there
+
+
+def _micros(table: pa.Table, time: Column) -> I64:
+    """Return the times of a table in microseconds since 1970, MISSING where there is none."""
+    column = table[time.name]
+    if is_text(column.type):
+        column = nulled(column, ("", *NULLS))
+    return parse_dates(column, time.time_format or "auto").micros
+
+
+def _texts(column: pa.ChunkedArray, name: str) -> pl.Series:
+    return pl.Series(name, as_text(column, NULLS, name), dtype=pl.String)
+
+
+def _rows_of(sample: Look, time: Column, entity: str) -> pl.DataFrame:
+    """Return the entity and the time of the rows that have both."""
+    parts = []
+    for _, table in sample.tables:
+        parts.append(
+            pl.DataFrame({"entity": _texts(table[entity], entity), "time": _micros(table, time)})
+        )
+    return pl.concat(parts).filter(pl.col("time") != MISSING).drop_nulls()
+
+
+def series_owners(sample: Look, time: Column) -> list[str]:
+    """Return the columns named like entities of which nearly no two rows share a time."""
+    owners = []
+    for matches in entities(sample, time):
+        if named(matches.name, _ENTITY_WORDS):
+            rows = _rows_of(sample, time, matches.name)
+            if len(rows.unique()) >= _OWN_TIMES * len(rows):
+                owners.append(matches.name)
+    return owners
+
+
+def is_panel(sample: Look, time: Column | None, entity: str) -> bool:
+    """Return whether each entity has one row at most of the times between its first and last, as
+    tickers have; events of customers are rarer, or several at once.
+    """
+    if time is None:
+        return False
+    rows = _rows_of(sample, time, entity)
+    if not len(rows) or len(rows.unique()) < _OWN_TIMES * len(rows):
+        return False
+    dates = rows["time"].unique().sort()
+    spans = rows.group_by("entity").agg(
+        pl.len().alias("rows"),
+        pl.col("time").min().alias("first"),
+        pl.col("time").max().alias("last"),
+    )
+    between = dates.search_sorted(spans["last"]) - dates.search_sorted(spans["first"]) + 1
+    return (
+        len(spans) > 1 and len(rows) >= _PRESENT * int(between.sum()) and len(rows) > 2 * len(spans)
+    )
+
+
+def labels(sample: Look) -> list[tuple[str, int]]:
+    """Return the columns that are named like a label and have few values, each with their number,
+    the likeliest first.
+    """
+    matches = []
+    for name in sample.columns:
+        rank = _label_rank(name)
+        is_complete = sample.columns[name].in_files == len(sample.tables)
+        if rank is None or not is_complete or sample.columns[name].missing:
+            continue
+        distinct = candidate(sample, name).distinct
+        if 1 < distinct <= _MOST_CLASSES:
+            matches.append((distinct > 2, rank, name, distinct))
+    return [(name, distinct) for _, _, name, distinct in sorted(matches)]
+
+
+def _label_rank(name: str) -> int | None:
+    for rank, word in enumerate(_LABEL_WORDS):
+        if word in name.lower().replace("-", "_").split("_"):
+            return rank
+    return None
+
+
+def all_whole(sample: Look, name: str) -> bool:
+    """Return whether all numbers of a column are whole and have at most 15 digits."""
+    for _, table in sample.tables:
+        numbers = number_share(table[name]) if name in table.column_names else None
+        if numbers is not None:
+            values = np.asarray(numbers.drop_null().to_numpy(), np.float64)
+            if (values != np.floor(values)).any() or (np.abs(values) >= 1e15).any():
+                return False
+    return True
+
+
+def time_of_day(sample: Look, name: str) -> str | None:
+    """Return the format of a column that holds times of day; None for others."""
+    parts = [table[name] for _, table in sample.tables if name in table.column_names]
+    if not all(is_text(part.type) for part in parts):
+        return None
+    for pattern, form in _CLOCKS.items():
+        if all(pc.all(pc.match_substring_regex(part, pattern)).as_py() for part in parts):
+            return form
+    return None
+
+
+def clock_of(sample: Look, time: Column) -> Column | None:
+    """Return the column of the time of day that belongs to a column of dates; None without one."""
+    if (instants(sample, time) % _DAY_US).any():
+        return None
+    for name in sample.everywhere("text"):
+        form = time_of_day(sample, name)
+        if form is not None and named(name, TIME_WORDS):
+            return replace(sample.columns[name], time_format=form)
+    return None
