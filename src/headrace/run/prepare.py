@@ -164,12 +164,12 @@ def _make(job: Job, work: Path, out: Path, engine: EngineName, address: str | No
     """Make a run that is not finished, alone in its work directory."""
     from headrace.run.execute import make  # loads more libraries
 
-    job.on_event(RunBegan(job.target.name))
     in_place = job.store is None
     with _working_in(job.run, work):
         check_pointer(out if in_place else work)
         if not (job.run / CONFIG).exists():
             local.write_new(job.run / CONFIG, canonical_json(job.recipe.config()))
+        job.on_event(RunBegan(job.target.name))
         manifest = make(job, engine, address)
         if in_place:
             _remove_stage(job.run, job.on_event)
