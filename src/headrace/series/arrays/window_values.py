@@ -24,8 +24,8 @@ def fill_windows(values: F32, rule: Incomplete, *, season: int, stepwise: Bools)
     be filled itself, and as forward where there is none.
 
     Before the first value of a column all but zero fill with this value; a column without one is 0.
-    keep and skip fill nothing. stepwise: columns, bool [C], that linear fills as forward, as nothing
-    lies between their values.
+    keep and skip fill nothing. stepwise: columns, bool [C], that linear fills as forward, because
+    nothing lies between their values.
     """
     missing = np.isnan(values)
     if rule in ("skip", "keep") or not missing.any():
