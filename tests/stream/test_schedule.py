@@ -182,7 +182,7 @@ def legs_of(draw, case, shuffle):
     return tuple(legs)
 
 
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(cases(most_limits=0), orders, st.data())
 def test_rows_come_once_and_shares_hold_through_any_changes_of_ranks(case, order, data):
     if not order["shuffle"]:
@@ -275,7 +275,7 @@ def read(loaders, stop=None):
     return batches, json.loads(states[0])
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     cases(most_limits=0),
     st.sampled_from([1, 2, 3, 4, 6]),
