@@ -498,7 +498,7 @@ def test_series_join_a_date_and_a_clock(tmp_path: Path) -> None:
     assert not headrace.verify(tmp_path / "out").problems
 
 
-@pytest.mark.parametrize("time", [["date", "date"], ["date", ""], ["a", "b", "c"], ["date", "id"]])
+@pytest.mark.parametrize("time", [["date", "date"], ["date", ""], list("abcde"), ["date", "id"]])
 def test_columns_that_are_no_time_are_refused(time: list[str]) -> None:
     with pytest.raises(SettingsError):
         headrace.TemporalSplit(source="in", time=time, entity="id", split_date="2020-07-05")
