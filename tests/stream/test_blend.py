@@ -105,9 +105,9 @@ def test_workers_and_a_resume_on_other_ranks_deliver_each_row_once(datasets, met
 
 
 def test_epochs_of_workers_that_live_on_follow_set_epoch(datasets):
-    dataset = headrace.blend(datasets, weights=[1, 1, 1]).torch_dataset(
-        batch_size=16, num_workers=1, shuffle=True, samples_per_epoch=96
-    )
+    stages = [(0, "uniform"), ("4 steps", {"books": 3, "code": 1}), ("150 rows", [1, 1, 1])]
+    blend = headrace.blend(datasets, schedule=stages, limits={"talks": 4})
+    dataset = blend.torch_dataset(batch_size=16, num_workers=1, shuffle=True, samples_per_epoch=96)
     from torch.utils.data import DataLoader
 
     loader = DataLoader(
@@ -121,9 +121,7 @@ def test_epochs_of_workers_that_live_on_follow_set_epoch(datasets):
     for epoch in (0, 1):
         dataset.set_epoch(epoch)
         epochs.append([row for batch in loader for row in rows_of(batch)])
-    again = headrace.blend(datasets, weights=[1, 1, 1]).stream(
-        batch_size=16, shuffle=True, samples_per_epoch=96
-    )
+    again = blend.stream(batch_size=16, shuffle=True, samples_per_epoch=96)
 
     assert epochs == [[row for batch in again for row in rows_of(batch)] for _ in (0, 1)]
 
