@@ -125,10 +125,16 @@ def test_every_relative_link_leads_to_a_file() -> None:
                 assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-def test_the_guarantees_name_tests_that_exist() -> None:
-    named = re.findall(r"`(tests/[\w./]+)`", (ROOT / "docs/guarantees.md").read_text("utf-8"))
+def test_every_guarantee_names_tests_that_exist() -> None:
+    guarantees = (ROOT / "docs/guarantees.md").read_text("utf-8")
+    listed = (ROOT / "tests/README.md").read_text("utf-8")
+    laws = re.findall(r"^- \*\*(.+?)\.\*\*", guarantees, re.MULTILINE)
+    named = re.findall(r"`(tests/[\w./]+)`", listed)
 
-    assert len(named) > 10
+    assert len(laws) > 10
+    assert [re.sub(r"\[(.+?)\]\(.*?\)", r"\1", law) for law in laws] == re.findall(
+        r"^\| (?!law)(\w.+?) \|", listed, re.MULTILINE
+    )
     assert [name for name in named if not (ROOT / name).exists()] == []
 
 
