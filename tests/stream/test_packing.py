@@ -618,3 +618,19 @@ def test_a_set_without_rows_makes_no_batch(tmp_path):
     pq.ParquetWriter(path, pq.read_schema(path)).close()
 
     assert 0 == len(list(packed(tmp_path / "d", cache=tmp_path / "c")))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"pack": 100, "batch_size": 2},
+        {"batch_tokens": 256, "lists": "padded"},
+        {"group_by_length": "input_ids", "batch_size": 4, "lists": "padded"},
+    ],
+)
+def test_a_stage_that_begins_at_a_step_of_rows_by_length_is_refused(path, options):
+    dataset = headrace.open(path, cache_dir=path.parent / "cache")
+    schedule = [(0, [1, 0]), ("5 steps", [0, 1])]
+    blend = headrace.blend([dataset, dataset], schedule=schedule)
+    with raised(SettingsError, setting="schedule", value="5 steps", remedy="rows or a share"):
+        blend.stream(shuffle=True, **options)

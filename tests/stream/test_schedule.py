@@ -373,3 +373,33 @@ def test_stages_out_of_order_and_epochs_beyond_all_limits_are_refused():
     loader.set_epoch(1)
     with raised(SettingsError, setting="limits", value=1, remedy="train for fewer epochs"):
         next(iter(loader))
+
+
+def test_a_state_keeps_the_rows_of_its_stages_whatever_the_batch_size():
+    """Eight rows a step would put the third stage before the second."""
+    mixture = Mixture.build(
+        "ab", schedule=[(0, [1, 1]), ("100 rows", [2, 1]), ("20 steps", [1, 3])]
+    )
+    index = join_indexes(list(map(index_of, [[300], [200]])), mixture)
+    case = Case([[300], [200]], [(0, [1, 1])], {}, 500)
+    object.__setattr__(case, "index", index)
+    _, state = read(loaders_of(case, 1), 2)
+    (other,) = loaders_of(case, 1, batch_size=4)
+
+    with raised(SettingsError, setting="schedule", value=80, remedy="in their order"):
+        other.plan()
+    other.load_state_dict(state)
+    assert [0, 100, 480] == other.state_dict()["mixture"]["stages"]
+    assert 500 - 48 == sum(len(batch["row"]) for batch in other)
+
+
+def test_a_state_from_before_the_first_step_keeps_the_rows_of_its_stages():
+    mixture = Mixture.build("ab", schedule=[(0, [1, 1]), ("5 steps", [2, 1])])
+    case = Case([[300], [200]], [(0, [1, 1])], {}, 500)
+    object.__setattr__(case, "index", join_indexes(list(map(index_of, case.sources)), mixture))
+    (first,) = loaders_of(case, 1)
+    others = loaders_of(case, 5, batch_size=3)
+
+    for other in others:
+        other.load_state_dict(first.state_dict())
+    assert [0, 120] == others[0].state_dict()["mixture"]["stages"]

@@ -28,9 +28,10 @@ from headrace.arrays import I32, I64
 from headrace.bins.bins import Bins
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock
-from headrace.errors import StreamError, setting_name
+from headrace.errors import SettingsError, StreamError, setting_name
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.passes import Pass, Reading, RowPass, RowPasses
+from headrace.stream.order.layout import BlendIndex
 from headrace.stream.order.plan import Plan, plan_pools
 from headrace.stream.order.remaining import Remainder, Remaining, check_batches, resolve_remainder
 from headrace.stream.order.state import CountedState
@@ -60,6 +61,7 @@ class BinnedPasses(ABC):
         columns: Sequence[str] | None,
         bins_per_batch: int,
     ) -> None:
+        _refuse_steps(index, options)
         self.index = index
         self.read_block = read_block
         self.options = options
@@ -133,6 +135,26 @@ class BinnedPasses(ABC):
 
     def _of(self, rows: RowPass) -> BinnedPass:
         return self.pass_of(rows, self.topology.world_size, self.bins_per_batch)
+
+
+def _refuse_steps(index: SplitIndex, options: StreamOptions) -> None:
+    """Raise `SettingsError` if a stage of a blend begins at a step."""
+    if not isinstance(index, BlendIndex):
+        return
+    names = [
+        name
+        for name in ("pack", "group_by_length", "batch_tokens")
+        if getattr(options, name) is not None
+    ]
+    for stage in index.mixture.stages:
+        if stage.begin.unit == "steps":
+            raise SettingsError(
+                f"a stage begins at {stage.begin}, and {setting_name(names[0])} makes steps of the"
+                " lengths of rows, window by window",
+                setting="schedule",
+                value=str(stage.begin),
+                remedy='write it in rows or a share, such as "3M rows" or "80%"',
+            )
 
 
 class BinPart(NamedTuple):

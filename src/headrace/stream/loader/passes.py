@@ -453,7 +453,10 @@ class RowPasses:
         # nothing was received: begin on these ranks
         first = state.samples_per_epoch is None or not state.epoch
         if not state.position and first:
-            return self.begin(state.epoch).start
+            begun = self.begin(state.epoch).start
+            if state.mixture is None or begun.mixture is None:
+                return begun
+            return replace(begun, mixture=replace(begun.mixture, stages=state.mixture.stages))
         state = self._changed(state)
         if self.topology.rank:  # one rank logs for all
             return state

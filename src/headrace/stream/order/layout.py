@@ -113,9 +113,13 @@ def begin_mixture(
 
 
 def schedule_of(index: SplitIndex, mixture: MixtureState, *, epoch_rows: int) -> Schedule:
-    """Build the schedule of a run."""
+    """Build the schedule of a run.
+
+    Raises `SettingsError` if a stage does not begin after the one before it.
+    """
     sizes = _sizes(index)
     of_index = _mixture(index)
+    of_index.check_order(mixture.stages)
     return Schedule(
         sizes=sizes,
         stages=of_index.stages_at(mixture.stages, sizes),

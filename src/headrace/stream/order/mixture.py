@@ -178,21 +178,36 @@ class Mixture:
     def stage_rows(self, *, epoch_rows: int, global_batch: int) -> tuple[int, ...]:
         """Return the row of the run at which each stage begins.
 
-        Raises `SettingsError` if a stage does not begin after the one before it.
+        Raises `SettingsError` if a stage does not begin after the one before it, whatever the batch
+        size; see `check_order`.
         """
-        rows: list[int] = []
-        for stage in self.stages:
-            row = stage.begin.row(epoch_rows=epoch_rows, global_batch=global_batch)
-            if rows and row <= rows[-1]:
-                raise SettingsError(
-                    f"the stage from {stage.begin} begins at row {row:,}, and the one before it at"
-                    f" row {rows[-1]:,}",
-                    setting="schedule",
-                    value=row,
-                    remedy="write the stages in their order",
-                )
-            rows.append(row)
+        rows = [
+            stage.begin.row(epoch_rows=epoch_rows, global_batch=global_batch)
+            for stage in self.stages
+        ]
+        self.check_order(rows, any_batch=True)
         return tuple(rows)
+
+    def check_order(self, rows: Sequence[int], *, any_batch: bool = False) -> None:
+        """Raise `SettingsError` if a stage does not begin after the one before it.
+
+        any_batch: ignore stages of which one begins at a step and the other does not: a resumed run
+        keeps their rows from its state, whatever its batch size.
+        """
+        for number in range(1, len(rows)):
+            begin = self.stages[number].begin
+            units = {begin.unit, self.stages[number - 1].begin.unit}
+            if rows[number] > rows[number - 1] or (
+                any_batch and "steps" in units and len(units) == 2
+            ):
+                continue
+            raise SettingsError(
+                f"the stage from {begin} begins at row {rows[number]:,}, and the one before it at"
+                f" row {rows[number - 1]:,}",
+                setting="schedule",
+                value=rows[number],
+                remedy="write the stages in their order",
+            )
 
     def stages_at(self, rows: Sequence[int], sizes: Sequence[int]) -> tuple[StageWeights, ...]:
         """Return the stages that begin at these rows, for sources of these sizes."""
