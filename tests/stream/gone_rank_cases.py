@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from fault_cases import Lines
-from lost_process_cases import wait_until
+from lost_process_cases import wait_until, write_pid
 from restart_cases import workers_of
 from stream_cases import Numbers, index_of
 
@@ -198,7 +198,7 @@ def suspend(rank: int, world_size: int, port: int, folder: str, who: int) -> Non
     stream = me.stream(0)
     pids = Path(folder, "pid")
     if rank == who:
-        pids.write_text(str(os.getpid()))
+        write_pid(pids)
 
     def read() -> None:
         for number, _ in enumerate(stream, start=1):

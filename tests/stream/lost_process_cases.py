@@ -44,6 +44,13 @@ def wait_until(true: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
+def write_pid(path: Path) -> None:
+    """Write this process's id to a file that is there only once it is whole."""
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(str(os.getpid()))
+    part.replace(path)
+
+
 def lose_one(
     process: int,
     processes: int,

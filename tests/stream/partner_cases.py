@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import torch
 import torch.distributed as dist
 from fault_cases import join_group
-from lost_process_cases import wait_until
+from lost_process_cases import wait_until, write_pid
 from rank_processes import process_group
 from stream_cases import Numbers, index_of
 from torch.distributed.device_mesh import init_device_mesh
@@ -219,7 +219,7 @@ def kill_one(process: int, processes: int, folder: str, who: str) -> None:
         Path(folder, f"{'reader' if reads else 'partner'}-{process}").touch()
         wait_until(lambda: len(list(Path(folder).glob("*er-*"))) == processes)
         if min(Path(folder).glob(f"{who}-*")).name == f"{who}-{process}":
-            Path(folder, "killed").write_text(str(os.getpid()))
+            write_pid(Path(folder, "killed"))
             os.kill(os.getpid(), signal.SIGKILL)
         wait_until(lambda: _is_dead(Path(folder, "killed")))
         told["rest"] = len(list(batches))

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import torch.distributed as dist
-from lost_process_cases import wait_until
+from lost_process_cases import wait_until, write_pid
 
 from headrace.stream.ranks.peers import LocalPeers
 from headrace.stream.ranks.topology import Topology
@@ -37,7 +37,7 @@ def stay(
     if phase == "parent":
         child = os.fork()
         if not child:
-            Path(folder, f"child-{process}").write_text(str(os.getpid()))
+            write_pid(Path(folder, f"child-{process}"))
             wait_until(Path(folder, "end").exists)
             os._exit(0)
         wait_until(Path(folder, f"child-{process}").exists)
@@ -46,7 +46,7 @@ def stay(
         if not child:
             os._exit(0)
         os.waitpid(child, 0)
-    Path(folder, f"here-{process}-{group}").write_text(str(os.getpid()))
+    write_pid(Path(folder, f"here-{process}-{group}"))
     if phase == "left":
         peers.say_goodbye()
     if phase == "stops before it looks":

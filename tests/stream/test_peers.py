@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from lost_process_cases import wait_until
 from peer_cases import join, stay
 from rank_processes import _run
 
@@ -38,9 +39,7 @@ class Machine:
         child.start()
         self.children.append(child)
         here = self.folder / f"here-{process}-{group}"
-        until = time.monotonic() + 100
-        while not here.exists() and time.monotonic() < until:
-            time.sleep(0.01)
+        wait_until(here.exists)
         self.pids[process, group] = int(here.read_text())
 
     def kill(self, process, group="group"):

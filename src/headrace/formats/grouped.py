@@ -28,7 +28,7 @@ from headrace.formats.registry import reading
 from headrace.formats.shard import BOM, Chunk, Shard, unchanged
 from headrace.storage.places import place_of
 
-MANY_SHARDS = 100  # fewer are no burden
+MANY_SHARDS = 1000  # fewer are no burden
 _GROUP_BYTES = 4 << 20
 _MOST_PARTS = 512
 _ONE_IN = 128  # names that end a group
