@@ -181,8 +181,7 @@ def test_what_is_tried_ends_between_rows_of_several_lines(
 ) -> None:
     more = "and more\n" * 9
     text = "when,who,text\n" + "".join(
-        f'2024-{1 + n % 12:02d}-03,u{n % 40},"one ""fine"" thing\n{more}{n}"\n'
-        for n in range(400)
+        f'2024-{1 + n % 12:02d}-03,u{n % 40},"one ""fine"" thing\n{more}{n}"\n' for n in range(400)
     )
     source = written(tmp_path, "reviews.csv", text)
     for most in range(4_000, 4_100, 20):

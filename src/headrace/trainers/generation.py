@@ -74,7 +74,7 @@ class PromptBatches:
             value = getattr(options, name)
             if value != usual:
                 raise SettingsError(
-                    "completions are generated for all rows of a batch, and some would not be valid",
+                    "completions are generated for all rows of a batch, valid or not",
                     path=str(stream),
                     setting=name,
                     value=value,
