@@ -291,6 +291,21 @@ def test_python_raises_with_the_setting_to_give(tmp_path: Path) -> None:
     assert isinstance(headrace.init(source, recipe="split", time="none"), headrace.RandomSplit)
 
 
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"tme": "when"}, "did you mean 'time'"),
+        ({"recipe": "split", "tokenizer": "."}, "use one of entity, split_date, time"),
+        ({"time": "when", "tokenizer": "."}, "no recipe takes time and tokenizer together"),
+    ],
+)
+def test_options_that_no_recipe_takes_are_refused(
+    tmp_path: Path, options: dict[str, str], problem: str
+) -> None:
+    with pytest.raises(SettingsError, match=problem):
+        headrace.init(written(tmp_path, "events.csv", EVENTS), **options)
+
+
 def test_a_target_chooses_series(tmp_path: Path) -> None:
     recipe = headrace.init(written(tmp_path, "readings.csv", READINGS), target="sensor")
 
