@@ -176,6 +176,21 @@ def test_more_than_can_be_tried_is_tried_in_part(
     assert 0 < best.trial.tried <= 4_000 < best.trial.of
 
 
+def test_what_is_tried_ends_between_rows_of_several_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = "and more\n" * 9
+    text = "when,who,text\n" + "".join(
+        f'2024-{1 + n % 12:02d}-03,u{n % 40},"one ""fine"" thing\n{more}{n}"\n' for n in range(400)
+    )
+    source = written(tmp_path, "reviews.csv", text)
+    for most in range(4_000, 4_100, 20):
+        monkeypatch.setattr(trial, "WHOLE", most)
+        best = fits(Data([source]), "out", {})[0]
+
+        assert ("split", True) == (best.word, 3_000 < best.trial.tried <= most)
+
+
 PERIODS = "period,x\n" + "".join(f"{1939 + n // 4}Q{1 + n % 4},{n}\n" for n in range(60))
 
 
@@ -274,6 +289,21 @@ def test_python_raises_with_the_setting_to_give(tmp_path: Path) -> None:
 
     assert isinstance(headrace.init(source, time="none"), headrace.RandomSplit)
     assert isinstance(headrace.init(source, recipe="split", time="none"), headrace.RandomSplit)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"tme": "when"}, "did you mean 'time'"),
+        ({"recipe": "split", "tokenizer": "."}, "use one of entity, split_date, time"),
+        ({"time": "when", "tokenizer": "."}, "no recipe takes time and tokenizer together"),
+    ],
+)
+def test_options_that_no_recipe_takes_are_refused(
+    tmp_path: Path, options: dict[str, str], problem: str
+) -> None:
+    with pytest.raises(SettingsError, match=problem):
+        headrace.init(written(tmp_path, "events.csv", EVENTS), **options)
 
 
 def test_a_target_chooses_series(tmp_path: Path) -> None:

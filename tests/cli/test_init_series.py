@@ -608,3 +608,18 @@ def test_a_benchmark_with_common_dates_takes_three_commands(tmp_path: Path) -> N
     assert "no two splits share any, whatever the entity" in told
     assert times["train"].max() < datetime(2012, 10, 1) <= times["val"].min()
     assert times["val"].max() < datetime(2015, 10, 1) <= times["test"].min()
+
+
+@pytest.mark.parametrize(("step", "snap"), [(1, None), (5, None), (300, "150s")])
+def test_jitter_that_snap_cannot_say_in_seconds_is_averaged(
+    tmp_path: Path, step: int, snap: str | None
+) -> None:
+    rng = np.random.default_rng(0)
+    moved = np.where(rng.random(9_000) < 0.6, 0, rng.integers(-100, 100, 9_000)) * step
+    times = np.cumsum(moved + 1_000 * step) * 1_000 + 1_700_000_000_300_000
+    frame = pl.DataFrame({"time": pl.Series(times).cast(pl.Datetime("us")), "x": rng.random(9_000)})
+    frame.write_parquet(tmp_path / "sensor.parquet")
+    _, found = init(tmp_path / "sensor.parquet", tmp_path, "--target", "x")
+
+    assert (snap, None if snap else {"*": "mean"}) == (found.get("snap"), found.get("resample"))
+    assert Series(**{"frequency": found["frequency"], "source": "x", "target": "x"}).step.micros == step * 10**6  # fmt: skip

@@ -329,6 +329,17 @@ def test_stages_begin_at_steps_rows_and_shares_and_keep_their_rows():
         assert {"a": 120, "b": 0} == loader.plan().stages[0].rows
 
 
+def test_limits_and_borders_are_those_that_were_written():
+    limited = Mixture.build("ab", limits={"a": 0.7, "b": 2.3})
+    assert (7, 23) == limited.most_rows([10, 10])
+
+    near = [
+        Mixture.build("ab", schedule=[(0, [1, 1]), (border, [1, 2])])
+        for border in ("80.00001%", "80.00002%")
+    ]
+    assert near[0].description != near[1].description
+
+
 def test_temperatures_are_weights_from_sizes():
     sizes = [900, 100, 1]
     for temperature, expected in (

@@ -134,6 +134,20 @@ def test_generation_batches_are_those_of_trl_on_any_ranks(pairs, data):
         assert expected == [[row["prompt"] for row in batch] for batch in loader]
 
 
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("mask_entities", {"mask_entities": ["3 7"], "entity_column": "prompt"}),
+        ("on_bad_block", {"on_bad_block": "quarantine"}),
+    ],
+)
+def test_no_completions_are_generated_for_rows_that_are_not_valid(pairs, name, options):
+    batches = PromptBatches(prompts=3, completions=4, first=0, stop=12, repeats=1)
+    stream = headrace.open(pairs).stream(batch_size=3, batch_format="rows", **options)
+    with raised(SettingsError, setting=name, remedy="a dataset without these rows"):
+        batches.stream_of(stream)
+
+
 @pytest.mark.slow
 def test_grpo_groups_belong_to_one_prompt_and_each_prompt_comes_once_an_epoch(pairs, tmp_path):
     out = str(tmp_path / "out")

@@ -9,6 +9,7 @@ Settings are checked with this module, so it imports data libraries on use.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
@@ -32,13 +33,15 @@ def known_zone(value: str | None) -> str | None:
         return value
     import polars as pl
 
-    try:
-        pl.Series([0]).cast(pl.Datetime("us")).dt.replace_time_zone(value)
-    except pl.exceptions.PolarsError:
+    zoned = None
+    if value:
+        with suppress(pl.exceptions.PolarsError):
+            zoned = pl.Series([0]).cast(pl.Datetime("us")).dt.replace_time_zone(value)
+    if zoned is None:
         raise ValueError(
             f"{setting_name('time_zone')} is {value!r}, which is not an IANA time zone; give"
             " one such as 'Europe/Berlin' or 'UTC'"
-        ) from None
+        )
     return value
 
 

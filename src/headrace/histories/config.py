@@ -84,8 +84,8 @@ class Histories(RecipeSettings):
         "event_time",
         json_schema_extra={"flag": "repeated"},
         description=(
-            "Column of the time; or two, of its date and its time of day, which are read as one"
-            " with a blank between them, under the name of the first."
+            "Column of the time; or several, such as its date and its time of day, which are read"
+            " as one with blanks between them, under the name of the first."
         ),
     )
     dialect: DialectSetting = dialect_field()

@@ -108,6 +108,7 @@ _COUNTS = re.compile(
 _SHARED = 0.05  # share of rows of val on dates of train, above which cuts are dates
 _REACH = 0.95  # share of rows of entities that have some in train and test
 _JITTER = 0.25  # share of a step
+_SECOND_US = 1_000_000
 _REGULAR = 0.8  # share of distances that are about a step
 _FEW = 0.05  # share of rows whose time may repeat by mistake
 _ABSENT = 0.05  # share of steps without a row above which it is asked what they mean
@@ -598,8 +599,8 @@ def _cut_by_date(draft: _SeriesDraft, rows: pl.DataFrame) -> None:
 
 
 def _snapped(draft: _SeriesDraft, times_of_entities: Sequence[I64], step: Frequency) -> bool:
-    """Move times to the nearest step, if nearly all distances of rows are close to a step; return
-    whether they are.
+    """Move times to steps, if nearly all distances of rows are close to a step; return whether they
+    are.
     """
     if step.months or step.days is not None or not step.micros:
         return False
@@ -612,12 +613,18 @@ def _snapped(draft: _SeriesDraft, times_of_entities: Sequence[I64], step: Freque
     exact = all(not len(place_rows(times, step).off_grid) for times in times_of_entities)
     if exact or close < _REGULAR * all_steps:
         return False
-    draft.settings["snap"] = f"{step.micros // 2_000_000}s"
-    draft.settings["duplicate_times"] = "nearest"
-    draft.seen["snap"] = (
+    words = (
         f"{close:,} of {all_steps:,} distances are within {_JITTER:.0%} of the step, and the clock"
-        " shifts in between. Of two rows at one step the nearer one stays."
+        " shifts in between."
     )
+    in_seconds = all(not (times % _SECOND_US).any() for times in times_of_entities)
+    if in_seconds or not step.micros % (2 * _SECOND_US):
+        draft.settings["snap"] = f"{step.micros // (2 * _SECOND_US)}s"
+        draft.settings["duplicate_times"] = "nearest"
+        draft.seen["snap"] = f"{words} Of two rows at one step the nearer one stays."
+    else:  # snap has whole seconds, and would not reach over half a step
+        draft.settings["resample"] = {"*": "mean"}
+        draft.seen["resample"] = f"{words} Of two rows in one step the mean is taken."
     return True
 
 

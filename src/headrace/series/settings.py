@@ -179,8 +179,8 @@ class Series(RecipeSettings):
         "date",
         json_schema_extra={"panel": "Columns and times", "flag": "repeated"},
         description=(
-            "Column of the time; or two, of its date and its time of day, which are read as one"
-            " with a blank between them, under the name of the first."
+            "Column of the time; or several, such as its date and its time of day, which are read"
+            " as one with blanks between them, under the name of the first."
         ),
     )
     time_zone: Annotated[str | None, AfterValidator(known_zone)] = _column(

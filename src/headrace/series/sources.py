@@ -466,16 +466,16 @@ def tables(
     partitions: types of columns in file names.
     Raises `InputError` if a column is absent.
     """
-    if isinstance(settings.time, str) or (columns is not None and settings.time[0] not in columns):
+    parts = settings.time_columns
+    if len(parts) == 1 or (columns is not None and parts[0] not in columns):
         yield from _raw_tables(settings, path, name, columns, partitions)
         return
-    day, clock = settings.time
     needed = None
     if columns is not None:
-        needed = list(dict.fromkeys([*columns, clock]))
+        needed = list(dict.fromkeys([*columns, *parts]))
     for table in _raw_tables(settings, path, name, needed, partitions):
-        _present(settings, path, [day, clock], table.schema)
-        joined = with_one_time(table, settings.time)
+        _present(settings, path, list(parts), table.schema)
+        joined = with_one_time(table, parts)
         yield joined if columns is None else joined.select(list(columns))
 
 

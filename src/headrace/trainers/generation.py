@@ -66,9 +66,20 @@ class PromptBatches:
     def stream_of(self, stream: StreamLoader) -> StreamLoader:
         """Return the stream of which every rank receives whole generation batches.
 
-        Raises `SettingsError` unless it delivers rows, and those in whole batches.
+        Raises `SettingsError` unless it delivers rows, all of them valid, and those in whole
+        batches.
         """
         options = stream.options
+        for name, usual in (("mask_entities", ()), ("on_bad_block", "raise")):
+            value = getattr(options, name)
+            if value != usual:
+                raise SettingsError(
+                    "completions are generated for all rows of a batch, valid or not",
+                    path=str(stream),
+                    setting=name,
+                    value=value,
+                    remedy="leave it out, and train on a dataset without these rows",
+                )
         if options.batch_format != "rows" or options.needs_lengths:
             raise SettingsError(
                 "completions are generated for rows of a prompt and what rewards need",

@@ -281,6 +281,24 @@ def test_a_fold_has_its_own_scalers(source: Path, tmp_path: Path, scaler: dict[s
     np.testing.assert_allclose(tables[0]["value"], units.ravel(), rtol=1e-12)
 
 
+def test_own_scalers_are_those_of_entities_with_rows_in_the_fold(tmp_path: Path) -> None:
+    directory = tmp_path / "raw"
+    directory.mkdir()
+    for name, days in (("a", 900), ("b", 600), ("c", 900)):
+        frame_of(name, days, first="2000-03-01").write_csv(directory / f"{name}.csv")
+    folds = headrace.Rolling(n=2, step="90d", window="200d")
+    asked = {"preprocessing_configs": {"features": SCALERS[0], "target": SCALERS[0]}}
+    made = run_of(directory, tmp_path / "out", folds=folds, min_train_years=0.1, **DATES, **asked)
+    shape = {"input_length": 10, "output_length": 3, "fold": 1}
+    for split in ("train", "val"):
+        here, first = (
+            headrace.windows.open_windows(made.out, split, scalers=scalers, **shape)
+            for scalers in ("own_fold", "first_fold")
+        )
+        assert [True, False, True] == (here.per_entity > 0).tolist()
+        assert here.per_entity.tolist() == first.per_entity.tolist()
+
+
 def test_a_fold_has_no_own_scalers_of_steps_that_are_not_affine(
     source: Path, tmp_path: Path
 ) -> None:

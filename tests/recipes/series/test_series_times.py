@@ -404,3 +404,24 @@ def test_the_calendar_is_that_of_the_clocks_and_windows_count_hours(tmp_path: Pa
     np.testing.assert_allclose(np.sin(2 * np.pi * hours / 24), named["hour_of_day_sin"], atol=1e-6)
     np.testing.assert_allclose(np.cos(2 * np.pi * days / 7), named["day_of_week_cos"], atol=1e-6)
     assert all(each.problem is None for each in headrace.verify(made.run.parents[1]).checks)
+
+
+def test_times_in_parts_are_those_of_one_column(tmp_path: Path) -> None:
+    hours = pl.datetime_range(datetime(2021, 12, 1), datetime(2022, 1, 31, 23), "1h", eager=True)
+    values = pl.DataFrame({"date": hours, "load": RNG.random(len(hours))})
+    values = values.with_columns(rain=pl.col("load") / 3)
+    names = ("year", "month", "day", "hour")
+    parts = values.select(
+        *(getattr(pl.col("date").dt, name)().alias(name) for name in names), "load", "rain"
+    )
+    parts.write_csv(tmp_path / "parts.csv")
+    one = run(values, tmp_path / "one")
+    dialect = {"time_format": "%Y %m %d %H"}
+    joined = run(tmp_path / "parts.csv", tmp_path / "joined", time=names, dialect=dialect)
+
+    whole, other = (
+        open_windows(run.out, "all", input_length=9, output_length=2).batch([0, 700])
+        for run in (one, joined)
+    )
+    for name in ("X", "y", "input_end_date"):
+        assert (whole[name] == other[name]).all()

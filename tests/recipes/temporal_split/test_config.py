@@ -42,6 +42,7 @@ def test_a_setting_that_cannot_work_is_refused_when_it_is_built(
         ({"entity": ""}, "entity"),
         ({"split_date": "soon"}, "split_date"),
         ({"split_date": "2025-02-30"}, "split_date"),
+        ({"time_zone": ""}, "time_zone"),
         ({"time_zone": "Mars/Base"}, "time_zone"),
         ({"time_zone": "../etc/passwd"}, "time_zone"),
         ({"format": "parquet", "compression": "gz"}, "compression"),

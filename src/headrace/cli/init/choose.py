@@ -16,10 +16,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from headrace.checks import nearest
 from headrace.cli.init.commented import Section, needed_settings, settings_of
 from headrace.cli.init.look import Data, Look, Unsure
 from headrace.cli.init.trial import Trial, try_out
-from headrace.errors import HeadraceError, InputError, SettingsError, setting
+from headrace.errors import HeadraceError, InputError, SettingsError, setting, setting_name
 from headrace.recipe import JobSettings, Recipe, find_recipe, recipes
 
 _CHOSEN = ("pack", "preferences", "split")
@@ -64,12 +65,14 @@ def fits(data: Data, out: str, options: Mapping[str, Any]) -> list[Fit]:
     """Let every recipe that takes these settings look at data; the best comes first, and is tried.
 
     Raises `InputError` if the data cannot be read, `Unsure` if a guess is not certain, and
-    `SettingsError` if no recipe fits.
+    `SettingsError` if no recipe fits, or takes these settings.
     """
+    usable = [recipe for recipe in recipes().values() if recipe.init_word is not None]
+    _check_options(options, usable)
     every = {}
-    for recipe in recipes().values():
-        if recipe.init_word is not None and _takes(recipe, options):
-            every[recipe.init_word] = _looked(recipe, data, out, options)
+    for recipe in usable:
+        if _takes(recipe, options):
+            every[recipe.init_word or ""] = _looked(recipe, data, out, options)
     order = [word for word in _order(data, options) if word in every]
     for word in order:
         if every[word].error is None:
@@ -103,7 +106,9 @@ def init(source: Any, *, recipe: str | None = None, **options: Any) -> JobSettin
     if recipe is None:
         fit = fits(data, "out", options)[0]
     else:
-        fit = proposal(_recipe_of(recipe), data, "out", options)
+        chosen = _recipe_of(recipe)
+        _check_options(options, [chosen])
+        fit = proposal(chosen, data, "out", options)
     for name in needed_settings(fit.sections):
         raise SettingsError(f"{fit.word} needs it", setting=name, remedy=f"give {setting(name)}")
     settings = settings_of(fit.sections)
@@ -121,10 +126,27 @@ def _recipe_of(word: str) -> Recipe:
     return words[word]
 
 
+def _check_options(options: Mapping[str, Any], usable: Sequence[Recipe]) -> None:
+    """Raise `SettingsError` for options that none of these recipes takes together."""
+    if any(_takes(recipe, options) for recipe in usable):
+        return
+    known = sorted(set().union(*map(_option_names, usable)))
+    for name in options:
+        if name not in known:
+            remedy = nearest(name, known, f"use one of {', '.join(known)}")
+            raise SettingsError("init has no such option", setting=name, remedy=remedy)
+    names = " and ".join(map(setting_name, options))
+    raise SettingsError(f"no recipe takes {names} together", remedy="leave one of them out")
+
+
 def _takes(recipe: Recipe, options: Mapping[str, Any]) -> bool:
     """Return whether all these settings are among the options of a recipe."""
+    return _option_names(recipe).issuperset(options)
+
+
+def _option_names(recipe: Recipe) -> set[str]:
     names = {option.name for option in fields(recipe.init_options())}
-    return names.issuperset(options)
+    return names - {"source", "out"}
 
 
 def _order(data: Data, options: Mapping[str, Any]) -> list[str]:

@@ -26,7 +26,8 @@ from headrace.report.words import pluralise, size
 from headrace.run.events import Event, Note
 from headrace.run.prepare import prepare
 
-_TEXTS = (".csv", ".tsv", ".jsonl", ".ndjson")
+_QUOTED = (".csv", ".tsv")
+_TEXTS = (*_QUOTED, ".jsonl", ".ndjson")
 _TRAIN = "train"
 
 
@@ -170,9 +171,17 @@ def _sample(listing: Listing, folder: Path) -> int:
 
 
 def _copy_lines(path: Path, target: Path, most: int) -> None:
+    """Copy the first lines of a text file. Fields in quotes may have several, and end there."""
     with path.open("rb") as file:
         text = file.read(most)
-    target.write_bytes(text[: text.rfind(b"\n") + 1])
+    stop = text.rfind(b"\n") + 1
+    if path.suffix in _QUOTED:
+        quotes = text.count(b'"', 0, stop)
+        while quotes % 2:
+            before = text.rfind(b"\n", 0, stop - 1) + 1
+            quotes -= text.count(b'"', before, stop)
+            stop = before
+    target.write_bytes(text[:stop])
 
 
 def _copy_groups(path: Path, target: Path, most: int) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.arrays import F32, F64, I64
+from headrace.arrays import F32, F64, I64, Bools
 from headrace.errors import SettingsError, setting
 from headrace.gate.json import interpreting, read_object
 from headrace.series.pipelines.fitted import Fitted, fit, join, merge
@@ -52,11 +52,11 @@ class FoldScaling:
         return (np.asarray(values, np.float64) - shift) / factor
 
 
-def scaling_of_fold(store: SeriesStore, fold: int) -> FoldScaling:
+def scaling_of_fold(store: SeriesStore, fold: int, served: Bools) -> FoldScaling:
     """Fit the pipelines of a run on the train rows of a fold.
 
-    Raises `SettingsError` if a pipeline is not affine, `InputError` if an entity has no train row
-    in the fold to fit its own on.
+    served: which entities have windows, bool [E]. Raises `SettingsError` if a pipeline is not
+    affine, `InputError` if one of them has no train row in the fold to fit its own on.
     """
     path = store.root / "config.json"
     config = dict(read_object(path))
@@ -68,18 +68,21 @@ def scaling_of_fold(store: SeriesStore, fold: int) -> FoldScaling:
             _require_affine(step)
     rows = _TrainRows.of(store, fold, settings.columns)
     pipelines = _fitted(rows, settings)
-    names = rows.names
+    scaled_here = served | (rows.ends > rows.starts)
+    if all(pipeline.strategy == "unified" for pipeline in settings.resolved.time_series):
+        scaled_here[:] = True
+    names = [rows.names[index] for index in np.flatnonzero(scaled_here).tolist()]
     # An affine map is known from what it makes of 0 and of 1.
     points = np.tile([[0.0], [1.0]], (len(names), len(settings.columns)))
     offsets = np.arange(len(names) + 1, dtype=np.int64) * 2
     units = rows.fitted.inverse_transform(settings.columns, points, offsets, names)
     scaled = pipelines.transform(settings.columns, units, offsets, names, np.float64)
     width = len(store.columns.names)
-    factor = np.ones((len(names), width), np.float32)
-    shift = np.zeros((len(names), width), np.float32)
+    factor = np.ones((len(rows.names), width), np.float32)
+    shift = np.zeros((len(rows.names), width), np.float32)
     values = len(settings.columns)
-    shift[:, :values] = scaled[::2]
-    factor[:, :values] = scaled[1::2] - scaled[::2]
+    shift[scaled_here, :values] = scaled[::2]
+    factor[scaled_here, :values] = scaled[1::2] - scaled[::2]
     return FoldScaling(factor, shift)
 
 

@@ -710,7 +710,8 @@ def windows_of(store: SeriesStore, split: str, options: WindowOptions) -> Window
     segments = segments_of(store, name, options, blockers_of(store, options))
     windows = Windows(store, name, options, segments, entities.first_row, starts, ends)
     if options.scalers == "own_fold" and options.fold:
-        return replace(windows, fold_scaling=scaling_of_fold(store, options.fold))
+        scaling = scaling_of_fold(store, options.fold, windows.per_entity > 0)
+        return replace(windows, fold_scaling=scaling)
     return windows
 
 

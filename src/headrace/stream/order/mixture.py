@@ -63,7 +63,7 @@ class StageBegin:
 
     def __str__(self) -> str:
         if self.unit == "share":
-            return f"{float(100 * self.amount):g}%"
+            return f"{float(100 * self.amount):.15g}%"
         return f"{float(self.amount):,.15g} {self.unit}"
 
 
@@ -218,7 +218,8 @@ class Mixture:
         """Return the rows of each source that a run may have; None for any number."""
         most = []
         for limit, size in zip(self.limits, sizes, strict=True):
-            most.append(None if limit is None else math.floor(Fraction(limit) * size))
+            # as it was written: the float 0.7 is a little less
+            most.append(None if limit is None else math.floor(Fraction(str(limit)) * size))
         return tuple(most)
 
 
