@@ -20,7 +20,7 @@ from headrace.cli.init.asked import AskedSplit
 from headrace.cli.init.choose import fits
 from headrace.cli.init.commented import needed_settings, settings_of
 from headrace.cli.init.look import Data
-from headrace.errors import SettingsError
+from headrace.errors import HeadraceError, InputError, SettingsError
 from headrace.split.init import split_sections
 from raised import raised
 
@@ -34,6 +34,7 @@ CHATS = "".join(
 READINGS = "at,sensor\n" + "".join(
     f"2024-01-{1 + n // 24:02d}T{n % 24:02d}:00,{n % 7}.25\n" for n in range(480)
 )
+LABELLED = "text,label\n" + "".join(f"fine thing {n},{n % 2}\n" for n in range(400))
 REVIEWS = "when,who,text\n" + "".join(
     f"2024-{1 + n % 12:02d}-03,u{n % 40},fine thing {n}\n" for n in range(400)
 )
@@ -53,6 +54,7 @@ def written(tmp_path: Path, name: str, text: str) -> str:
         ("chats.jsonl", CHATS, "pack"),
         ("readings.csv", READINGS, "split"),
         ("reviews.csv", REVIEWS, "split"),
+        ("labelled.csv", LABELLED, "split"),
     ],
 )
 def test_the_recipe_is_chosen_by_the_data(tmp_path: Path, name: str, text: str, word: str) -> None:
@@ -125,6 +127,8 @@ def test_a_date_and_a_time_of_day_are_one_time(tmp_path: Path) -> None:
     [
         ("months.csv", "Month,Day,x\n" + "".join(f"{1 + n % 9},{1 + n % 28},{n}\n" for n in range(60)), "time="),
         ("wide.csv", "country,1952,1957,1962\n" + "".join(f"c{n},1,2,{n}\n" for n in range(60)), "melt"),
+        ("months.csv", "shop,Jan,Feb,Mar\n" + "".join(f"c{n},1,2,{n}\n" for n in range(60)), "melt"),
+        ("nested.jsonl", "".join(f'{{"user": "u{n % 9}", "meta": {{"at": "2024-01-{1 + n % 28:02d}T00:00:00"}}}}\n' for n in range(60)), "meta.at"),
         ("ids.jsonl", "".join(f'{{"id": "{n:032x}"}}\n' for n in range(60)), "columns"),
     ],
 )  # fmt: skip
@@ -311,3 +315,106 @@ def test_at_a_terminal_it_asks_and_the_best_answer_is_the_first(tmp_path: Path) 
     assert "random_split" == yaml.safe_load(config.read_text())["recipe"]
     assert 2 == refused.returncode
     assert "--time none" in refused.stderr
+
+
+@pytest.mark.parametrize("seconds", [1704067200, 1704067200.125], ids=["whole", "fractions"])
+def test_events_of_users_are_no_prompts(tmp_path: Path, seconds: float) -> None:
+    text = "timestamp,user,x\n" + "".join(
+        f"{seconds + 7200 * n},u{n % 37},{n}\n" for n in range(600)
+    )
+    best = fits(Data([written(tmp_path, "a.csv", text)]), "out", {})[0]
+
+    assert ("split", "timestamp") == (best.word, settings_of(best.sections)["time"])
+
+
+def test_a_broken_line_among_events_is_said_and_they_are_no_prompts(tmp_path: Path) -> None:
+    lines = [
+        json.dumps({"user": f"u{n % 37}", "at": f"2024-01-{1 + n % 28:02d}"}) for n in range(90)
+    ]
+    lines[50] = lines[50][:20]
+    with pytest.raises(HeadraceError, match="line 51"):
+        fits(Data([written(tmp_path, "a.jsonl", "\n".join(lines))]), "out", {})
+
+
+def test_data_that_no_recipe_can_read_are_refused_by_the_one_reason(tmp_path: Path) -> None:
+    text = EVENTS + "c1,2024-01-01,1,2\n"
+    with raised(InputError, row=601) as caught:
+        fits(Data([written(tmp_path, "a.csv", text)]), "out", {})
+
+    assert 1 == str(caught.value).count("a.csv")
+
+
+def test_chats_with_tool_calls_are_packed(tmp_path: Path) -> None:
+    lines = []
+    for n in range(40):
+        function = {"name": "weather", "arguments": json.dumps({"city": n})}
+        turns = [
+            {"role": "user", "content": f"weather in {n}?"},
+            {"role": "assistant", "content": None, "tool_calls": [{"id": f"c{n}", "type": "function", "function": function}]},
+            {"role": "tool", "tool_call_id": f"c{n}", "content": "sunny"},
+            {"role": "assistant", "content": "It is sunny."},
+        ]  # fmt: skip
+        tool = {"name": "weather", "parameters": {"type": "object", "properties": {}}}
+        lines.append(
+            json.dumps({"messages": turns, "tools": [{"type": "function", "function": tool}]})
+        )
+    best = fits(Data([written(tmp_path, "a.jsonl", "\n".join(lines))]), "out", {})[0]
+
+    assert "pack" == best.word
+
+
+def test_files_of_two_tables_are_not_drawn_as_one(tmp_path: Path) -> None:
+    source = written(tmp_path, "orders.csv", EVENTS)
+    text = "customer,city\n" + "".join(f"c{n},x{n % 5}\n" for n in range(37))
+    (tmp_path / "raw" / "customers.csv").write_text(text)
+    with raised(SettingsError, setting="time", column="when", remedy="customers.csv"):
+        fits(Data([str(Path(source).parent)]), "out", {})
+
+
+def test_files_of_several_formats_are_written_as_parquet(tmp_path: Path) -> None:
+    source = written(tmp_path, "a.csv", EVENTS.replace(".5\n", "\n"))
+    pl.read_csv(source).write_parquet(tmp_path / "raw" / "b.parquet")
+
+    assert "parquet" == settings_of_best(str(Path(source).parent))["format"]
+
+
+GERMAN = "Datum;Filiale;Umsatz;Menge\n" + "".join(
+    f"{1 + n % 28:02d}.{1 + n % 12:02d}.2024;F{n % 40};1.{n % 900 + 100},{n % 90 + 10};{n % 7},5\n"
+    for n in range(600)
+)
+
+
+def test_numbers_with_a_decimal_comma_are_read_as_numbers(tmp_path: Path) -> None:
+    source = written(tmp_path, "a.csv", GERMAN)
+    settings = settings_of_best(source)
+
+    assert {"time_format": "%d.%m.%Y", "decimal": ",", "thousands": "."} == settings["dialect"]
+    assert {"Umsatz": "float64", "Menge": "float64"} == settings["types"]
+    headrace.prepare(headrace.init(source), tmp_path / "out")
+    batch = next(iter(headrace.open(tmp_path / "out").stream("train", batch_size=4)))
+    assert 1100 <= batch["Umsatz"][0] < 2000
+
+
+def test_numbers_with_leading_zeros_are_no_types(tmp_path: Path) -> None:
+    text = "zip,amount\n" + "".join(f"{n * 37 % 9999:05d},{n}\n" for n in range(400))
+    sections, _ = split_sections(
+        AskedSplit([written(tmp_path, "a.csv", text)], "out"), Data([str(tmp_path / "raw")])
+    )
+    types = next(part.settings["types"] for part in sections if "types" in part.settings)
+
+    assert {"amount": "int64"} == types.value
+
+
+def test_a_text_that_is_no_time_is_shown(tmp_path: Path) -> None:
+    text = EVENTS + "Total,Total,9\n"
+    with pytest.raises(SettingsError, match="'Total' is not read"):
+        fits(Data([written(tmp_path, "a.csv", text)]), "out", {})
+
+
+def test_a_day_that_may_be_a_month_is_said(tmp_path: Path) -> None:
+    text = "date,customer\n" + "".join(
+        f"{1 + n % 12:02d}/{1 + n % 11:02d}/2024,c{n % 37}\n" for n in range(600)
+    )
+    best = fits(Data([written(tmp_path, "a.csv", text)]), "out", {})[0]
+
+    assert "%m/%d/%Y would read them as well" in " ".join(best.trial.warnings)

@@ -563,7 +563,7 @@ def _proposals(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str]]:
                 if renamed:
                     yield renamed
             yield {"user": texts[user], "assistant": texts[assistant]}
-    if len(texts) == 1 and _is_prose(rows, *texts.values()):
+    if len(texts) == 1 and is_prose(rows, *texts.values()):
         yield {"text": next(iter(texts.values()))}
 
 
@@ -576,7 +576,7 @@ def _paths(row: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, objec
             yield from _paths(value, f"{above}{name}.")
 
 
-def _is_prose(objects: Sequence[Mapping[str, Any]], name: str) -> bool:
+def is_prose(objects: Sequence[Mapping[str, Any]], name: str) -> bool:
     """Return whether most texts of a column are of several words, which ids are not."""
     several = sum(len(str(row.get(name) or "").split()) > 1 for row in objects)
     return 2 * several > len(objects)

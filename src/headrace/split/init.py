@@ -10,10 +10,20 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 
 from headrace.cli.init.asked import AskedSplit
 from headrace.cli.init.commented import Aside, Section, settings_of
-from headrace.cli.init.look import NULLS, Column, Data, Look, Unsure, id_like, known
+from headrace.cli.init.look import (
+    NULLS,
+    Column,
+    Data,
+    Look,
+    Unsure,
+    id_like,
+    known,
+    number_share,
+)
 from headrace.cli.init.roles import (
     NO_TIME,
     all_whole,
@@ -34,6 +44,10 @@ from headrace.cli.init.roles import (
 )
 from headrace.cli.init.times import day_first_doubt
 from headrace.errors import InputError, SettingsError, setting
+from headrace.formats.dialect import TextDialect
+from headrace.formats.registry import file_type_of_name
+from headrace.formats.text_columns import nulled, plain_numerals
+from headrace.formats.types import is_text
 from headrace.report.words import pluralise, size
 from headrace.split.random_split import RandomSplit
 from headrace.split.recipe import number_shards
@@ -41,6 +55,14 @@ from headrace.split.settings import TemporalSplit
 
 _TEST_SHARE = 0.2  # share of rows from the proposed cutoff on
 _DAY_US = 86_400_000_000
+
+# parts of the dialect, and what shows for certain that a number is written with them
+_MARKS = (
+    ({"decimal": ","}, r",([0-9]{1,2}|[0-9]{4,})\s*$"),
+    ({"decimal": ",", "thousands": "."}, r"\.[0-9]{3},"),
+    ({"decimal": ",", "thousands": " "}, r"[\s\x{a0}\x{202f}][0-9]{3},"),
+    ({"thousands": ","}, r",[0-9]{3}[.,]"),
+)
 
 _SHARES = Section(
     "This share of the entities with rows before the cutoff goes to train and the others to val;"
@@ -103,7 +125,7 @@ def _temporal_sections(
             "layout: a shard per source shard, or single: a file per split. format: same as the"
             " source, or e.g. parquet, which is read several times faster than text. lineage:"
             " columns adds source_shard and source_row.",
-            {"layout": "sharded", "format": "same", "lineage": Aside("columns")},
+            {"layout": "sharded", "format": _format(sample), "lineage": Aside("columns")},
         ),
     ]
     written = settings_of(sections)
@@ -167,7 +189,7 @@ def _random_sections(sample: Look, options: AskedSplit, rows: int) -> tuple[list
         Section(
             "layout: a shard per source shard, or single: a file per split. format: same as the"
             " source, or e.g. parquet, which is read several times faster than text.",
-            {"layout": "sharded", "format": "same"},
+            {"layout": "sharded", "format": _format(sample)},
         ),
     ]
     written = settings_of(sections)
@@ -199,9 +221,8 @@ def _time(sample: Look, options: AskedSplit) -> tuple[Column, Section]:
         if others:
             also = f" Also dates: {', '.join(others)}."
     columns = [table[best.name] for _, table in sample.tables if best.name in table.column_names]
-    section = Section(
-        f"When a row happened.{also} {day_first_doubt(columns, best.time_format)}".strip()
-    )
+    doubt = day_first_doubt(columns, best.time_format)
+    section = Section(f"When a row happened.{also} {doubt}".strip(), doubt=doubt)
     section.settings["time"] = best.name
     section.settings |= _dialect(best)
     clock = clock_of(sample, best)
@@ -311,21 +332,75 @@ def _column_sections(sample: Look, entity: str) -> list[Section]:
         )
         sections.append(Section(words, {"schema_drift": "widen"}))
     texts = sample.texts()
-    # an empty column has no type
-    numbers = {}
-    for name in texts:
-        column = sample.columns[name]
-        is_identifier = name == entity or id_like(name)  # stays text
-        if column.content == "number" and column.missing < 1 and not is_identifier:
-            numbers[name] = "int64" if all_whole(sample, name) else "float64"
-    if numbers:
-        words = "Text columns that hold numbers, which readers deliver as int64 or float64."
-        sections.append(Section(words, {"types": Aside(numbers)}))
+    sections += _number_sections(sample, entity)
     if any(sample.holds(name, NULLS) for name in texts):
         sections.append(
             Section("Texts that mean missing.", {"dialect": {"null_values": list(NULLS)}})
         )
     return sections
+
+
+def _number_sections(sample: Look, entity: str) -> list[Section]:
+    """Propose types for columns of text that hold numbers; they are set where texts alone would not
+    be read as such.
+    """
+    numbers = {}
+    for name in sample.texts():
+        column = sample.columns[name]  # an empty one has no type
+        is_code = name == entity or id_like(name) or _matches(sample, name, r"^\s*0[0-9]")
+        if column.content == "number" and column.missing < 1 and not is_code:
+            numbers[name] = "int64" if all_whole(sample, name) else "float64"
+    marks, marked = _marks(sample)
+    if marked:
+        numbers |= dict.fromkeys(marked, "float64")
+        spelled = " and ".join(f"{name} {mark!r}" for name, mark in marks.items())
+        words = f"Numbers are written with {spelled}; only columns with a type are read as such."
+        return [Section(words, {"dialect": marks, "types": numbers})]
+    if not numbers:
+        return []
+    words = "Text columns that hold numbers, which readers deliver as int64 or float64."
+    if _format(sample) == "same":
+        return [Section(words, {"types": Aside(numbers)})]
+    return [Section("Columns of numbers, which some files hold as text.", {"types": numbers})]
+
+
+def _matches(sample: Look, name: str, pattern: str) -> bool:
+    """Return whether a text of a column has the pattern in it."""
+    for _, table in sample.tables:
+        is_there = name in table.column_names and is_text(table[name].type)
+        if is_there and pc.any(pc.match_substring_regex(table[name], pattern)).as_py():
+            return True
+    return False
+
+
+def _format(sample: Look) -> str:
+    """Return the format to write: the one of the source if it has one."""
+    formats = set()
+    for name in sample.names:
+        found = file_type_of_name(name)
+        if found is not None:
+            formats.add(found.format.written_as or found.format.name)
+    return "same" if len(formats) <= 1 else "parquet"
+
+
+def _marks(sample: Look) -> tuple[dict[str, str], list[str]]:
+    """Return the parts of the dialect that make most columns of text numbers, and these columns.
+
+    1,234 alone is not certain.
+    """
+    best: tuple[dict[str, str], list[str]] = {}, []
+    texts = [name for name in sample.texts() if sample.columns[name].content == "text"]
+    for marks, sure in _MARKS:
+        dialect = TextDialect(**marks)
+        names = []
+        for name in texts:
+            parts = [table[name] for _, table in sample.tables if name in table.column_names]
+            parts = [nulled(part, ("", *NULLS)) for part in parts]
+            if all(number_share(plain_numerals(part, dialect)) is not None for part in parts):
+                names.append(name)
+        if len(names) > len(best[1]) and any(_matches(sample, name, sure) for name in names):
+            best = marks, names
+    return best
 
 
 def _numbers_clash(sample: Look) -> bool:

@@ -18,6 +18,7 @@ from typing import Any
 
 from headrace.cli.init.commented import Section, needed_settings, settings_of
 from headrace.cli.init.look import Data, Look, Unsure
+from headrace.cli.init.roles import labels, time_columns
 from headrace.cli.init.trial import Trial, try_out
 from headrace.errors import HeadraceError, InputError, SettingsError, setting
 from headrace.recipe import JobSettings, Recipe, find_recipe, recipes
@@ -77,14 +78,24 @@ def fits(data: Data, out: str, options: Mapping[str, Any]) -> list[Fit]:
             if every[word].error is None:
                 best = every.pop(word)
                 return [best, *every.values()]
-    for word in order:
-        error = every[word].error
-        if isinstance(error, Unsure):
-            raise error
-    raise SettingsError(
+    raise _no_fit(every, order, data)
+
+
+def _no_fit(every: Mapping[str, Fit], order: Sequence[str], data: Data) -> HeadraceError:
+    """Return the error of the likeliest recipe if there is one, else what each lacks, in one."""
+    errors = [error for error in (every[word].error for word in order) if error is not None]
+    unsure = [error for error in errors if isinstance(error, Unsure)]
+    words: dict[str, list[str]] = {}
+    for fit in every.values():
+        _, _, why = needs(fit).partition(": ")
+        words.setdefault(why, []).append(fit.word)
+    if unsure or len(words) == 1 or order[0] != _CHOSEN[0]:
+        return (unsure or errors)[0]
+    listed = [f"headrace init {' or '.join(names)}: {why}" for why, names in words.items()]
+    return SettingsError(
         "no recipe fits for certain",
         path=data.source[0],
-        remedy="name one: " + "; ".join(needs(fit) for fit in every.values()),
+        remedy=f"name one: {'; '.join(listed)}",
     )
 
 
@@ -131,11 +142,11 @@ def _order(data: Data, options: Mapping[str, Any]) -> list[str]:
     """Return the words of the recipes that can be chosen, the likeliest first."""
     if "target" in options:
         return ["series"]
-    contents = set()
     with suppress(InputError):  # each recipe says so itself
         contents = {column.content for column in data.tables.columns.values()}
-    if "time" in contents and "other" not in contents:
-        return ["split", "pack", "preferences"]
+        is_labelled = {"text", "label"} <= set(data.tables.columns) and labels(data.tables)
+        if "other" not in contents and (is_labelled or time_columns(data.tables)):
+            return ["split", "pack", "preferences"]
     return list(_CHOSEN)
 
 

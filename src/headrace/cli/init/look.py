@@ -23,7 +23,7 @@ import pyarrow as pa
 from headrace.checks import nearest
 from headrace.cli.init.times import NUMBERS, is_typed_time, time_format
 from headrace.dataset.tables import with_paths
-from headrace.errors import HeadraceError, InputError, SettingsError
+from headrace.errors import HeadraceError, InputError, SettingsError, setting
 from headrace.formats.dialect import PLAIN, TextDialect
 from headrace.formats.listing import Listing, NoMatch, list_files, nested_pattern
 from headrace.formats.partitions import partition_types
@@ -192,7 +192,7 @@ class Unsure(SettingsError):
             setting=name,
             path=path,
             column=column,
-            remedy=remedy or f"give one of {some}",
+            remedy=remedy or (f"give one of {some}" if some else f"give {setting(name)}"),
         )
         error.candidates = tuple(candidates)
         return error
