@@ -197,10 +197,11 @@ def without_answers(rows: int) -> str:
     ("text", "time", "form"),
     [
         (PERIODS, "period", "period"),
+        ("day,x\n" + "".join(f"{1 + n % 12}/{1 + n % 28}/2024 {1 + n % 12}:15 PM,{n}\n" for n in range(90)), "day", "%m/%d/%Y %I:%M %p"),
         ("date,x\n" + "".join(f"{41275 + n}.25,{n}\n" for n in range(60)), "date", "excel_days"),
         ("year,month,day,x\n" + "".join(f"2020,{1 + n % 9},{1 + n % 28},{n}.5\n" for n in range(90)), ["year", "month", "day"], "%Y %m %d"),
     ],
-    ids=["quarters", "excel", "parts"],
+    ids=["quarters", "afternoons", "excel", "parts"],
 )  # fmt: skip
 def test_dates_as_people_write_them_are_times(
     tmp_path: Path, text: str, time: object, form: str
@@ -418,3 +419,42 @@ def test_a_day_that_may_be_a_month_is_said(tmp_path: Path) -> None:
     best = fits(Data([written(tmp_path, "a.csv", text)]), "out", {})[0]
 
     assert "%m/%d/%Y would read them as well" in " ".join(best.trial.warnings)
+
+
+def test_a_named_time_drops_rows_without_one(tmp_path: Path) -> None:
+    source = written(tmp_path, "a.csv", EVENTS + "Total,Total,9\n")
+    (best, *_) = fits(Data([source]), "out", {"time": "when"})
+
+    assert "drop" == settings_of(best.sections)["bad_rows"]
+    assert "'Total'" in " ".join(best.trial.warnings)
+    assert 601 == sum(best.trial.rows.values()) + sum(best.trial.dropped.values())
+
+
+def test_a_time_that_a_file_lacks_is_refused(tmp_path: Path) -> None:
+    source = written(tmp_path, "orders.csv", EVENTS)
+    (tmp_path / "raw" / "customers.csv").write_text("customer,city\nc1,x\n")
+    with raised(SettingsError, setting="time", value="when", remedy="customers.csv"):
+        fits(Data([str(Path(source).parent)]), "out", {"time": "when"})
+    with raised(SettingsError, setting="entity", value="amount", remedy="customers.csv"):
+        fits(Data([str(Path(source).parent)]), "out", {"time": "none", "entity": "amount"})
+
+
+def test_times_with_and_without_an_offset_are_read(tmp_path: Path) -> None:
+    text = "time,user\n" + "".join(
+        f"2024-{1 + n % 12:02d}-03T10:00:00{('', '+02:00')[n % 2]},u{n % 37}\n" for n in range(400)
+    )
+    best = fits(Data([written(tmp_path, "a.csv", text)]), "out", {})[0]
+
+    assert {"time_format": "iso"} == settings_of(best.sections)["dialect"]
+    assert "time_zone" in " ".join(best.trial.warnings)
+
+
+def test_files_without_rows_are_refused_by_that(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="holds no rows; give a source"):
+        fits(Data([written(tmp_path, "a.csv", "a,b\n")]), "out", {})
+
+
+@pytest.mark.parametrize("title", ["Sales 2024\n\n", "Sales 2024,,\n,,\n"])
+def test_lines_above_the_header_are_said(tmp_path: Path, title: str) -> None:
+    with raised(InputError, remedy="title"):
+        fits(Data([written(tmp_path, "a.csv", title + EVENTS)]), "out", {})

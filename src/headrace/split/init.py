@@ -7,9 +7,11 @@ Each guess comes with its reason and the alternatives. Counts cover only the row
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.cli.init.asked import AskedSplit
@@ -21,7 +23,6 @@ from headrace.cli.init.look import (
     Look,
     Unsure,
     id_like,
-    known,
     number_share,
 )
 from headrace.cli.init.roles import (
@@ -42,8 +43,9 @@ from headrace.cli.init.roles import (
     with_joined,
     years,
 )
-from headrace.cli.init.times import day_first_doubt
+from headrace.cli.init.times import day_first_doubt, time_forms
 from headrace.errors import InputError, SettingsError, setting
+from headrace.formats.dates import parse_dates
 from headrace.formats.dialect import TextDialect
 from headrace.formats.registry import file_type_of_name
 from headrace.formats.text_columns import nulled, plain_numerals
@@ -203,10 +205,7 @@ def _time(sample: Look, options: AskedSplit) -> tuple[Column, Section]:
     matches = time_columns(sample)
     also = ""
     if options.time is not None:
-        best = sample.columns[known(options.time, sample.columns, "time")]
-        for number in (*number_times(sample), *years(sample, sure=False)):
-            if number.name == best.name:
-                best = number
+        best = _named_time(sample, options.time)
     elif not matches:
         raise Unsure.of(
             "no column that all files have holds dates",
@@ -221,7 +220,7 @@ def _time(sample: Look, options: AskedSplit) -> tuple[Column, Section]:
         if others:
             also = f" Also dates: {', '.join(others)}."
     columns = [table[best.name] for _, table in sample.tables if best.name in table.column_names]
-    doubt = day_first_doubt(columns, best.time_format)
+    doubt = f"{day_first_doubt(columns, best.time_format)} {_unread(columns, best)}".strip()
     section = Section(f"When a row happened.{also} {doubt}".strip(), doubt=doubt)
     section.settings["time"] = best.name
     section.settings |= _dialect(best)
@@ -232,10 +231,67 @@ def _time(sample: Look, options: AskedSplit) -> tuple[Column, Section]:
         if "dialect" in section.settings:
             form = f"{best.time_format} {clock.time_format}"
             section.settings["dialect"] = {"time_format": form}
-    if best.missing:
+    if _has_two_kinds(columns, best):
+        zone = "Some have an offset and some have none; the latter are read in time_zone."
+        section.words += f" {zone}"
+        section.doubt = f"{section.doubt} {zone}".strip()
+        section.settings["dialect"] = {"time_format": "iso"}
+    if best.missing or _unread(columns, best):
         section.settings["bad_rows"] = "drop"
     section.settings["time_zone"] = Aside("UTC")
     return best, section
+
+
+def _named_time(sample: Look, name: str) -> Column:
+    """Return the column that is to be the time, with the format of most of its values."""
+    best = sample.known(name, "time")
+    for number in (*number_times(sample), *years(sample, sure=False)):
+        if number.name == name:
+            return number
+    if best.content == "text":
+        forms = time_forms([table[name] for _, table in sample.tables])
+        if forms is None:
+            raise SettingsError(
+                f"no time is read from texts such as {_first_text(sample, name)!r}",
+                setting="time",
+                value=name,
+                remedy="write them as 2025-01-31 13:15, or give another column",
+            )
+        return replace(best, time_format=forms.forms[0])
+    return best
+
+
+def _first_text(sample: Look, name: str) -> str:
+    texts = pa.chunked_array([chunk for _, table in sample.tables for chunk in table[name].chunks])
+    return str(next(filter(None, texts.to_pylist()), ""))
+
+
+def _unread(columns: Sequence[pa.ChunkedArray], time: Column) -> str:
+    """Say how many texts of the time are no times; "" if all are."""
+    count = 0
+    first = ""
+    for column in columns:
+        if is_text(column.type):
+            texts = nulled(column, ("", *NULLS))
+            unread = texts.filter(
+                pa.array(parse_dates(texts, time.time_format or "auto").unreadable)
+            )
+            count += len(unread)
+            first = first or str((unread.to_pylist() or [""])[0])
+    if not count:
+        return ""
+    return f"Dropped: {pluralise(count, 'row')} without a time, such as {first!r}."
+
+
+def _has_two_kinds(columns: Sequence[pa.ChunkedArray], time: Column) -> bool:
+    """Return whether some times are written with an offset from UTC, and others without one."""
+    if time.time_format not in (None, "iso"):
+        return False
+    forms: set[str] = set()
+    for column in columns:
+        if is_text(column.type):
+            forms |= parse_dates(nulled(column, ("", *NULLS)), "iso").forms
+    return {"iso", "iso_zoned"} <= forms
 
 
 def _dialect(time: Column) -> dict[str, Any]:
@@ -248,7 +304,7 @@ def _dialect(time: Column) -> dict[str, Any]:
 def _entity(sample: Look, options: AskedSplit, time: Column | None) -> tuple[str, Section]:
     """Choose the entity column, and return the section that explains the choice."""
     if options.entity is not None:
-        best = candidate(sample, known(options.entity, sample.columns, "entity"))
+        best = candidate(sample, sample.known(options.entity, "entity").name)
         words = f"No entity may be in both train and test: {best.words()}."
     else:
         usable = entities(sample, time)
@@ -291,7 +347,8 @@ def _cutoff(sample: Look, options: AskedSplit, time: Column) -> tuple[str, str]:
         raise SettingsError(
             "the time column holds no time in the rows sampled",
             path=options.source[0],
-            remedy=f"give {setting('time')}",
+            column=time.name,
+            remedy=f"give another column as {setting('time')}, or write its times as 2025-01-31",
         )
     words = f"Dates looked at run from {_day(dates[0])} to {_day(dates[-1])}"
     if options.split_date is not None:

@@ -44,6 +44,11 @@ class Fit:
     rows: Sequence[str] = ()
 
     @property
+    def is_other(self) -> bool:
+        """Whether the data are of another kind, which no setting changes."""
+        return type(self.error) is SettingsError and self.error.setting is None
+
+    @property
     def word(self) -> str:
         """The word after `headrace init`."""
         return self.recipe.init_word or ""
@@ -67,6 +72,7 @@ def fits(data: Data, out: str, options: Mapping[str, Any]) -> list[Fit]:
     Raises `InputError` if the data cannot be read, `Unsure` if a guess is not certain, and
     `SettingsError` if no recipe fits.
     """
+    _refuse_no_rows(data)
     every = {}
     for recipe in recipes().values():
         if recipe.init_word is not None and _takes(recipe, options):
@@ -81,16 +87,28 @@ def fits(data: Data, out: str, options: Mapping[str, Any]) -> list[Fit]:
     raise _no_fit(every, order, data)
 
 
+def _refuse_no_rows(data: Data) -> None:
+    """Raise `SettingsError` if the data are tables without a row."""
+    with suppress(InputError):  # each recipe says so itself
+        if not any(len(table) for _, table in data.tables.tables):
+            raise SettingsError(
+                "holds no rows", path=data.source[0], remedy="give a source that has some"
+            )
+
+
 def _no_fit(every: Mapping[str, Fit], order: Sequence[str], data: Data) -> HeadraceError:
     """Return the error of the likeliest recipe if there is one, else what each lacks, in one."""
     errors = [error for error in (every[word].error for word in order) if error is not None]
+    if any(isinstance(error, InputError) for error in errors):  # what cannot be read comes first
+        every = {word: fit for word, fit in every.items() if not fit.is_other}
     unsure = [error for error in errors if isinstance(error, Unsure)]
     words: dict[str, list[str]] = {}
     for fit in every.values():
         _, _, why = needs(fit).partition(": ")
         words.setdefault(why, []).append(fit.word)
-    if unsure or len(words) == 1 or order[0] != _CHOSEN[0]:
-        return (unsure or errors)[0]
+    alone = [fit.error for fit in every.values() if fit.error is not None and len(words) == 1]
+    if unsure or alone or order[0] != _CHOSEN[0]:
+        return (unsure or alone or errors)[0]
     listed = [f"headrace init {' or '.join(names)}: {why}" for why, names in words.items()]
     return SettingsError(
         "no recipe fits for certain",

@@ -84,6 +84,22 @@ class Look:
                 result.append(column.name)
         return result
 
+    def known(self, name: str, option: str) -> Column:
+        """Return a column that all files have. option: that gives its name.
+
+        Raises `SettingsError`.
+        """
+        column = self.columns[known(name, self.columns, option)]
+        lacking = [file for file, table in self.tables if name not in table.column_names]
+        if lacking:
+            raise SettingsError(
+                f"{len(lacking)} of the {len(self.tables)} files looked at lack it",
+                setting=option,
+                value=name,
+                remedy=f"leave them out, such as {lacking[0]}, or use a column that all have",
+            )
+        return column
+
     def texts(self) -> list[str]:
         """Return the columns that are text in at least one of the files looked at."""
         result = []
@@ -284,7 +300,7 @@ def named(name: str, words: Sequence[str]) -> int:
 def id_like(name: str) -> bool:
     """Return True if a name suggests identifiers, even if the values are numbers."""
     low = name.lower()
-    return low == "id" or low.endswith(("_id", "id", "_no", "number", "_key"))
+    return low == "id" or low.endswith(("_id", "id", "_no", "_nr", "number", "nummer", "_key"))
 
 
 def nameless(name: str) -> bool:

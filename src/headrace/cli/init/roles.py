@@ -259,7 +259,8 @@ def refuse_doubtful_times(sample: Look) -> None:
                 path=sample.source[0],
                 column=column.name,
                 remedy=(
-                    f"give {setting('time')} and the column, written as 2025-01-31 or as a year; or"
+                    "write its times as 2025-01-31 or as a year; or give"
+                    f" {setting('time', column.name)} to drop rows without a time, or"
                     f" {setting('time', NO_TIME)} to draw rows at random"
                 ),
             )
@@ -325,7 +326,9 @@ def entities(sample: Look, time: Column | None) -> list[Candidate]:
     usable = []
     for column in sample.columns.values():
         is_usual = column.content in ("text", "number")
-        if not is_usual or column.in_files < len(sample.tables) or column == time:
+        if not is_usual or column.in_files < len(sample.tables):
+            continue
+        if time is not None and column.name == time.name:
             continue
         if nameless(column.name) or time_of_day(sample, column.name):
             continue
