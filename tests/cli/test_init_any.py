@@ -458,3 +458,49 @@ def test_files_without_rows_are_refused_by_that(tmp_path: Path) -> None:
 def test_lines_above_the_header_are_said(tmp_path: Path, title: str) -> None:
     with raised(InputError, remedy="title"):
         fits(Data([written(tmp_path, "a.csv", title + EVENTS)]), "out", {})
+
+
+def test_numbers_with_points_beside_decimal_commas_get_no_type(tmp_path: Path) -> None:
+    text = "date;price;weight\n" + "".join(
+        f"2024-{1 + n % 12:02d}-{1 + n % 28:02d};{n},{n % 90 + 10};{n}.5\n" for n in range(300)
+    )
+
+    assert {"price": "float64"} == settings_of_best(written(tmp_path, "a.csv", text))["types"]
+
+
+def test_users_and_models_of_devices_are_no_chats(tmp_path: Path) -> None:
+    rows = []
+    for n in range(400):
+        row = {"user": f"u{n % 40}", "model": "phone", "ts": 1704067200000 + n * 7200000}
+        rows.append(json.dumps(row | {"props": {"page": n}}) + "\n")
+
+    assert "split" == fits(Data([written(tmp_path, "a.jsonl", "".join(rows))]), "out", {})[0].word
+
+
+def test_chats_with_reasoning_are_packed(tmp_path: Path) -> None:
+    rows = []
+    for n in range(40):
+        answer = {"role": "assistant", "reasoning_content": "well", "content": "yes"}
+        rows.append(json.dumps({"messages": [{"role": "user", "content": f"{n}?"}, answer]}) + "\n")
+
+    assert "pack" == fits(Data([written(tmp_path, "a.jsonl", "".join(rows))]), "out", {})[0].word
+
+
+def test_a_target_with_marks_of_thousands_is_read(tmp_path: Path) -> None:
+    text = "Tag;Laden;Umsatz\n" + "".join(
+        f"{1 + n % 28:02d}.{1 + n // 28:02d}.2024;L{m};1.{n % 900 + 100},5\n"
+        for m in range(3)
+        for n in range(280)
+    )
+    source = written(tmp_path, "a.csv", text)
+    best = fits(Data([source]), "out", {"target": "Umsatz", "entity": "Laden"})[0]
+
+    assert {"decimal": ",", "thousands": "."}.items() <= settings_of(best.sections)[
+        "dialect"
+    ].items()
+
+
+def test_a_target_of_words_is_refused(tmp_path: Path) -> None:
+    text = READINGS.replace(".25", " low")
+    with raised(SettingsError, setting="target"):
+        fits(Data([written(tmp_path, "a.csv", text)]), "out", {"target": "sensor"})

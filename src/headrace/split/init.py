@@ -409,6 +409,9 @@ def _number_sections(sample: Look, entity: str) -> list[Section]:
             numbers[name] = "int64" if all_whole(sample, name) else "float64"
     marks, marked = _marks(sample)
     if marked:
+        dialect = TextDialect(**marks)
+        read = [name for name in numbers if _are_numbers(sample, name, dialect)]
+        numbers = {name: numbers[name] for name in read}
         numbers |= dict.fromkeys(marked, "float64")
         spelled = " and ".join(f"{name} {mark!r}" for name, mark in marks.items())
         words = f"Numbers are written with {spelled}; only columns with a type are read as such."
@@ -434,10 +437,20 @@ def _format(sample: Look) -> str:
     """Return the format to write: the one of the source if it has one."""
     formats = set()
     for name in sample.names:
-        found = file_type_of_name(name)
-        if found is not None:
-            formats.add(found.format.written_as or found.format.name)
+        file_type = file_type_of_name(name)
+        if file_type is not None:
+            formats.add(file_type.format.written_as or file_type.format.name)
     return "same" if len(formats) <= 1 else "parquet"
+
+
+def _are_numbers(sample: Look, name: str, dialect: TextDialect) -> bool:
+    """Return whether a column holds only numbers as this dialect writes them."""
+    for _, table in sample.tables:
+        if name in table.column_names:
+            texts = nulled(table[name], ("", *NULLS))
+            if number_share(plain_numerals(texts, dialect)) is None:
+                return False
+    return True
 
 
 def _marks(sample: Look) -> tuple[dict[str, str], list[str]]:
@@ -449,12 +462,7 @@ def _marks(sample: Look) -> tuple[dict[str, str], list[str]]:
     texts = [name for name in sample.texts() if sample.columns[name].content == "text"]
     for marks, sure in _MARKS:
         dialect = TextDialect(**marks)
-        names = []
-        for name in texts:
-            parts = [table[name] for _, table in sample.tables if name in table.column_names]
-            parts = [nulled(part, ("", *NULLS)) for part in parts]
-            if all(number_share(plain_numerals(part, dialect)) is not None for part in parts):
-                names.append(name)
+        names = [name for name in texts if _are_numbers(sample, name, dialect)]
         if len(names) > len(best[1]) and any(_matches(sample, name, sure) for name in names):
             best = marks, names
     return best

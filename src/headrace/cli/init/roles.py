@@ -281,7 +281,7 @@ def _nested_times(table: pa.Table) -> Iterator[str]:
     """Yield the dotted paths of times within structs."""
     structs = [name for name in table.column_names if pa.types.is_struct(table[name].type)]
     flat = table.select(structs)
-    while any(pa.types.is_struct(each) for each in flat.schema.types):
+    while any(pa.types.is_struct(column_type) for column_type in flat.schema.types):
         flat = flat.flatten()
     for name in flat.column_names:
         column = flat[name]
