@@ -20,7 +20,7 @@ from headrace.cli.init.asked import AskedSplit
 from headrace.cli.init.choose import fits
 from headrace.cli.init.commented import needed_settings, settings_of
 from headrace.cli.init.look import Data
-from headrace.errors import SettingsError
+from headrace.errors import HeadraceError, InputError, SettingsError
 from headrace.split.init import split_sections
 from raised import raised
 
@@ -34,6 +34,7 @@ CHATS = "".join(
 READINGS = "at,sensor\n" + "".join(
     f"2024-01-{1 + n // 24:02d}T{n % 24:02d}:00,{n % 7}.25\n" for n in range(480)
 )
+LABELLED = "text,label\n" + "".join(f"fine thing {n},{n % 2}\n" for n in range(400))
 REVIEWS = "when,who,text\n" + "".join(
     f"2024-{1 + n % 12:02d}-03,u{n % 40},fine thing {n}\n" for n in range(400)
 )
@@ -53,6 +54,7 @@ def written(tmp_path: Path, name: str, text: str) -> str:
         ("chats.jsonl", CHATS, "pack"),
         ("readings.csv", READINGS, "split"),
         ("reviews.csv", REVIEWS, "split"),
+        ("labelled.csv", LABELLED, "split"),
     ],
 )
 def test_the_recipe_is_chosen_by_the_data(tmp_path: Path, name: str, text: str, word: str) -> None:
@@ -125,6 +127,8 @@ def test_a_date_and_a_time_of_day_are_one_time(tmp_path: Path) -> None:
     [
         ("months.csv", "Month,Day,x\n" + "".join(f"{1 + n % 9},{1 + n % 28},{n}\n" for n in range(60)), "time="),
         ("wide.csv", "country,1952,1957,1962\n" + "".join(f"c{n},1,2,{n}\n" for n in range(60)), "melt"),
+        ("months.csv", "shop,Jan,Feb,Mar\n" + "".join(f"c{n},1,2,{n}\n" for n in range(60)), "melt"),
+        ("nested.jsonl", "".join(f'{{"user": "u{n % 9}", "meta": {{"at": "2024-01-{1 + n % 28:02d}T00:00:00"}}}}\n' for n in range(60)), "meta.at"),
         ("ids.jsonl", "".join(f'{{"id": "{n:032x}"}}\n' for n in range(60)), "columns"),
     ],
 )  # fmt: skip
@@ -208,10 +212,11 @@ def without_answers(rows: int) -> str:
     ("text", "time", "form"),
     [
         (PERIODS, "period", "period"),
+        ("day,x\n" + "".join(f"{1 + n % 12}/{1 + n % 28}/2024 {1 + n % 12}:15 PM,{n}\n" for n in range(90)), "day", "%m/%d/%Y %I:%M %p"),
         ("date,x\n" + "".join(f"{41275 + n}.25,{n}\n" for n in range(60)), "date", "excel_days"),
         ("year,month,day,x\n" + "".join(f"2020,{1 + n % 9},{1 + n % 28},{n}.5\n" for n in range(90)), ["year", "month", "day"], "%Y %m %d"),
     ],
-    ids=["quarters", "excel", "parts"],
+    ids=["quarters", "afternoons", "excel", "parts"],
 )  # fmt: skip
 def test_dates_as_people_write_them_are_times(
     tmp_path: Path, text: str, time: object, form: str
@@ -341,3 +346,191 @@ def test_at_a_terminal_it_asks_and_the_best_answer_is_the_first(tmp_path: Path) 
     assert "random_split" == yaml.safe_load(config.read_text())["recipe"]
     assert 2 == refused.returncode
     assert "--time none" in refused.stderr
+
+
+@pytest.mark.parametrize("seconds", [1704067200, 1704067200.125], ids=["whole", "fractions"])
+def test_events_of_users_are_no_prompts(tmp_path: Path, seconds: float) -> None:
+    text = "timestamp,user,x\n" + "".join(
+        f"{seconds + 7200 * n},u{n % 37},{n}\n" for n in range(600)
+    )
+    best = fits(Data([written(tmp_path, "a.csv", text)]), "out", {})[0]
+
+    assert ("split", "timestamp") == (best.word, settings_of(best.sections)["time"])
+
+
+def test_a_broken_line_among_events_is_said_and_they_are_no_prompts(tmp_path: Path) -> None:
+    lines = [
+        json.dumps({"user": f"u{n % 37}", "at": f"2024-01-{1 + n % 28:02d}"}) for n in range(90)
+    ]
+    lines[50] = lines[50][:20]
+    with pytest.raises(HeadraceError, match="line 51"):
+        fits(Data([written(tmp_path, "a.jsonl", "\n".join(lines))]), "out", {})
+
+
+def test_data_that_no_recipe_can_read_are_refused_by_the_one_reason(tmp_path: Path) -> None:
+    text = EVENTS + "c1,2024-01-01,1,2\n"
+    with raised(InputError, row=601) as caught:
+        fits(Data([written(tmp_path, "a.csv", text)]), "out", {})
+
+    assert 1 == str(caught.value).count("a.csv")
+
+
+def test_chats_with_tool_calls_are_packed(tmp_path: Path) -> None:
+    lines = []
+    for n in range(40):
+        function = {"name": "weather", "arguments": json.dumps({"city": n})}
+        turns = [
+            {"role": "user", "content": f"weather in {n}?"},
+            {"role": "assistant", "content": None, "tool_calls": [{"id": f"c{n}", "type": "function", "function": function}]},
+            {"role": "tool", "tool_call_id": f"c{n}", "content": "sunny"},
+            {"role": "assistant", "content": "It is sunny."},
+        ]  # fmt: skip
+        tool = {"name": "weather", "parameters": {"type": "object", "properties": {}}}
+        lines.append(
+            json.dumps({"messages": turns, "tools": [{"type": "function", "function": tool}]})
+        )
+    best = fits(Data([written(tmp_path, "a.jsonl", "\n".join(lines))]), "out", {})[0]
+
+    assert "pack" == best.word
+
+
+def test_files_of_two_tables_are_not_drawn_as_one(tmp_path: Path) -> None:
+    source = written(tmp_path, "orders.csv", EVENTS)
+    text = "customer,city\n" + "".join(f"c{n},x{n % 5}\n" for n in range(37))
+    (tmp_path / "raw" / "customers.csv").write_text(text)
+    with raised(SettingsError, setting="time", column="when", remedy="customers.csv"):
+        fits(Data([str(Path(source).parent)]), "out", {})
+
+
+def test_files_of_several_formats_are_written_as_parquet(tmp_path: Path) -> None:
+    source = written(tmp_path, "a.csv", EVENTS.replace(".5\n", "\n"))
+    pl.read_csv(source).write_parquet(tmp_path / "raw" / "b.parquet")
+
+    assert "parquet" == settings_of_best(str(Path(source).parent))["format"]
+
+
+GERMAN = "Datum;Filiale;Umsatz;Menge\n" + "".join(
+    f"{1 + n % 28:02d}.{1 + n % 12:02d}.2024;F{n % 40};1.{n % 900 + 100},{n % 90 + 10};{n % 7},5\n"
+    for n in range(600)
+)
+
+
+def test_numbers_with_a_decimal_comma_are_read_as_numbers(tmp_path: Path) -> None:
+    source = written(tmp_path, "a.csv", GERMAN)
+    settings = settings_of_best(source)
+
+    assert {"time_format": "%d.%m.%Y", "decimal": ",", "thousands": "."} == settings["dialect"]
+    assert {"Umsatz": "float64", "Menge": "float64"} == settings["types"]
+    headrace.prepare(headrace.init(source), tmp_path / "out")
+    batch = next(iter(headrace.open(tmp_path / "out").stream("train", batch_size=4)))
+    assert 1100 <= batch["Umsatz"][0] < 2000
+
+
+def test_numbers_with_leading_zeros_are_no_types(tmp_path: Path) -> None:
+    text = "zip,amount\n" + "".join(f"{n * 37 % 9999:05d},{n}\n" for n in range(400))
+    sections, _ = split_sections(
+        AskedSplit([written(tmp_path, "a.csv", text)], "out"), Data([str(tmp_path / "raw")])
+    )
+    types = next(part.settings["types"] for part in sections if "types" in part.settings)
+
+    assert {"amount": "int64"} == types.value
+
+
+def test_a_text_that_is_no_time_is_shown(tmp_path: Path) -> None:
+    text = EVENTS + "Total,Total,9\n"
+    with pytest.raises(SettingsError, match="'Total' is not read"):
+        fits(Data([written(tmp_path, "a.csv", text)]), "out", {})
+
+
+def test_a_day_that_may_be_a_month_is_said(tmp_path: Path) -> None:
+    text = "date,customer\n" + "".join(
+        f"{1 + n % 12:02d}/{1 + n % 11:02d}/2024,c{n % 37}\n" for n in range(600)
+    )
+    best = fits(Data([written(tmp_path, "a.csv", text)]), "out", {})[0]
+
+    assert "%m/%d/%Y would read them as well" in " ".join(best.trial.warnings)
+
+
+def test_a_named_time_drops_rows_without_one(tmp_path: Path) -> None:
+    source = written(tmp_path, "a.csv", EVENTS + "Total,Total,9\n")
+    (best, *_) = fits(Data([source]), "out", {"time": "when"})
+
+    assert "drop" == settings_of(best.sections)["bad_rows"]
+    assert "'Total'" in " ".join(best.trial.warnings)
+    assert 601 == sum(best.trial.rows.values()) + sum(best.trial.dropped.values())
+
+
+def test_a_time_that_a_file_lacks_is_refused(tmp_path: Path) -> None:
+    source = written(tmp_path, "orders.csv", EVENTS)
+    (tmp_path / "raw" / "customers.csv").write_text("customer,city\nc1,x\n")
+    with raised(SettingsError, setting="time", value="when", remedy="customers.csv"):
+        fits(Data([str(Path(source).parent)]), "out", {"time": "when"})
+    with raised(SettingsError, setting="entity", value="amount", remedy="customers.csv"):
+        fits(Data([str(Path(source).parent)]), "out", {"time": "none", "entity": "amount"})
+
+
+def test_times_with_and_without_an_offset_are_read(tmp_path: Path) -> None:
+    text = "time,user\n" + "".join(
+        f"2024-{1 + n % 12:02d}-03T10:00:00{('', '+02:00')[n % 2]},u{n % 37}\n" for n in range(400)
+    )
+    best = fits(Data([written(tmp_path, "a.csv", text)]), "out", {})[0]
+
+    assert {"time_format": "iso"} == settings_of(best.sections)["dialect"]
+    assert "time_zone" in " ".join(best.trial.warnings)
+
+
+def test_files_without_rows_are_refused_by_that(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="holds no rows; give a source"):
+        fits(Data([written(tmp_path, "a.csv", "a,b\n")]), "out", {})
+
+
+@pytest.mark.parametrize("title", ["Sales 2024\n\n", "Sales 2024,,\n,,\n"])
+def test_lines_above_the_header_are_said(tmp_path: Path, title: str) -> None:
+    with raised(InputError, remedy="title"):
+        fits(Data([written(tmp_path, "a.csv", title + EVENTS)]), "out", {})
+
+
+def test_numbers_with_points_beside_decimal_commas_get_no_type(tmp_path: Path) -> None:
+    text = "date;price;weight\n" + "".join(
+        f"2024-{1 + n % 12:02d}-{1 + n % 28:02d};{n},{n % 90 + 10};{n}.5\n" for n in range(300)
+    )
+
+    assert {"price": "float64"} == settings_of_best(written(tmp_path, "a.csv", text))["types"]
+
+
+def test_users_and_models_of_devices_are_no_chats(tmp_path: Path) -> None:
+    rows = []
+    for n in range(400):
+        row = {"user": f"u{n % 40}", "model": "phone", "ts": 1704067200000 + n * 7200000}
+        rows.append(json.dumps(row | {"props": {"page": n}}) + "\n")
+
+    assert "split" == fits(Data([written(tmp_path, "a.jsonl", "".join(rows))]), "out", {})[0].word
+
+
+def test_chats_with_reasoning_are_packed(tmp_path: Path) -> None:
+    rows = []
+    for n in range(40):
+        answer = {"role": "assistant", "reasoning_content": "well", "content": "yes"}
+        rows.append(json.dumps({"messages": [{"role": "user", "content": f"{n}?"}, answer]}) + "\n")
+
+    assert "pack" == fits(Data([written(tmp_path, "a.jsonl", "".join(rows))]), "out", {})[0].word
+
+
+def test_a_target_with_marks_of_thousands_is_read(tmp_path: Path) -> None:
+    text = "Tag;Laden;Umsatz\n" + "".join(
+        f"{1 + n % 28:02d}.{1 + n // 28:02d}.2024;L{m};1.{n % 900 + 100},5\n"
+        for m in range(3)
+        for n in range(280)
+    )
+    source = written(tmp_path, "a.csv", text)
+    best = fits(Data([source]), "out", {"target": "Umsatz", "entity": "Laden"})[0]
+
+    assert {"decimal": ",", "thousands": "."}.items() <= settings_of(best.sections)[
+        "dialect"
+    ].items()
+
+
+def test_a_target_of_words_is_refused(tmp_path: Path) -> None:
+    text = READINGS.replace(".25", " low")
+    with raised(SettingsError, setting="target"):
+        fits(Data([written(tmp_path, "a.csv", text)]), "out", {"target": "sensor"})

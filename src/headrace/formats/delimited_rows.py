@@ -36,6 +36,7 @@ _SPACE = 32
 _TAB = 9
 _BATCH_ROWS = 1 << 15  # digested at once: arrays of this size reuse memory instead of new pages
 _ALL = slice(0, None)
+_TITLES = 20  # rows above a header at most
 
 
 @dataclass
@@ -180,7 +181,7 @@ class DelimitedChunk:
             f"it has {int(fields[row])} fields{on_line}, the header {width}: {line[:120]!r}",
             path=self.shard.path,
             row=self._row_at(start),
-            remedy=self._width_remedy(),
+            remedy=self._width_remedy(wider=fields[row] > width and self._row_at(start) < _TITLES),
         )
 
     def _lines(self, row: int) -> int:
@@ -194,8 +195,10 @@ class DelimitedChunk:
         start = int(np.append(0, ends)[row])
         return int(np.count_nonzero(records.as_bytes(data)[:start] == records.NEWLINE))
 
-    def _width_remedy(self) -> str:
+    def _width_remedy(self, *, wider: bool) -> str:
         remedy = "complete or remove that row"
+        if wider:
+            remedy += "; if the line of names stands below others, such as a title, remove these"
         if self._text.quoting == "none":
             return f"{remedy}, or leave {setting('dialect', {'quoting': 'none'})} out"
         if self._text.escape is None and b"\\" in bytes(self.data):

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from headrace.formats.evidence import Evidence
     from headrace.formats.write import BlockRows, HashingFile
 
+_TITLED = (
+    "rename one of them; if the line of names stands below others, such as a title, remove these"
+)
 BOM = b"\xef\xbb\xbf"
 Pages = Literal["check", "trust"]  # trust: the shard's own checksum was verified
 Encoding = Literal["compact", "fast"]
@@ -65,7 +68,7 @@ def refuse_repeated_names(path: Path, names: Sequence[str], where: str = "") -> 
             f"it appears more than once{where}",
             path=path,
             column=repeated,
-            remedy=f"rename one of them{hint(names)}",
+            remedy=f"rename one of them{hint(names)}" if repeated else _TITLED,
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -74,6 +75,7 @@ ASSISTANTS = (
 MODELS = ("gpt", "bot", "model", "output", "target", "chosen")
 _CONTENTS = ("content", "value")  # keys of a message's text, or of a list of its parts
 _MATERIALS = ("input", "context")  # what an instruction is about
+_WITHOUT_BLANKS = re.compile("[\u0e00-\u0eff\u3040-\u9fff]")  # Thai, Chinese, Japanese
 _SPLIT_WORDS: dict[str, Split] = {
     **dict.fromkeys(("train", "training"), "train"),
     **dict.fromkeys(("val", "valid", "validation", "dev"), "valid"),
@@ -555,7 +557,9 @@ def _proposals(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str]]:
             yield of_list
     material = next((texts[name] for name in _MATERIALS if name in texts), None)
     for user in filter(texts.__contains__, USERS):
-        for assistant in filter(texts.__contains__, (*ASSISTANTS, *MODELS)):
+        # else they may be users, and models of their devices
+        models = MODELS if is_prose(rows, texts[user]) else ()
+        for assistant in filter(texts.__contains__, (*ASSISTANTS, *models)):
             # an answer to the instruction alone would be a guess
             if user == "instruction" and material is not None:
                 names = {"instruction": texts[user], "input": material, "output": texts[assistant]}
@@ -563,7 +567,7 @@ def _proposals(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str]]:
                 if renamed:
                     yield renamed
             yield {"user": texts[user], "assistant": texts[assistant]}
-    if len(texts) == 1 and _is_prose(rows, *texts.values()):
+    if len(texts) == 1 and is_prose(rows, *texts.values()):
         yield {"text": next(iter(texts.values()))}
 
 
@@ -576,9 +580,12 @@ def _paths(row: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, objec
             yield from _paths(value, f"{above}{name}.")
 
 
-def _is_prose(objects: Sequence[Mapping[str, Any]], name: str) -> bool:
+def is_prose(objects: Sequence[Mapping[str, Any]], name: str) -> bool:
     """Return whether most texts of a column are of several words, which ids are not."""
-    several = sum(len(str(row.get(name) or "").split()) > 1 for row in objects)
+    several = 0
+    for row in objects:
+        text = str(row.get(name) or "")
+        several += len(text.split()) > 1 or _WITHOUT_BLANKS.search(text) is not None
     return 2 * several > len(objects)
 
 

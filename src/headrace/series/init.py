@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -55,7 +55,7 @@ from headrace.series.times import Observed
 from headrace.series.usable import count_usable
 from headrace.storage.places import expanded
 
-_COMMAS = TextDialect(decimal=",")
+_MARKS = {"decimal": ","}, {"decimal": ",", "thousands": "."}
 _TIME_NAMES = ("date", "time", "datetime", "timestamp", "valid_time", "ds", "day")
 _STEP_NAMES = (
     "step",
@@ -224,12 +224,8 @@ def _camels(options: AskedSeries, root: Path) -> _SeriesDraft:
 def _tables(options: AskedSeries, source: Data) -> _SeriesDraft:  # noqa: PLR0914 - each guess needs earlier ones
     reader, data = _look(options, source)
     time = _choose_time(options, data)
-    commas = [
-        name
-        for name in data.everywhere("text")
-        if name != time and _holds_decimal_commas(data, name)
-    ]
-    are_numbers = {*data.everywhere("number"), *commas} - {time}
+    marks, marked = _marks(data, time)
+    are_numbers = {*data.everywhere("number"), *marked} - {time}
     numbers = [name for name in data.columns if name in are_numbers]
     if options.target is None:
         likely = [name for name in numbers if not nameless(name)]
@@ -238,7 +234,7 @@ def _tables(options: AskedSeries, source: Data) -> _SeriesDraft:  # noqa: PLR091
     entity = _choose_entity(options, data, time)
     draft = _SeriesDraft({"source": options.source, **reader})
     draft.settings |= {"entity": entity, "time": time}
-    dialect = _dialect(data, _time_form(draft, data, time), commas)
+    dialect = _dialect(data, _time_form(draft, data, time), marks)
     if dialect:
         draft.settings["dialect"] = dialect
     if options.time_zone is not None:
@@ -268,16 +264,15 @@ def _tables(options: AskedSeries, source: Data) -> _SeriesDraft:  # noqa: PLR091
     return draft
 
 
-def _dialect(data: Look, form: str | None, commas: Sequence[str]) -> dict[str, Any]:
+def _dialect(data: Look, form: str | None, marks: Mapping[str, str]) -> dict[str, Any]:
     """Return the parts of the dialect that these tables need.
 
-    form: of the time. commas: columns of numbers with decimal commas.
+    form: of the time. marks: of numbers.
     """
     dialect: dict[str, Any] = {}
     if data.encoding:
         dialect["encoding"] = data.encoding
-    if commas:
-        dialect["decimal"] = ","
+    dialect |= marks
     if form not in (None, "iso"):
         dialect["time_format"] = form
     if any(data.holds(name, NULLS) for name in data.texts()):
@@ -285,10 +280,18 @@ def _dialect(data: Look, form: str | None, commas: Sequence[str]) -> dict[str, A
     return dialect
 
 
-def _holds_decimal_commas(data: Look, name: str) -> bool:
-    return all(
-        number_share(plain_numerals(part, _COMMAS)) is not None for part in _parts(data, name)
-    )
+def _marks(data: Look, time: str) -> tuple[dict[str, str], list[str]]:
+    """Return the parts of the dialect that make most columns of text numbers, and these columns."""
+    best: tuple[dict[str, str], list[str]] = {}, []
+    for marks in _MARKS:
+        names = []
+        for name in data.everywhere("text"):
+            parts = [plain_numerals(part, TextDialect(**marks)) for part in _parts(data, name)]
+            if name != time and all(number_share(part) is not None for part in parts):
+                names.append(name)
+        if len(names) > len(best[1]):
+            best = marks, names
+    return best
 
 
 def _time_form(draft: _SeriesDraft, data: Look, time: str) -> str | None:
@@ -466,6 +469,13 @@ def _look_at_rows(draft: _SeriesDraft, data: Look) -> None:
     numbers = pl.col("^\\d+$").replace(sentinels, np.nan)
     rows = rows.select(pl.all().exclude("^\\d+$"), numbers)
     shaped = shaped.with_frequency(draft.settings["frequency"])
+    if not rows["0"].is_not_nan().any():  # the target
+        raise SettingsError(
+            "holds no number in the rows looked at",
+            setting="target",
+            value=str(draft.settings["target"]),
+            remedy="give a column of numbers",
+        )
     if to_their_end:
         _known_ahead(draft, shaped, rows)
         if not draft.counted:

@@ -7,13 +7,24 @@ Each guess comes with its reason and the alternatives. Counts cover only the row
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.cli.init.asked import AskedSplit
 from headrace.cli.init.commented import Aside, Section, settings_of
-from headrace.cli.init.look import NULLS, Column, Data, Look, Unsure, id_like, known
+from headrace.cli.init.look import (
+    NULLS,
+    Column,
+    Data,
+    Look,
+    Unsure,
+    id_like,
+    number_share,
+)
 from headrace.cli.init.roles import (
     NO_TIME,
     all_whole,
@@ -32,8 +43,13 @@ from headrace.cli.init.roles import (
     with_joined,
     years,
 )
-from headrace.cli.init.times import day_first_doubt
+from headrace.cli.init.times import day_first_doubt, time_forms
 from headrace.errors import InputError, SettingsError, setting
+from headrace.formats.dates import parse_dates
+from headrace.formats.dialect import TextDialect
+from headrace.formats.registry import file_type_of_name
+from headrace.formats.text_columns import nulled, plain_numerals
+from headrace.formats.types import is_text
 from headrace.report.words import pluralise, size
 from headrace.split.random_split import RandomSplit
 from headrace.split.recipe import number_shards
@@ -41,6 +57,14 @@ from headrace.split.settings import TemporalSplit
 
 _TEST_SHARE = 0.2  # share of rows from the proposed cutoff on
 _DAY_US = 86_400_000_000
+
+# parts of the dialect, and what shows for certain that a number is written with them
+_MARKS = (
+    ({"decimal": ","}, r",([0-9]{1,2}|[0-9]{4,})\s*$"),
+    ({"decimal": ",", "thousands": "."}, r"\.[0-9]{3},"),
+    ({"decimal": ",", "thousands": " "}, r"[\s\x{a0}\x{202f}][0-9]{3},"),
+    ({"thousands": ","}, r",[0-9]{3}[.,]"),
+)
 
 _SHARES = Section(
     "This share of the entities with rows before the cutoff goes to train and the others to val;"
@@ -103,7 +127,7 @@ def _temporal_sections(
             "layout: a shard per source shard, or single: a file per split. format: same as the"
             " source, or e.g. parquet, which is read several times faster than text. lineage:"
             " columns adds source_shard and source_row.",
-            {"layout": "sharded", "format": "same", "lineage": Aside("columns")},
+            {"layout": "sharded", "format": _format(sample), "lineage": Aside("columns")},
         ),
     ]
     written = settings_of(sections)
@@ -167,7 +191,7 @@ def _random_sections(sample: Look, options: AskedSplit, rows: int) -> tuple[list
         Section(
             "layout: a shard per source shard, or single: a file per split. format: same as the"
             " source, or e.g. parquet, which is read several times faster than text.",
-            {"layout": "sharded", "format": "same"},
+            {"layout": "sharded", "format": _format(sample)},
         ),
     ]
     written = settings_of(sections)
@@ -181,10 +205,7 @@ def _time(sample: Look, options: AskedSplit) -> tuple[Column, Section]:
     matches = time_columns(sample)
     also = ""
     if options.time is not None:
-        best = sample.columns[known(options.time, sample.columns, "time")]
-        for number in (*number_times(sample), *years(sample, sure=False)):
-            if number.name == best.name:
-                best = number
+        best = _named_time(sample, options.time)
     elif not matches:
         raise Unsure.of(
             "no column that all files have holds dates",
@@ -199,9 +220,8 @@ def _time(sample: Look, options: AskedSplit) -> tuple[Column, Section]:
         if others:
             also = f" Also dates: {', '.join(others)}."
     columns = [table[best.name] for _, table in sample.tables if best.name in table.column_names]
-    section = Section(
-        f"When a row happened.{also} {day_first_doubt(columns, best.time_format)}".strip()
-    )
+    doubt = f"{day_first_doubt(columns, best.time_format)} {_unread(columns, best)}".strip()
+    section = Section(f"When a row happened.{also} {doubt}".strip(), doubt=doubt)
     section.settings["time"] = best.name
     section.settings |= _dialect(best)
     clock = clock_of(sample, best)
@@ -211,10 +231,67 @@ def _time(sample: Look, options: AskedSplit) -> tuple[Column, Section]:
         if "dialect" in section.settings:
             form = f"{best.time_format} {clock.time_format}"
             section.settings["dialect"] = {"time_format": form}
-    if best.missing:
+    if _has_two_kinds(columns, best):
+        zone = "Some have an offset and some have none; the latter are read in time_zone."
+        section.words += f" {zone}"
+        section.doubt = f"{section.doubt} {zone}".strip()
+        section.settings["dialect"] = {"time_format": "iso"}
+    if best.missing or _unread(columns, best):
         section.settings["bad_rows"] = "drop"
     section.settings["time_zone"] = Aside("UTC")
     return best, section
+
+
+def _named_time(sample: Look, name: str) -> Column:
+    """Return the column that is to be the time, with the format of most of its values."""
+    best = sample.known(name, "time")
+    for number in (*number_times(sample), *years(sample, sure=False)):
+        if number.name == name:
+            return number
+    if best.content == "text":
+        forms = time_forms([table[name] for _, table in sample.tables])
+        if forms is None:
+            raise SettingsError(
+                f"no time is read from texts such as {_first_text(sample, name)!r}",
+                setting="time",
+                value=name,
+                remedy="write them as 2025-01-31 13:15, or give another column",
+            )
+        return replace(best, time_format=forms.forms[0])
+    return best
+
+
+def _first_text(sample: Look, name: str) -> str:
+    texts = pa.chunked_array([chunk for _, table in sample.tables for chunk in table[name].chunks])
+    return str(next(filter(None, texts.to_pylist()), ""))
+
+
+def _unread(columns: Sequence[pa.ChunkedArray], time: Column) -> str:
+    """Say how many texts of the time are no times; "" if all are."""
+    count = 0
+    first = ""
+    for column in columns:
+        if is_text(column.type):
+            texts = nulled(column, ("", *NULLS))
+            unread = texts.filter(
+                pa.array(parse_dates(texts, time.time_format or "auto").unreadable)
+            )
+            count += len(unread)
+            first = first or str((unread.to_pylist() or [""])[0])
+    if not count:
+        return ""
+    return f"Dropped: {pluralise(count, 'row')} without a time, such as {first!r}."
+
+
+def _has_two_kinds(columns: Sequence[pa.ChunkedArray], time: Column) -> bool:
+    """Return whether some times are written with an offset from UTC, and others without one."""
+    if time.time_format not in (None, "iso"):
+        return False
+    forms: set[str] = set()
+    for column in columns:
+        if is_text(column.type):
+            forms |= parse_dates(nulled(column, ("", *NULLS)), "iso").forms
+    return {"iso", "iso_zoned"} <= forms
 
 
 def _dialect(time: Column) -> dict[str, Any]:
@@ -227,7 +304,7 @@ def _dialect(time: Column) -> dict[str, Any]:
 def _entity(sample: Look, options: AskedSplit, time: Column | None) -> tuple[str, Section]:
     """Choose the entity column, and return the section that explains the choice."""
     if options.entity is not None:
-        best = candidate(sample, known(options.entity, sample.columns, "entity"))
+        best = candidate(sample, sample.known(options.entity, "entity").name)
         words = f"No entity may be in both train and test: {best.words()}."
     else:
         usable = entities(sample, time)
@@ -270,7 +347,8 @@ def _cutoff(sample: Look, options: AskedSplit, time: Column) -> tuple[str, str]:
         raise SettingsError(
             "the time column holds no time in the rows sampled",
             path=options.source[0],
-            remedy=f"give {setting('time')}",
+            column=time.name,
+            remedy=f"give another column as {setting('time')}, or write its times as 2025-01-31",
         )
     words = f"Dates looked at run from {_day(dates[0])} to {_day(dates[-1])}"
     if options.split_date is not None:
@@ -311,21 +389,83 @@ def _column_sections(sample: Look, entity: str) -> list[Section]:
         )
         sections.append(Section(words, {"schema_drift": "widen"}))
     texts = sample.texts()
-    # an empty column has no type
-    numbers = {}
-    for name in texts:
-        column = sample.columns[name]
-        is_identifier = name == entity or id_like(name)  # stays text
-        if column.content == "number" and column.missing < 1 and not is_identifier:
-            numbers[name] = "int64" if all_whole(sample, name) else "float64"
-    if numbers:
-        words = "Text columns that hold numbers, which readers deliver as int64 or float64."
-        sections.append(Section(words, {"types": Aside(numbers)}))
+    sections += _number_sections(sample, entity)
     if any(sample.holds(name, NULLS) for name in texts):
         sections.append(
             Section("Texts that mean missing.", {"dialect": {"null_values": list(NULLS)}})
         )
     return sections
+
+
+def _number_sections(sample: Look, entity: str) -> list[Section]:
+    """Propose types for columns of text that hold numbers; they are set where texts alone would not
+    be read as such.
+    """
+    numbers = {}
+    for name in sample.texts():
+        column = sample.columns[name]  # an empty one has no type
+        is_code = name == entity or id_like(name) or _matches(sample, name, r"^\s*0[0-9]")
+        if column.content == "number" and column.missing < 1 and not is_code:
+            numbers[name] = "int64" if all_whole(sample, name) else "float64"
+    marks, marked = _marks(sample)
+    if marked:
+        dialect = TextDialect(**marks)
+        read = [name for name in numbers if _are_numbers(sample, name, dialect)]
+        numbers = {name: numbers[name] for name in read}
+        numbers |= dict.fromkeys(marked, "float64")
+        spelled = " and ".join(f"{name} {mark!r}" for name, mark in marks.items())
+        words = f"Numbers are written with {spelled}; only columns with a type are read as such."
+        return [Section(words, {"dialect": marks, "types": numbers})]
+    if not numbers:
+        return []
+    words = "Text columns that hold numbers, which readers deliver as int64 or float64."
+    if _format(sample) == "same":
+        return [Section(words, {"types": Aside(numbers)})]
+    return [Section("Columns of numbers, which some files hold as text.", {"types": numbers})]
+
+
+def _matches(sample: Look, name: str, pattern: str) -> bool:
+    """Return whether a text of a column has the pattern in it."""
+    for _, table in sample.tables:
+        is_there = name in table.column_names and is_text(table[name].type)
+        if is_there and pc.any(pc.match_substring_regex(table[name], pattern)).as_py():
+            return True
+    return False
+
+
+def _format(sample: Look) -> str:
+    """Return the format to write: the one of the source if it has one."""
+    formats = set()
+    for name in sample.names:
+        file_type = file_type_of_name(name)
+        if file_type is not None:
+            formats.add(file_type.format.written_as or file_type.format.name)
+    return "same" if len(formats) <= 1 else "parquet"
+
+
+def _are_numbers(sample: Look, name: str, dialect: TextDialect) -> bool:
+    """Return whether a column holds only numbers as this dialect writes them."""
+    for _, table in sample.tables:
+        if name in table.column_names:
+            texts = nulled(table[name], ("", *NULLS))
+            if number_share(plain_numerals(texts, dialect)) is None:
+                return False
+    return True
+
+
+def _marks(sample: Look) -> tuple[dict[str, str], list[str]]:
+    """Return the parts of the dialect that make most columns of text numbers, and these columns.
+
+    1,234 alone is not certain.
+    """
+    best: tuple[dict[str, str], list[str]] = {}, []
+    texts = [name for name in sample.texts() if sample.columns[name].content == "text"]
+    for marks, sure in _MARKS:
+        dialect = TextDialect(**marks)
+        names = [name for name in texts if _are_numbers(sample, name, dialect)]
+        if len(names) > len(best[1]) and any(_matches(sample, name, sure) for name in names):
+            best = marks, names
+    return best
 
 
 def _numbers_clash(sample: Look) -> bool:

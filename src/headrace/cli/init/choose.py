@@ -19,6 +19,7 @@ from typing import Any
 from headrace.checks import nearest
 from headrace.cli.init.commented import Section, needed_settings, settings_of
 from headrace.cli.init.look import Data, Look, Unsure
+from headrace.cli.init.roles import labels, time_columns
 from headrace.cli.init.trial import Trial, try_out
 from headrace.errors import HeadraceError, InputError, SettingsError, setting, setting_name
 from headrace.recipe import JobSettings, Recipe, find_recipe, recipes
@@ -42,6 +43,11 @@ class Fit:
     error: HeadraceError | None = None
     trial: Trial = field(default_factory=Trial)
     rows: Sequence[str] = ()
+
+    @property
+    def is_other(self) -> bool:
+        """Whether the data are of another kind, which no setting changes."""
+        return type(self.error) is SettingsError and self.error.setting is None
 
     @property
     def word(self) -> str:
@@ -69,6 +75,7 @@ def fits(data: Data, out: str, options: Mapping[str, Any]) -> list[Fit]:
     """
     usable = [recipe for recipe in recipes().values() if recipe.init_word is not None]
     _check_options(options, usable)
+    _refuse_no_rows(data)
     every = {}
     for recipe in usable:
         if _takes(recipe, options):
@@ -80,14 +87,36 @@ def fits(data: Data, out: str, options: Mapping[str, Any]) -> list[Fit]:
             if every[word].error is None:
                 best = every.pop(word)
                 return [best, *every.values()]
-    for word in order:
-        error = every[word].error
-        if isinstance(error, Unsure):
-            raise error
-    raise SettingsError(
+    raise _no_fit(every, order, data)
+
+
+def _refuse_no_rows(data: Data) -> None:
+    """Raise `SettingsError` if the data are tables without a row."""
+    with suppress(InputError):  # each recipe says so itself
+        if not any(len(table) for _, table in data.tables.tables):
+            raise SettingsError(
+                "holds no rows", path=data.source[0], remedy="give a source that has some"
+            )
+
+
+def _no_fit(every: Mapping[str, Fit], order: Sequence[str], data: Data) -> HeadraceError:
+    """Return the error of the likeliest recipe if there is one, else what each lacks, in one."""
+    errors = [error for error in (every[word].error for word in order) if error is not None]
+    if any(isinstance(error, InputError) for error in errors):  # what cannot be read comes first
+        every = {word: fit for word, fit in every.items() if not fit.is_other}
+    unsure = [error for error in errors if isinstance(error, Unsure)]
+    words: dict[str, list[str]] = {}
+    for fit in every.values():
+        _, _, why = needs(fit).partition(": ")
+        words.setdefault(why, []).append(fit.word)
+    alone = [fit.error for fit in every.values() if fit.error is not None and len(words) == 1]
+    if unsure or alone or order[0] != _CHOSEN[0]:
+        return (unsure or alone or errors)[0]
+    listed = [f"headrace init {' or '.join(names)}: {why}" for why, names in words.items()]
+    return SettingsError(
         "no recipe fits for certain",
         path=data.source[0],
-        remedy="name one: " + "; ".join(needs(fit) for fit in every.values()),
+        remedy=f"name one: {'; '.join(listed)}",
     )
 
 
@@ -153,11 +182,11 @@ def _order(data: Data, options: Mapping[str, Any]) -> list[str]:
     """Return the words of the recipes that can be chosen, the likeliest first."""
     if "target" in options:
         return ["series"]
-    contents = set()
     with suppress(InputError):  # each recipe says so itself
         contents = {column.content for column in data.tables.columns.values()}
-    if "time" in contents and "other" not in contents:
-        return ["split", "pack", "preferences"]
+        is_labelled = {"text", "label"} <= set(data.tables.columns) and labels(data.tables)
+        if "other" not in contents and (is_labelled or time_columns(data.tables)):
+            return ["split", "pack", "preferences"]
     return list(_CHOSEN)
 
 

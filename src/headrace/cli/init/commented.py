@@ -17,11 +17,13 @@ _WIDTH = 112
 class Section:
     """An explanation and the settings below it.
 
-    A setting whose value is `Aside` is written as a comment.
+    A setting whose value is `Aside` is written as a comment. doubt: of the words, what is printed
+    as a warning too.
     """
 
     words: str
     settings: dict[str, Any] = field(default_factory=dict)
+    doubt: str = ""
 
 
 @dataclass(frozen=True)

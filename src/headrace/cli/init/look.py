@@ -23,7 +23,7 @@ import pyarrow as pa
 from headrace.checks import nearest
 from headrace.cli.init.times import NUMBERS, is_typed_time, time_format
 from headrace.dataset.tables import with_paths
-from headrace.errors import HeadraceError, InputError, SettingsError
+from headrace.errors import HeadraceError, InputError, SettingsError, setting
 from headrace.formats.dialect import PLAIN, TextDialect
 from headrace.formats.listing import Listing, NoMatch, list_files, nested_pattern
 from headrace.formats.partitions import partition_types
@@ -83,6 +83,22 @@ class Look:
             if column.content == content and column.in_files == len(self.tables):
                 result.append(column.name)
         return result
+
+    def known(self, name: str, option: str) -> Column:
+        """Return a column that all files have. option: that gives its name.
+
+        Raises `SettingsError`.
+        """
+        column = self.columns[known(name, self.columns, option)]
+        lacking = [file for file, table in self.tables if name not in table.column_names]
+        if lacking:
+            raise SettingsError(
+                f"{len(lacking)} of the {len(self.tables)} files looked at lack it",
+                setting=option,
+                value=name,
+                remedy=f"leave them out, such as {lacking[0]}, or use a column that all have",
+            )
+        return column
 
     def texts(self) -> list[str]:
         """Return the columns that are text in at least one of the files looked at."""
@@ -192,7 +208,7 @@ class Unsure(SettingsError):
             setting=name,
             path=path,
             column=column,
-            remedy=remedy or f"give one of {some}",
+            remedy=remedy or (f"give one of {some}" if some else f"give {setting(name)}"),
         )
         error.candidates = tuple(candidates)
         return error
@@ -284,7 +300,7 @@ def named(name: str, words: Sequence[str]) -> int:
 def id_like(name: str) -> bool:
     """Return True if a name suggests identifiers, even if the values are numbers."""
     low = name.lower()
-    return low == "id" or low.endswith(("_id", "id", "_no", "number", "_key"))
+    return low == "id" or low.endswith(("_id", "id", "_no", "_nr", "number", "nummer", "_key"))
 
 
 def nameless(name: str) -> bool:

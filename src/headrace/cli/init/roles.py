@@ -26,11 +26,18 @@ from headrace.cli.init.look import (
     nameless,
     number_share,
 )
-from headrace.cli.init.times import TimeForms, number_time_format, time_forms
+from headrace.cli.init.times import (
+    TimeForms,
+    is_typed_time,
+    number_time_format,
+    time_format,
+    time_forms,
+)
 from headrace.errors import InputError, setting
 from headrace.formats.dates import MISSING, parse_dates
 from headrace.formats.text_columns import as_text, nulled, with_one_time
 from headrace.formats.types import is_text
+from headrace.report.words import pluralise
 
 _ENTITY_WORDS = (
     *(
@@ -68,7 +75,10 @@ _LIKE_TIME = (  # 1939 Jan, 1950Q1, 2010/1/1; 1-Jan-93, 1.2.93
     r"(?i)^\s*((1[6-9]|2[0-3])\d\d[-/. ]?(\d\d?\b|q[1-4]|[a-z]{3,9}\b)"
     r"|\d\d?[-/. ]([a-z]{3,9}|\d\d?)[-/. ]\d\d)"
 )
-_NAMED_YEAR = re.compile(r"X?(19|20)\d\d([-_/. ]?\d\d?){0,2}")
+_NAMED_YEAR = re.compile(
+    r"X?(19|20)\d\d([-_/. ]?\d\d?){0,2}"
+    r"|(?i:jan|feb|mar|apr|may|mai|jun|jul|aug|sep|oct|okt|nov|dec|dez)(?i:[a-z]*)[-_/. ]?\d*"
+)
 NO_TIME = "none"  # for the name of a column
 _LEAST_WIDE = 3  # columns named like times
 _CLOCKS = {r"^\d{1,2}:\d{2}$": "%H:%M", r"^\d{1,2}:\d{2}:\d{2}$": "%H:%M:%S"}
@@ -209,17 +219,48 @@ def refuse_doubtful_times(sample: Look) -> None:
                 f" {setting('time', NO_TIME)} to draw rows at random"
             ),
         )
+    for column in sample.columns.values():
+        if column.content == "time" and column.in_files < len(sample.tables):
+            lacking = [
+                name for name, table in sample.tables if column.name not in table.schema.names
+            ]
+            raise Unsure.of(
+                f"is a time, and {pluralise(len(lacking), 'file')} of {len(sample.tables)} lack it",
+                "time",
+                [NO_TIME],
+                path=sample.source[0],
+                column=column.name,
+                remedy=(
+                    f"give the files of one table, without {', '.join(lacking[:3])}"
+                    f"{', …' if len(lacking) > 3 else ''}; or {setting('time', NO_TIME)} to draw"
+                    " rows at random"
+                ),
+            )
+    for _, table in sample.tables:
+        for at in _nested_times(table):
+            raise Unsure.of(
+                f"is a time within a nested value: {at}",
+                "time",
+                [NO_TIME],
+                path=sample.source[0],
+                column=at.split(".")[0],
+                remedy=(
+                    f"write {at} into a column of its own, or give {setting('time', NO_TIME)} to"
+                    " draw rows at random"
+                ),
+            )
     readable = [column.name for column in years(sample, sure=False)]
     for column in sample.columns.values():
         if column.content in ("text", "number") and _may_be_time(sample, column.name):
             raise Unsure.of(
-                "may be a time, and is not read as one",
+                f"may be a time, and {_least_like_time(sample, column.name)!r} is not read as one",
                 "time",
                 [*readable, NO_TIME],
                 path=sample.source[0],
                 column=column.name,
                 remedy=(
-                    f"give {setting('time')} and the column, written as 2025-01-31 or as a year; or"
+                    "write its times as 2025-01-31 or as a year; or give"
+                    f" {setting('time', column.name)} to drop rows without a time, or"
                     f" {setting('time', NO_TIME)} to draw rows at random"
                 ),
             )
@@ -234,6 +275,25 @@ def _may_be_time(sample: Look, name: str) -> bool:
             like = pc.match_substring_regex(table[name], _LIKE_TIME)
             return (pc.mean(like).as_py() or 0) > _MOSTLY
     return False
+
+
+def _nested_times(table: pa.Table) -> Iterator[str]:
+    """Yield the dotted paths of times within structs."""
+    structs = [name for name in table.column_names if pa.types.is_struct(table[name].type)]
+    flat = table.select(structs)
+    while any(pa.types.is_struct(column_type) for column_type in flat.schema.types):
+        flat = flat.flatten()
+    for name in flat.column_names:
+        column = flat[name]
+        if is_typed_time(column) or (is_text(column.type) and time_format([column]) is not None):
+            yield str(name)
+
+
+def _least_like_time(sample: Look, name: str) -> str:
+    """Return the first value of a column that does not look like a time, else the first."""
+    column = pl.concat([_texts(table[name], name) for _, table in sample.tables]).drop_nulls()
+    others = column.filter(~column.str.contains(_LIKE_TIME))
+    return str([*others[:1], *column[:1], ""][0])
 
 
 def years(sample: Look, *, sure: bool = True) -> list[Column]:
@@ -266,7 +326,9 @@ def entities(sample: Look, time: Column | None) -> list[Candidate]:
     usable = []
     for column in sample.columns.values():
         is_usual = column.content in ("text", "number")
-        if not is_usual or column.in_files < len(sample.tables) or column == time:
+        if not is_usual or column.in_files < len(sample.tables):
+            continue
+        if time is not None and column.name == time.name:
             continue
         if nameless(column.name) or time_of_day(sample, column.name):
             continue
@@ -309,7 +371,7 @@ def _may_name(sample: Look, name: str) -> bool:
 
 def _are_readings(texts: pa.ChunkedArray) -> bool:
     """Return whether most texts are numbers with a fraction, beside words for missing ones."""
-    fractions = pc.match_substring_regex(texts, r"^\s*[-+]?[0-9]*\.[0-9]+\s*$")
+    fractions = pc.match_substring_regex(texts, r"^\s*[-+]?[0-9.]*[.,][0-9]+\s*$")
     return (pc.mean(fractions).as_py() or 0) > _MOSTLY
 
 

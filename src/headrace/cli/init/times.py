@@ -36,6 +36,10 @@ TIME_FORMATS = (
     "%m/%d/%Y %H:%M:%S",
     "%d.%m.%Y %H:%M:%S",
     "%Y/%m/%d %H:%M:%S",
+    "%d/%m/%Y %I:%M %p",
+    "%m/%d/%Y %I:%M %p",
+    "%d/%m/%Y %I:%M:%S %p",
+    "%m/%d/%Y %I:%M:%S %p",
     *_EPOCHS,
     PERIOD,  # 1950Q1, 1939 Jan
 )

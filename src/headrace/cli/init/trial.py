@@ -51,7 +51,7 @@ class Trial:
     def lines(self) -> list[str]:
         """Return sentences for people."""
         if self.why:
-            return [f"not tried: {self.why}"]
+            return [f"not tried: {self.why}", *self._warned()]
         much = "on all of it"
         if self.tried < self.of:
             much = f"on {size(self.tried)} of {size(self.of)} ({100 * self.tried / self.of:.0f} %)"
@@ -61,7 +61,10 @@ class Trial:
         lines = [f"tried {much}: {splits}"]
         for why, rows in self.dropped.items():
             lines.append(f"lost: {pluralise(rows, 'row')}: {why}")
-        return lines + [f"warning: {warning}" for warning in self.warnings]
+        return lines + self._warned()
+
+    def _warned(self) -> list[str]:
+        return [f"warning: {warning}" for warning in self.warnings]
 
 
 def try_out(recipe: Recipe, sections: Sequence[Section], data: Data) -> Trial:
@@ -69,7 +72,7 @@ def try_out(recipe: Recipe, sections: Sequence[Section], data: Data) -> Trial:
 
     Raises what the run raises, and `SettingsError` if no row is in train.
     """
-    trial = Trial()
+    trial = Trial(warnings=[section.doubt for section in sections if section.doubt])
     with tempfile.TemporaryDirectory(prefix="headrace-init-") as folder:
         settings = settings_of(sections) | _stand_ins(trial, sections, Path(folder))
         if trial.why:

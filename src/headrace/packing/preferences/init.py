@@ -27,6 +27,7 @@ from headrace.packing.init import (
     dataset_of,
     encoded_sample,
     first_section,
+    is_prose,
     pinned,
     proposed_settings,
     read_or_reason,
@@ -146,6 +147,8 @@ def _kind_and_mapping(
     first = objects[0]
     for row_type in [requested] if requested is not None else get_args(Kind):
         for mapping in _proposals(first, row_type):
+            if row_type == "prompts" and _names_things(objects, mapping):
+                continue
             if reads_most(objects, _reader(mapping, row_type)):
                 return row_type, mapping
     wrong = read_or_reason(_reader({}, requested or "pairs"), first)
@@ -163,6 +166,14 @@ def _kind_and_mapping(
             " texts have their roles written into them"
         ),
     )
+
+
+def _names_things(rows: Sequence[Mapping[str, Any]], mapping: Mapping[str, str]) -> bool:
+    """Return whether the column that would be the prompt holds names, such as those of users."""
+    name = mapping.get("prompt")
+    if name is None or not all(isinstance(row.get(name), str | None) for row in rows):
+        return False
+    return not is_prose(rows, name)
 
 
 def _reader(mapping: Mapping[str, str], row_type: Kind) -> Callable[[Any], Question]:
