@@ -438,3 +438,8 @@ def test_a_blend_without_rows_has_no_batches():
         loader = StreamLoader(index, Blocks([[], [0]]), options, topology=ranks(1)[0])
         assert [] == list(loader)
         assert [] == loader.plan().stages
+
+
+def test_a_limit_is_the_decimal_that_was_written_and_a_huge_one_is_none():
+    mixture = Mixture.build("abc", limits={"a": 0.7, "b": 1e300, "c": 2.3})
+    assert (7, None, 23) == mixture.most_rows([10, 10, 10])

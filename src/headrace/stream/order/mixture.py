@@ -30,6 +30,7 @@ _THOUSANDS = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12
 _BORDER_REMEDY = 'write a number with its unit, such as "2_000 steps", "3M rows" or "80%"'
 _WEIGHT_BITS = 40  # of weights from sizes; the last bits of a power depend on the machine
 _MOST_DESCRIBED = 4000
+_MOST_LIMITED = 1 << 62  # rows, more than any run has
 
 
 @dataclass(frozen=True)
@@ -231,7 +232,11 @@ class Mixture:
         """Return the rows of each source that a run may have; None for any number."""
         most = []
         for limit, size in zip(self.limits, sizes, strict=True):
-            most.append(None if limit is None else math.floor(Fraction(limit) * size))
+            rows = None
+            if limit is not None:
+                exact = Fraction(limit).limit_denominator(10**12)  # 0.7, not a little less
+                rows = math.floor(exact * size)
+            most.append(None if rows is None or rows > _MOST_LIMITED else rows)
         return tuple(most)
 
 
