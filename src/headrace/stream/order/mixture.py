@@ -363,7 +363,7 @@ def _weights(weights: Any, names: Sequence[str], where: str) -> tuple[float, ...
 
 def _number(value: Any) -> float:
     """Return a number, also one of numpy; NaN for anything else, and for what no float holds."""
-    if not isinstance(value, Real) or isinstance(value, bool):
+    if isinstance(value, bool) or not isinstance(value, Real):
         return math.nan
     try:
         return float(value)
