@@ -368,6 +368,10 @@ def test_temperatures_are_weights_from_sizes():
         ({"temperature": 2, "weights": [1, 1]}, "temperature", "give one of them"),
         ({"limits": {"c": 1}}, "limits", "by name"),
         ({"limits": {"a": 0}}, "limits", "give a positive number"),
+        ({"limits": {1: 1, "z": 1}}, "limits", "by name"),
+        ({"weights": {1: 1, "z": 1}}, "weights", "give one of each"),
+        ({"weights": [10**400, 1]}, "weights", "give a positive number"),
+        ({"temperature": 10**400}, "temperature", "from 1 on, or one of"),
     ],
 )
 def test_mixtures_that_are_none_are_refused(asked, where, remedy):
@@ -414,3 +418,39 @@ def test_a_state_from_before_the_first_step_keeps_the_rows_of_its_stages():
     for other in others:
         other.load_state_dict(first.state_dict())
     assert [0, 120] == others[0].state_dict()["mixture"]["stages"]
+
+
+def test_numbers_of_numpy_are_numbers():
+    plain = Mixture.build("ab", schedule=[(0, [1, 3]), (0.5, 2)], limits={"a": 2})
+    borders = [(np.int64(0), np.array([1, 3])), (np.float32(0.5), np.int64(2))]
+    assert plain == Mixture.build("ab", schedule=borders, limits={"a": np.float32(2)})
+
+
+def test_a_border_beyond_all_rows_and_a_limit_of_no_row_are_refused():
+    mixture = Mixture.build("ab", schedule=[(0, [1, 1]), ("9999999T rows", [1, 1])])
+    with raised(SettingsError, setting="schedule", remedy="leave it out"):
+        mixture.stage_rows(epoch_rows=100, global_batch=1)
+    with raised(SettingsError, setting="limits", value=0.01, remedy="raise it"):
+        loaders_of(Case([[30], [30]], [(0, [1, 1])], {"b": 0.01}, 50), 1)
+
+
+def test_the_rows_that_limits_leave_are_those_until_a_stage_has_no_source():
+    case = Case([[30], [20]], [(0, [1, 1]), (70, [1, 0])], {"a": 1}, 100)
+    (loader,) = loaders_of(case, 1)
+    with raised(SettingsError, setting="limits", remedy="train for fewer epochs") as error:
+        loader.plan()
+    assert "it leaves 70 rows, which are 0 whole epochs of 100" in str(error.value)
+
+
+def test_a_blend_without_rows_has_no_batches():
+    for asked in ({}, {"weights": [1, 1]}, {"limits": {"a": 1}}):
+        index = join_indexes([index_of([]), index_of([0])], Mixture.build("ab", **asked))
+        options = StreamOptions(batch_size=4, batch_format="numpy")
+        loader = StreamLoader(index, Blocks([[], [0]]), options, topology=ranks(1)[0])
+        assert [] == list(loader)
+        assert [] == loader.plan().stages
+
+
+def test_a_limit_is_the_decimal_that_was_written_and_a_huge_one_is_none():
+    mixture = Mixture.build("abc", limits={"a": 0.7, "b": 1e300, "c": 2.3})
+    assert (7, None, 23) == mixture.most_rows([10, 10, 10])

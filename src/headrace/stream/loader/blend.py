@@ -188,6 +188,12 @@ def blend(
     once per round of its dataset, and large ones continue in the next epoch. Raises
     `SettingsError`.
     """
+    if not isinstance(datasets, Mapping | Sequence):
+        raise SettingsError(
+            f"it is {datasets!r}",
+            setting="datasets",
+            remedy='give several by name: {"web": web, "code": code}, or a list of them',
+        )
     if isinstance(datasets, Mapping):
         names = tuple(datasets)
         sources = list(datasets.values())

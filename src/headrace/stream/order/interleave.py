@@ -4,7 +4,7 @@ Pure.
 Position i of n has the point a*i mod n, and the sources divide the points 0..n-1 into intervals as
 long as their rows. As a and n have no common divisor, each point comes once, so every source has
 exactly its rows after n positions. a/n is close to the golden ratio and its partial quotients are
-small, so no source deviates by more than a few rows from its share of any prefix (measured: 5),
+small, so no source deviates by more than a few rows from its share of any prefix (measured: 6),
 whatever the number of sources. Draws among any positions b, b + D, b + 2D, … are sums of floors,
 which Euclid's algorithm counts in closed form, so nothing depends on a number of ranks or columns.
 """

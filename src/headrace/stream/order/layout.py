@@ -89,7 +89,7 @@ def samples_of_epoch(index: SplitIndex, samples_per_epoch: int | None) -> int | 
     """
     samples = samples_per_epoch
     if samples is None and isinstance(index, BlendIndex) and not index.mixture.is_one_pass:
-        samples = index.total_rows
+        samples = index.total_rows or None
     if samples is not None:
         check_shares(_mixture(index), _sizes(index), samples)
     return samples
@@ -158,7 +158,7 @@ def lay_epoch(
         return epoch_order(
             index.rows, block_identities(index), costs=costs, run_rows=run_rows, **settings
         )
-    if mixture is None:
+    if mixture is None or (samples_per_epoch is None and not index.total_rows):
         return epoch_order(index.rows, block_identities(index), **settings)
     if not settings["shuffle"]:
         settings["groups"] = settings["lanes"]

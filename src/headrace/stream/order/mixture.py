@@ -12,10 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from numbers import Real
 from typing import Any, Literal
+
+import numpy as np
 
 from headrace.digest import sha256_hex
 from headrace.errors import SettingsError, setting, setting_name
+from headrace.sealed import MOST_POSITIONS
 from headrace.stream.order.schedule import Schedule, StageWeights, share_rows
 
 Unit = Literal["rows", "steps", "share"]
@@ -26,6 +30,7 @@ _THOUSANDS = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12
 _BORDER_REMEDY = 'write a number with its unit, such as "2_000 steps", "3M rows" or "80%"'
 _WEIGHT_BITS = 40  # of weights from sizes; the last bits of a power depend on the machine
 _MOST_DESCRIBED = 4000
+_MOST_LIMITED = 1 << 62  # rows, more than any run has
 
 
 @dataclass(frozen=True)
@@ -38,11 +43,11 @@ class StageBegin:
     @classmethod
     def parse(cls, value: object) -> StageBegin:
         """Return the border that a user wrote. Raises `SettingsError`."""
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if number and value == 0:
+        number = _number(value)
+        if number == 0:
             return cls(Fraction(0), "rows")
-        if isinstance(value, float) and 0 < value < 1:
-            return cls(Fraction(value).limit_denominator(10**12), "share")
+        if 0 < number < 1:
+            return cls(Fraction(number).limit_denominator(10**12), "share")
         match = _BORDER.fullmatch(value.strip()) if isinstance(value, str) else None
         if match is None:
             raise SettingsError(
@@ -186,6 +191,15 @@ class Mixture:
             for stage in self.stages
         ]
         self.check_order(rows, any_batch=True)
+        for row, stage in zip(rows, self.stages, strict=True):
+            if row > MOST_POSITIONS:
+                raise SettingsError(
+                    f"the stage from {stage.begin} begins at row {row:,}, and a run has at most"
+                    f" {MOST_POSITIONS:,}",
+                    setting="schedule",
+                    value=row,
+                    remedy="leave it out",
+                )
         return tuple(rows)
 
     def check_order(self, rows: Sequence[int], *, any_batch: bool = False) -> None:
@@ -218,8 +232,11 @@ class Mixture:
         """Return the rows of each source that a run may have; None for any number."""
         most = []
         for limit, size in zip(self.limits, sizes, strict=True):
-            # as it was written: the float 0.7 is a little less
-            most.append(None if limit is None else math.floor(Fraction(str(limit)) * size))
+            rows = None
+            if limit is not None:
+                exact = Fraction(str(limit))  # as it was written: the float 0.7 is a little less
+                rows = math.floor(exact * size)
+            most.append(None if rows is None or rows > _MOST_LIMITED else rows)
         return tuple(most)
 
 
@@ -242,6 +259,16 @@ def check_shares(mixture: Mixture, sizes: Sequence[int], epoch_rows: int) -> Non
                     setting=where,
                     remedy="leave it out",
                 )
+    for name, most, size in zip(mixture.names, mixture.most_rows(sizes), sizes, strict=True):
+        if most == 0 and size:
+            limit = mixture.limits[mixture.names.index(name)]
+            raise SettingsError(
+                f"{limit:g} epochs of the {size:,} rows of {name} are none, so it would never be"
+                " read",
+                setting="limits",
+                value=limit,
+                remedy="raise it, or leave the dataset out",
+            )
     weights = mixture.stages[-1].shares(sizes)
     counts = share_rows(epoch_rows, weights, [None] * len(sizes))
     for name, weight, count in zip(mixture.names, weights, counts, strict=True):
@@ -258,9 +285,8 @@ def check_epoch(schedule: Schedule, epoch: int) -> None:
     """Raise `SettingsError` if all limits are reached before an epoch ends."""
     epochs = schedule.epochs
     if epochs is not None and epoch >= epochs:
-        rows = sum(most or 0 for most in schedule.most)
         raise SettingsError(
-            f"it leaves {rows:,} rows, which are {epochs} whole epochs of"
+            f"it leaves {schedule.most_rows:,} rows, which are {epochs} whole epochs of"
             f" {schedule.epoch_rows:,}, and epoch {epoch} is asked for",
             setting="limits",
             value=epoch,
@@ -285,7 +311,7 @@ def _stages(schedule: Any, names: Sequence[str]) -> list[MixtureStage]:
                 remedy="give each as (where it begins, its weights)",
             )
         begin, weights = stage
-        if isinstance(weights, str | int | float):
+        if isinstance(weights, str | Real):
             temperature = _temperature(weights, "schedule")
             stages.append(MixtureStage(StageBegin.parse(begin), None, temperature))
         else:
@@ -308,15 +334,18 @@ def _weights(weights: Any, names: Sequence[str], where: str) -> tuple[float, ...
     In a schedule, a source may have the weight 0, or be left out of a mapping.
     """
     if isinstance(weights, Mapping):
-        unknown = sorted(set(weights) - set(names))
-        missing = sorted(set(names) - set(weights))
+        unknown = set(weights) - set(names)
+        missing = set(names) - set(weights)
         if unknown or (missing and where == "weights"):
             raise SettingsError(
-                f"the weights are of {sorted(weights)}, the datasets are {sorted(names)}",
+                f"the weights are of {sorted(weights, key=str)}, the datasets are"
+                f" {sorted(names, key=str)}",
                 setting=where,
                 remedy="give one of each",
             )
         weights = [weights.get(name, 0.0) for name in names]
+    if isinstance(weights, np.ndarray):
+        weights = weights.tolist()
     if not isinstance(weights, Sequence) or len(weights) != len(names):
         raise SettingsError(
             f"the weights are {weights!r} for {len(names)} datasets",
@@ -332,9 +361,19 @@ def _weights(weights: Any, names: Sequence[str], where: str) -> tuple[float, ...
     return tuple(map(float, weights))
 
 
+def _number(value: Any) -> float:
+    """Return a number, also one of numpy; NaN for anything else, and for what no float holds."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.nan
+
+
 def _check_number(name: str, value: Any, where: str, *, zero: bool = False) -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if number and math.isfinite(value) and (value > 0 or (zero and value == 0)):
+    number = _number(value)
+    if math.isfinite(number) and (number > 0 or (zero and number == 0)):
         return
     raise SettingsError(
         f"that of {name} is {value!r}",
@@ -348,8 +387,8 @@ def _temperature(value: Any, where: str) -> float:
     if isinstance(value, str):
         if value in _TEMPERATURES:
             return _TEMPERATURES[value]
-    elif isinstance(value, int | float) and not isinstance(value, bool) and value >= 1:
-        return float(value)
+    elif _number(value) >= 1:
+        return _number(value)
     words = ", ".join(f'"{word}"' for word in _TEMPERATURES)
     raise SettingsError(
         f"the temperature is {value!r}",
@@ -364,7 +403,7 @@ def _limits(limits: Any, names: Sequence[str]) -> tuple[float | None, ...]:
         return (None,) * len(names)
     if not isinstance(limits, Mapping) or set(limits) - set(names):
         raise SettingsError(
-            f"it is {limits!r}, the datasets are {sorted(names)}",
+            f"it is {limits!r}, the datasets are {sorted(names, key=str)}",
             setting="limits",
             value=limits,
             remedy="give the epochs of some datasets by name",

@@ -79,6 +79,22 @@ class Schedule:
             return self.runs[-1].stop
         return 0
 
+    @property
+    def most_rows(self) -> int | None:
+        """The rows of the run until all sources of a stage reached their limits; None if that never
+        happens.
+        """
+        epochs = self.epochs
+        if epochs is None:
+            return None
+        drawn = np.zeros(len(self.sizes), np.int64)
+        if self.runs:
+            last = self.runs[-1]
+            drawn = last.drawn + (epochs - last.first) * last.counts
+        begin = epochs * self.epoch_rows
+        rest = tuple(self._lay_epoch(begin, drawn.tolist()))
+        return begin + (rest[-1].end if rest else 0)
+
     def segments(self, epoch: int) -> tuple[EpochSegment, ...]:
         """Return the segments of an epoch."""
         return self._like(epoch).segments
