@@ -92,8 +92,8 @@ class Schedule:
             last = self.runs[-1]
             drawn = last.drawn + (epochs - last.first) * last.counts
         begin = epochs * self.epoch_rows
-        rest = tuple(self._lay_epoch(begin, drawn.tolist()))
-        return begin + (rest[-1].end if rest else 0)
+        remainder = tuple(self._lay_epoch(begin, drawn.tolist()))
+        return begin + (remainder[-1].end if remainder else 0)
 
     def segments(self, epoch: int) -> tuple[EpochSegment, ...]:
         """Return the segments of an epoch."""
