@@ -19,6 +19,7 @@ from headrace.errors import SettingsError, setting_name
 
 if TYPE_CHECKING:
     import polars as pl
+    from pydantic import ValidationInfo
 
     from headrace.arrays import I64
 
@@ -27,7 +28,7 @@ _ZONE_HOURS = -70 * 8766, 131 * 8766  # since 1970
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def known_zone(value: str | None) -> str | None:
+def known_zone(value: str | None, field: ValidationInfo) -> str | None:
     """Return the name of a time zone unchanged. Raises `ValueError` if it is unknown."""
     if value in (None, "UTC"):
         return value
@@ -39,8 +40,8 @@ def known_zone(value: str | None) -> str | None:
             zoned = pl.Series([0]).cast(pl.Datetime("us")).dt.replace_time_zone(value)
     if zoned is None:
         raise ValueError(
-            f"{setting_name('time_zone')} is {value!r}, which is not an IANA time zone; give"
-            " one such as 'Europe/Berlin' or 'UTC'"
+            f"{setting_name(field.field_name or '')} is {value!r}, which is not an IANA time"
+            " zone; give one such as 'Europe/Berlin' or 'UTC'"
         )
     return value
 
