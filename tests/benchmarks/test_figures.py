@@ -229,10 +229,11 @@ def test_every_kept_table_is_on_the_page(page: Any) -> None:
 
 
 def test_a_table_of_a_busy_machine_is_told_and_not_published(
-    tmp_path: Path, page: Any, figures: Any, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, page: Any, figures: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import reporting
 
+    monkeypatch.setattr(reporting, "SHORT_S", 0.0)
     spent = iter([0.0, 0.0, 1e6])
     made = [figures.Table(name, "", ("a",), []) for name in ("quiet", "busy")]
     reporting.publish(iter(made), tmp_path / "a.json", others=lambda: next(spent))
