@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.cli.init.asked import AskedHistories
-from headrace.cli.init.commented import Aside, Section, settings_of
+from headrace.cli.init.commented import Aside, Section, proposed_settings
 from headrace.cli.init.look import NULLS, Data, Look, Unsure, known, named, nameless, number_share
 from headrace.cli.init.times import time_forms
 from headrace.errors import SettingsError, setting, setting_name
@@ -161,9 +161,7 @@ def histories_sections(  # noqa: PLR0914 - the parts of the configuration
         read += types
     sections += _sections_of_odd_rows(seen, settings, read)
     sections += _sections_of_output()
-    written = settings_of(sections)
-    del written["recipe"], written["out"]
-    Histories(**written)
+    Histories(**proposed_settings(sections))  # raises what the run would raise
     return sections, about
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from headrace.arrays import I64
 from headrace.cli.init.asked import AskedPack
-from headrace.cli.init.commented import Aside, Section, settings_of
+from headrace.cli.init.commented import Aside, Section, proposed_settings
 from headrace.cli.init.look import WHOLE, Data, evenly
 from headrace.dataset.tables import with_paths
 from headrace.errors import InputError, SettingsError
@@ -191,13 +191,6 @@ def first_section(word: str, about: str, settings: dict[str, Any], page: str) ->
         f" to where the command is run. Every setting is explained in docs/{page}.",
         settings,
     )
-
-
-def proposed_settings(sections: Sequence[Section]) -> dict[str, Any]:
-    """Return the settings of a recipe that sections propose."""
-    settings = settings_of(sections)
-    del settings["recipe"], settings["out"]
-    return settings
 
 
 def _about_layouts(look: _Look) -> str:

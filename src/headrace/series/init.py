@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from headrace.arrays import F64, I64
 from headrace.cli.init.asked import AskedSeries
-from headrace.cli.init.commented import Aside, Section, settings_of
+from headrace.cli.init.commented import Aside, Section, proposed_settings
 from headrace.cli.init.look import (
     FILES,
     NULLS,
@@ -184,9 +184,7 @@ def series_sections(options: AskedSeries, data: Data) -> tuple[list[Section], st
         sections.append(
             Section(f"{describe(fields[name])} {draft.seen.get(name, '')}".strip(), {name: value})
         )
-    written = dict(settings_of(sections))
-    del written["recipe"], written["out"]
-    Series(**written)
+    Series(**proposed_settings(sections))  # raises what the run would raise
     return sections, draft.about
 
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.cli.init.asked import AskedSplit
-from headrace.cli.init.commented import Aside, Section, settings_of
+from headrace.cli.init.commented import Aside, Section, proposed_settings
 from headrace.cli.init.look import (
     NULLS,
     Column,
@@ -130,9 +130,7 @@ def _temporal_sections(
             {"layout": "sharded", "format": _format(sample), "lineage": Aside("columns")},
         ),
     ]
-    written = settings_of(sections)
-    del written["recipe"], written["out"]
-    TemporalSplit(**written)
+    TemporalSplit(**proposed_settings(sections))  # raises what the run would raise
     whose = f"entity {entity}" if entity else "no entity"
     return sections, f"{about}; date {time.name}, {whose}, cutoff {split_date}"
 
@@ -194,9 +192,7 @@ def _random_sections(sample: Look, options: AskedSplit, rows: int) -> tuple[list
             {"layout": "sharded", "format": _format(sample)},
         ),
     ]
-    written = settings_of(sections)
-    del written["recipe"], written["out"]
-    RandomSplit(**written)
+    RandomSplit(**proposed_settings(sections))  # raises what the run would raise
     return sections, f"{about}; no date, so drawn by {by}"
 
 

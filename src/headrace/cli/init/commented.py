@@ -84,6 +84,13 @@ def settings_of(sections: Sequence[Section]) -> dict[str, Any]:
     return result
 
 
+def proposed_settings(sections: Sequence[Section]) -> dict[str, Any]:
+    """Return the settings of a recipe that sections propose."""
+    settings = settings_of(sections)
+    del settings["recipe"], settings["out"]
+    return settings
+
+
 def commented_yaml(sections: Sequence[Section]) -> str:
     """Return the text of the configuration; reading it gives `settings_of(sections)`."""
     lines: list[str] = []

@@ -90,7 +90,7 @@ class Look:
         Raises `SettingsError`.
         """
         column = self.columns[known(name, self.columns, option)]
-        lacking = [file for file, table in self.tables if name not in table.column_names]
+        lacking = self.lacking(name)
         if lacking:
             raise SettingsError(
                 f"{len(lacking)} of the {len(self.tables)} files looked at lack it",
@@ -99,6 +99,10 @@ class Look:
                 remedy=f"leave them out, such as {lacking[0]}, or use a column that all have",
             )
         return column
+
+    def lacking(self, name: str) -> list[str]:
+        """Return the files looked at that lack a column."""
+        return [file for file, table in self.tables if name not in table.column_names]
 
     def texts(self) -> list[str]:
         """Return the columns that are text in at least one of the files looked at."""

@@ -221,9 +221,7 @@ def refuse_doubtful_times(sample: Look) -> None:
         )
     for column in sample.columns.values():
         if column.content == "time" and column.in_files < len(sample.tables):
-            lacking = [
-                name for name, table in sample.tables if column.name not in table.schema.names
-            ]
+            lacking = sample.lacking(column.name)
             raise Unsure.of(
                 f"is a time, and {pluralise(len(lacking), 'file')} of {len(sample.tables)} lack it",
                 "time",

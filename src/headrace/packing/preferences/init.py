@@ -9,7 +9,7 @@ from typing import Any, get_args
 import numpy as np
 
 from headrace.cli.init.asked import AskedPreferences
-from headrace.cli.init.commented import Aside, Section
+from headrace.cli.init.commented import Aside, Section, proposed_settings
 from headrace.cli.init.look import Data
 from headrace.errors import SettingsError
 from headrace.packing.chats.layouts import NAMES
@@ -29,7 +29,6 @@ from headrace.packing.init import (
     first_section,
     is_prose,
     pinned,
-    proposed_settings,
     read_or_reason,
     read_some,
     reads_most,

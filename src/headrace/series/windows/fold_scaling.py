@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.arrays import F32, F64, I64, Bools
+from headrace.arrays import F32, F64, I64, Bools, offsets_from_lengths
 from headrace.errors import SettingsError, setting
 from headrace.gate.json import interpreting, read_object
 from headrace.series.pipelines.fitted import Fitted, fit, join, merge
@@ -126,7 +126,7 @@ class _TrainRows:
         """Fit the pipelines of a strategy on the rows of these entities."""
         starts = self.starts[entities]
         ends = self.ends[entities]
-        offsets = np.append(0, np.cumsum(ends - starts))
+        offsets = offsets_from_lengths(ends - starts)
         names = [self.names[index] for index in entities.tolist()]
         stored = self.store.matrices.copy_rows(starts, ends)[:, : len(self.columns)]
         units: F64 = self.fitted.inverse_transform(self.columns, stored, offsets, names)
