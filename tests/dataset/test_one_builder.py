@@ -47,8 +47,8 @@ def noted(path, *rest, **settings):
         except FileExistsError:
             pass
         else:
-            os.rename(stop, f"{stop}-{os.getpid()}")
-            os.open(stop, os.O_CREAT)
+            # Whoever sees this name may kill the process at once: nothing is left to be done.
+            os.close(os.open(f"{stop}-{os.getpid()}", os.O_CREAT))
             time.sleep(10_000)
     return look(path, *rest, **settings)
 source.look = noted
