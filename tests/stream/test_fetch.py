@@ -36,10 +36,19 @@ class Decoding:
             return self.changed.wait_for(lambda: len(self.begun) >= count, WAIT_S)
 
 
+def each_of(decode):
+    """Decode runs block by block."""
+    return lambda blocks: [decode(block) for block in blocks]
+
+
+NONE = np.zeros(0, bool)  # no block continues another
+
+
 def fetcher(decoding, ahead_blocks, ahead_bytes=1000 * BLOCK_BYTES):
     return Fetcher(
-        decoding,
+        each_of(decoding),
         lambda _: BLOCK_BYTES,
+        NONE,
         threads=1,
         ahead_bytes=ahead_bytes,
         ahead_blocks=ahead_blocks,
@@ -128,8 +137,9 @@ def test_half_the_rows_of_open_blocks_are_held():
     held = []
     ahead = 2 * ROWS * ROW_BYTES
     with Fetcher(
-        numbers,
+        each_of(numbers),
         lambda _: ROWS * ROW_BYTES,
+        NONE,
         threads=2,
         ahead_bytes=ahead,
         ahead_blocks=99,
@@ -169,7 +179,13 @@ def test_half_the_rows_of_open_blocks_are_held():
 def test_views_are_not_copied():
     kept = numbers(0)
     with Fetcher(
-        lambda _: kept, lambda _: 1, threads=1, ahead_bytes=1, ahead_blocks=1, keep="views"
+        each_of(lambda _: kept),
+        lambda _: 1,
+        NONE,
+        threads=1,
+        ahead_bytes=1,
+        ahead_blocks=1,
+        keep="views",
     ) as blocks:
         blocks.announce([(0, 100, 200)])
 
@@ -188,7 +204,7 @@ def test_rows_before_those_held_are_decoded_again():
         return decoded[-1]
 
     with Fetcher(
-        decode, lambda _: 1, threads=1, ahead_bytes=9, ahead_blocks=9, keep="copies"
+        each_of(decode), lambda _: 1, NONE, threads=1, ahead_bytes=9, ahead_blocks=9, keep="copies"
     ) as blocks:
         late, early = [(0, ROWS - 100, ROWS)], [(0, 5, 10), (0, 700, 900)]
         blocks.announce(late)
@@ -211,7 +227,13 @@ def test_rows_before_those_held_are_decoded_again():
 def test_rows_in_front_of_what_is_wanted_are_not_held_for_long_lanes():
     late, early = [(0, ROWS // 2, ROWS)], [(0, 5, 10)]
     with Fetcher(
-        numbers, lambda _: 1, threads=1, ahead_bytes=9, ahead_blocks=9, keep="copies of the rest"
+        each_of(numbers),
+        lambda _: 1,
+        NONE,
+        threads=1,
+        ahead_bytes=9,
+        ahead_blocks=9,
+        keep="copies of the rest",
     ) as blocks:
         blocks.announce(late)
         assert np.array_equal(rows_got(blocks.get(late)), np.arange(ROWS // 2, ROWS))

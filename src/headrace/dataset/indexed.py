@@ -13,9 +13,10 @@ from pathlib import Path
 from threading import Lock
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
-from headrace.arrays import I64
+from headrace.arrays import I64, Bools
 from headrace.dataset.index import Index, SplitIndex
 from headrace.dataset.local_shards import FileCache
 from headrace.dataset.local_shards import Verify as Verify
@@ -263,6 +264,31 @@ class BlockReader:
         stored = columns_of_paths(self._index.schema, columns)
         return select_paths(self._read_typed(number, stored), columns)
 
+    def continues(self) -> Bools:
+        """Return which blocks may be read together with the one before them: bool [B].
+
+        These are row groups of one local Parquet file that follow one another.
+        """
+        index = self._index
+        blocks = len(index.rows)
+        if self._remote or self._stored is not None or "parquet" not in index.formats:
+            return np.zeros(blocks, bool)
+        is_parquet = np.array([word == "parquet" for word in index.formats], bool)
+        follows: Bools = np.diff(index.shard_of_block, prepend=-1) == 0
+        follows &= np.diff(index.block, prepend=-1) == 1
+        follows &= is_parquet[index.shard_of_block]
+        return follows
+
+    def read_run(self, numbers: range, columns: Sequence[str]) -> pa.Table:
+        """Read the named columns of blocks each of which `continues` the one before it.
+
+        Raises what reading one of them alone raises, or another error: it may not name the block.
+        """
+        if self._known.issuperset(columns):
+            return self._read(numbers, columns)
+        stored = columns_of_paths(self._index.schema, columns)
+        return select_paths(self._read(numbers, stored), columns)
+
     def _read_typed(self, number: int, columns: Sequence[str] | None) -> pa.Table:
         shard = int(self._index.shard_of_block[number])
         word = self._index.formats[shard]
@@ -271,15 +297,17 @@ class BlockReader:
             return table
         # delimited text is parsed as numbers, and other formats are read as they hold it
         if self._stored is None or file_type_of_word(word).format.separator is not None:
-            return self._read(number, columns)
+            return self._read(range(number, number + 1), columns)
         target = self._target(columns)
         types = dict(zip(target.schema.names, target.schema.types, strict=True))
         path = self._root / self._index.shards[shard]
         table = self._stored(number, columns)
         return in_schema(typed(table, types, self._dialect, path, 0), target)
 
-    def _read(self, number: int, columns: Sequence[str] | None) -> pa.Table:
+    def _read(self, numbers: range, columns: Sequence[str] | None) -> pa.Table:
+        number = numbers.start
         index = self._index
+        rows = int(index.rows[numbers.start : numbers.stop].sum())
         shard = int(index.shard_of_block[number])
         path = self._root / index.shards[shard]
         word = index.formats[shard]
@@ -301,7 +329,6 @@ class BlockReader:
             raise error.at(path=path) from None
         in_file = self._in_file(shard, block_target)
         if not in_file.target.schema.names and block_target.schema.names:
-            rows = int(index.rows[number])
             return self._fitted(pa.table({}), rows, number, block_target.schema)
         try:
             table = read_block(
@@ -316,7 +343,8 @@ class BlockReader:
                 pages="trust" if checksum else "check",
                 content=content,
                 # of a plain shard that was changed, more is known after it was read
-                rows=int(index.rows[number]) if index.stamps is None else None,
+                rows=rows if index.stamps is None else None,
+                count=len(numbers),
                 of_run=index.stamps is None,
                 decoder=self._decoder_of(columns, block_target),
             )

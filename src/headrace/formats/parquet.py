@@ -239,16 +239,17 @@ def _open(
     return _file(source, fetched.metadata, pages, coded, pre_buffer=True, wide=wide)
 
 
-def read_group(block: BlockRead, columns: Sequence[str]) -> pa.Table:
-    """Read the named columns of one row group, in that order, by the decoders of `block.decoder`;
-    pyarrow decodes on the calling thread.
+def read_groups(block: BlockRead, columns: Sequence[str]) -> pa.Table:
+    """Read the named columns of adjacent row groups, in that order, by the decoders of
+    `block.decoder`; pyarrow decodes on the calling thread.
 
-    block.content: the bytes of the file, if they are in memory. block.rows: what the group must
+    Several small row groups take less time in one call than one after the other.
+    block.content: the bytes of the file, if they are in memory. block.rows: what the groups must
     have, if that is known.
 
     Raises what Arrow raises for a damaged file, and `InputError` for an encrypted one.
     """
-    path, group = block.path, block.block
+    path = block.path
     if block.file_type.compression != "none":
 
         def open_whole(*, wide: bool) -> pq.ParquetFile:
@@ -256,12 +257,11 @@ def read_group(block: BlockRead, columns: Sequence[str]) -> pa.Table:
 
         with open_whole(wide=False) as file:
             raw = _raw_names(file.schema_arrow)
-        return _group(open_whole, group, [raw[name] for name in columns], columns)
+        return _read(open_whole, block.groups, [raw[name] for name in columns], columns)
     footer = _footer(path)
     try:
-        groups = footer.metadata.num_row_groups
-        if block.rows is not None and group < groups:
-            actual = footer.metadata.row_group(group).num_rows
+        if block.rows is not None and block.groups.stop <= footer.metadata.num_row_groups:
+            actual = _rows_of(footer.metadata, block.groups)
             if actual != block.rows:  # decoding it might take any memory
                 raise pa.ArrowInvalid(f"it has {actual:,} rows, the index says {block.rows:,}")
         file_names = [footer.raw[name] for name in columns]
@@ -269,7 +269,7 @@ def read_group(block: BlockRead, columns: Sequence[str]) -> pa.Table:
         if fast:
             with suppress(UnlikeError):  # pyarrow says what is wrong, if anything is
                 return _by_both(footer, block, file_names, fast).rename_columns(list(columns))
-        return _group(_opener(footer, block, file_names), group, file_names, columns)
+        return _read(_opener(footer, block, file_names), block.groups, file_names, columns)
     except BaseException:
         _kept.drop(str(path))  # read the footer again after any error
         raise
@@ -285,27 +285,28 @@ def _opener(
         return partial(_kept.opened, footer, block.pages)
     else:  # fetch the bytes that are needed
         fact, metadata = footer.version, footer.metadata
-        if block.block >= metadata.num_row_groups:
+        if block.groups.stop > metadata.num_row_groups:
             raise pa.ArrowInvalid(f"it has {metadata.num_row_groups} row groups")
-        chunks = place_of(block.path).read_pieces(
-            _column_ranges(metadata, fact.size, block.block, file_names), fact
-        )
+        pieces = []
+        for group in block.groups:
+            pieces.extend(_column_ranges(metadata, fact.size, group, file_names))
+        chunks = place_of(block.path).read_pieces(pieces, fact)
         source = pa.PythonFile(place_of(block.path).open(fact, chunks), mode="r")
     return partial(_file, source, footer.metadata, block.pages)
 
 
 def _of_polars(footer: Footer, block: BlockRead, file_names: Sequence[str]) -> list[str]:
-    """Select the columns of a row group that Polars reads, see `decoders`."""
+    """Select the columns of row groups that Polars reads, see `decoders`."""
     in_memory = block.content is not None or isinstance(footer.version, Fact)
     unsafe = block.decoder == "auto" and block.pages == "check"
     if block.decoder == "pyarrow" or in_memory or unsafe or not may_use_polars():
         return []
-    if not 0 <= block.block < footer.metadata.num_row_groups:
+    if not 0 <= block.block < block.groups.stop <= footer.metadata.num_row_groups:
         return []
     file = footer.of_polars
     rates = file.rates
     fast = [name for name in file_names if name in rates]
-    rows = footer.metadata.row_group(block.block).num_rows
+    rows = _rows_of(footer.metadata, block.groups)
     if not rows or not fast:
         return []
     if block.decoder == "polars":
@@ -317,18 +318,18 @@ def _of_polars(footer: Footer, block: BlockRead, file_names: Sequence[str]) -> l
 
 
 def _by_both(footer: Footer, block: BlockRead, file_names: list[str], fast: list[str]) -> pa.Table:
-    """Read columns of a row group, those of `fast` with Polars, as the file's names.
+    """Read columns of row groups, those of `fast` with Polars, as the file's names.
 
     Raises `UnlikeError` if Polars reads others than pyarrow, or the file was replaced meanwhile.
     """
-    table = footer.of_polars.read(block.block, fast)
+    table = footer.of_polars.read(block.groups, fast)
     if stamp_of(footer.path) != footer.version:
         raise UnlikeError
     if len(fast) == len(file_names):
         return table
     names = set(fast)
     slow = [name for name in file_names if name not in names]
-    remainder = _group(_opener(footer, block, slow), block.block, slow, slow)
+    remainder = _read(_opener(footer, block, slow), block.groups, slow, slow)
     columns = [(table if name in names else remainder)[name] for name in file_names]
     return pa.table(columns, file_names)
 
@@ -391,19 +392,24 @@ def _raw_names(schema: pa.Schema) -> dict[str, str]:
     return {column_name(raw): raw for raw in schema.names}
 
 
-def _group(
+def _rows_of(metadata: pq.FileMetaData, groups: range) -> int:
+    """Count the rows of row groups."""
+    return sum(metadata.row_group(group).num_rows for group in groups)
+
+
+def _read(
     opened: Callable[..., AbstractContextManager[pq.ParquetFile]],
-    group: int,
+    groups: range,
     file_names: list[str],
     columns: Sequence[str],
 ) -> pa.Table:
-    """Read a row group. opened: opens the file, with `wide` or not."""
+    """Read row groups. opened: opens the file, with `wide` or not."""
     table = None
     with opened(wide=False) as file, suppress(pa.ArrowNotImplementedError):
-        table = file.read_row_group(group, columns=file_names, use_threads=False)
+        table = file.read_row_groups(groups, columns=file_names, use_threads=False)
     if table is None:
         with opened(wide=True) as file:
-            table = file.read_row_group(group, columns=file_names, use_threads=False)
+            table = file.read_row_groups(groups, columns=file_names, use_threads=False)
     if table.column_names != file_names:  # the file's order
         table = table.select(file_names)
     if file_names == list(columns):
@@ -635,8 +641,8 @@ class ParquetCode(FormatCode):
             return row_groups(shard, file)
 
     def read_block(self, block: BlockRead, target: Target) -> pa.Table:
-        """Read one row group. block.content: the bytes of the file, if they are in memory."""
-        return in_schema(read_group(block, target.schema.names), target)
+        """Read row groups. block.content: the bytes of the file, if they are in memory."""
+        return in_schema(read_groups(block, target.schema.names), target)
 
     def open_sink(self, file: HashingFile, settings: WriteSettings) -> ParquetSink:
         """Begin a file whose options follow from the schema and the first row group."""

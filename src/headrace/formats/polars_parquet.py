@@ -73,15 +73,16 @@ class PolarsFile:
         finally:
             os.close(descriptor)
 
-    def read(self, group: int, columns: Sequence[str]) -> pa.Table:
-        """Read columns of a row group, in this order, as the types that pyarrow gives.
+    def read(self, groups: range, columns: Sequence[str]) -> pa.Table:
+        """Read columns of adjacent row groups, in this order, as the types that pyarrow gives.
 
         Raises `UnlikeError` where Polars finds others, or nothing that it can read. It is not asked
         again for such a column of this file.
         """
         import polars as pl
 
-        first, stop = self._first_rows[group : group + 2]
+        first = self._first_rows[groups.start]
+        stop = self._first_rows[groups.stop]
         try:
             frame = self._frame(tuple(columns)).slice(first, stop - first)
             table = pa.table(frame.collect(engine="in-memory"))

@@ -306,7 +306,8 @@ class Span:
 class BlockRead:
     """Which block of which file to read. Fields are those of `source.read_block`.
 
-    content: of Parquet the bytes of the file, of text those of the block. decoder: of Parquet.
+    content: of Parquet the bytes of the file, of text those of the block. count: of Parquet, how
+    many row groups to read together, from `block` on. decoder: of Parquet.
     """
 
     path: Path
@@ -320,7 +321,13 @@ class BlockRead:
     pages: Pages = "check"
     content: pa.Buffer | None = None
     rows: int | None = None
+    count: int = 1
     decoder: Decoder = "pyarrow"
+
+    @property
+    def groups(self) -> range:
+        """The numbers of the row groups."""
+        return range(self.block, self.block + self.count)
 
     @property
     def words(self) -> str:

@@ -356,19 +356,20 @@ def read_block(  # noqa: PLR0913 - all are settings
     pages: Pages = "check",
     content: pa.Buffer | None = None,
     rows: int | None = None,
+    count: int = 1,
     of_run: bool = True,
     decoder: Decoder = "pyarrow",
 ) -> pa.Table:
-    """Read one block as the target's columns.
+    """Read one block, or adjacent row groups of Parquet, as the target's columns.
 
     word: the format, as in an index. block: row group number (Parquet) or record batch (Arrow).
     offset, length: byte range (text, Arrow streams); a CSV or TSV block at offset 0 begins with the
     header of its file, which is not a row. names: of all columns of the file, which delimited text
     needs, with its dialect. pages: "trust" skips the page checksums of Parquet, if the bytes of the
     file were verified before. content: these bytes, if they are in memory. rows: of the block, as
-    it was planned; a Parquet file with others is refused before it is decoded. of_run: whether
-    headrace wrote the file. decoder: of Parquet, see `decoders`. Thread-safe; the work releases the
-    interpreter lock.
+    it was planned; a Parquet file with others is refused before it is decoded. count: of row groups
+    to read, from `block` on. of_run: whether headrace wrote the file. decoder: of Parquet, see
+    `decoders`. Thread-safe; the work releases the interpreter lock.
 
     Raises `CorruptShard` naming file and block if the bytes of a run cannot be read as they were
     written, and `InputError` if those of a source cannot be read, or a text is not of its declared
@@ -387,6 +388,7 @@ def read_block(  # noqa: PLR0913 - all are settings
         pages=pages,
         content=content,
         rows=rows,
+        count=count,
         decoder=decoder,
     )
     code = file_type.format.load()

@@ -18,17 +18,20 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import median
 
 import pyarrow as pa
 
+from headrace.arrays import Bools
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock
 from headrace.storage.bucket import Traffic, traffic
 from headrace.stream.order.layout import BlendIndex
 from headrace.stream.read.by_source import SourceCounts
+from headrace.stream.read.runs import continues_of, run_reader
 
 MOST_WAITS = 1 << 14  # kept for quantiles: half a megabyte
 _AGAIN_S = 30.0
@@ -124,6 +127,40 @@ class Snapshot:
     reading: str = ""
 
 
+@dataclass(frozen=True, eq=False)
+class NotedReader:
+    """Reads blocks and notes it: see `Progress` for `reading` and `blocks_read`."""
+
+    read_block: ReadBlock
+    reading: dict[int, float]
+    blocks_read: dict[int, int]
+
+    def __call__(self, block: int, columns: Sequence[str] | None) -> pa.Table:
+        with self._noting(range(block, block + 1)):
+            return self.read_block(block, columns)
+
+    def continues(self) -> Bools:
+        """Return which blocks the reader reads together with the one before them."""
+        return continues_of(self.read_block)
+
+    def read_run(self, numbers: range, columns: Sequence[str]) -> pa.Table:
+        """Read adjacent blocks at once, if the reader does."""
+        reader = run_reader(self.read_block)
+        assert reader is not None
+        with self._noting(numbers):
+            return reader.read_run(numbers, columns)
+
+    @contextmanager
+    def _noting(self, blocks: range) -> Iterator[None]:
+        self.reading[blocks.start] = time.monotonic()
+        try:
+            yield
+        finally:
+            self.reading.pop(blocks.start, None)
+            thread = threading.get_ident()
+            self.blocks_read[thread] = self.blocks_read.get(thread, 0) + len(blocks)
+
+
 @dataclass(eq=False)
 class Progress:
     """The progress of one pass in one process. Clocks are monotonic seconds.
@@ -186,19 +223,7 @@ class Progress:
         many were.
         """
         # alone: the pass may be held by what reads for it
-        reading = self.reading
-        finished = self.blocks_read
-
-        def noted(block: int, columns: Sequence[str] | None) -> pa.Table:
-            reading[block] = time.monotonic()
-            try:
-                return read_block(block, columns)
-            finally:
-                reading.pop(block, None)
-                thread = threading.get_ident()
-                finished[thread] = finished.get(thread, 0) + 1
-
-        return noted
+        return NotedReader(read_block, self.reading, self.blocks_read)
 
     def count_blocks_of(self, other: Progress) -> None:
         """Count what is read for this pass and others of the same batches."""

@@ -1,11 +1,11 @@
 """Read ahead in threads: make items before their consumer asks for them, and decode blocks in time.
 
 The reader announces the pieces of coming pools to a `Fetcher`, in order. Threads decode their
-blocks, each once while any announced pool needs it, as long as the bytes decoded ahead or being
-decoded stay below a bound. The blocks of the reader's current pool do not count: if they alone
-exceeded the bound, nothing would be decoded while they are used. A block that the reader requests
-now is decoded in any case, so a bound that is too small costs speed but never stops progress. The
-delivered rows do not depend on which thread was faster.
+blocks, each once while any announced pool needs it and adjacent ones together, as long as the bytes
+decoded ahead or being decoded stay below a bound. The blocks of the reader's current pool do not
+count: if they alone exceeded the bound, nothing would be decoded while they are used. A block that
+the reader requests now is decoded in any case, so a bound that is too small costs speed but never
+stops progress. The delivered rows do not depend on which thread was faster.
 
 Lanes read blocks from front to back and are at different positions of their blocks, so about half
 of the rows of all open blocks are still needed. A block is therefore kept in parts, which are
@@ -20,15 +20,16 @@ from __future__ import annotations
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, MutableSequence, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
-from itertools import islice
+from itertools import chain, islice
 from typing import Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from headrace.arrays import Bools
 from headrace.stream.read.buffers import Buffers
 from headrace.stream.read.columns import Columns, copied, cut, size_of
 
@@ -41,6 +42,8 @@ _PART_BYTES = 1 << 21
 _SHARED_BYTES = 1 << 26  # bound of blocks that wait for their second lane
 _SPARE_PARTS = 32  # free parts that are kept for reuse
 _MOST_DONE = 16  # blocks
+_RUN_BYTES = 1 << 23  # of blocks that are decoded together
+_RUNS_AHEAD = 4  # so that every thread has one, and none waits
 _LEAST_RATIO = 1 / 16
 CHECK_S = 0.5  # between checks while a thread waits
 _this_thread = threading.local()
@@ -204,11 +207,15 @@ class BlockPart(NamedTuple):
     columns: Columns
 
 
+_Decoded = Future[dict[int, list[BlockPart]]]  # of a run, by block
+
+
 class Fetcher:
     """Decoded blocks by number; a context manager, which ends the threads on exit.
 
-    decode: called in threads.
+    decode: decodes adjacent blocks; called in threads.
     estimate: bytes of a block before it is decoded.
+    continues: which blocks may be decoded together with the one before them, bool [B].
     keep: "copies" of the needed rows, in parts. "copies of the rest": of a block without the rows
     before the first wanted one at the time of decoding; if those are needed later, the block is
     decoded again. "views" of whole blocks, for mapped files.
@@ -217,10 +224,11 @@ class Fetcher:
     # reachable even after the interpreter has cleared this module
     _end_threads = staticmethod(end_threads)
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all are settings
         self,
-        decode: Callable[[int], Columns],
+        decode: Callable[[range], list[Columns]],
         estimate: Callable[[int], int],
+        continues: Bools,
         *,
         threads: int,
         ahead_bytes: int,
@@ -229,25 +237,24 @@ class Fetcher:
     ) -> None:
         self._decode = decode
         self._estimated = estimate
+        self._continues = continues
         self._ahead_bytes = ahead_bytes
         self._ahead_blocks = ahead_blocks
         self._keep = keep
         # the first row that each announced pool needs, in the order of pools
         self._wanted: dict[int, deque[int]] = {}
-        self._waiting: deque[int] = deque()  # announced but not begun
-        self._begun: dict[int, Future[list[BlockPart]]] = {}
+        self._waiting: deque[range] = deque()  # announced but not begun, as runs
+        self._begun: dict[int, _Decoded] = {}
         self._floors: dict[int, int] = {}  # the lowest row held of each begun block
         self._used: dict[int, int] = {}  # the number of rows of begun blocks that pools have used
-        self._shared: dict[
-            int, Future[list[BlockPart]]
-        ] = {}  # whole blocks for pools not announced yet
+        self._shared: dict[int, _Decoded] = {}  # whole blocks for pools not announced yet
         self._shared_bytes = 0
         self._sizes: dict[int, int] = {}  # bytes of decoded blocks
         self._ratio = 1.0  # actual over estimated bytes of the last block: fewer columns take less
         # Unused blocks. Decoding a new block first releases one of them, to reuse its memory: the
         # allocator would return memory that stays free for a moment to the system, and fresh memory
         # is slow to touch.
-        self._done: deque[Future[list[BlockPart]]] = deque(maxlen=_MOST_DONE)
+        self._done: deque[list[BlockPart]] = deque(maxlen=_MOST_DONE)
         self._met: set[int] = set()  # begun blocks that a pool has read from
         self._memory, self._memory_lock = Buffers(), threading.Lock()
         self._most_threads = threads
@@ -265,8 +272,8 @@ class Fetcher:
 
     @property
     def has_room(self) -> bool:
-        """True if everything announced has begun, so more may be announced."""
-        return not self._waiting
+        """True if everything announced has begun or waits for more, so more may be announced."""
+        return not self._waiting or self._may_grow(self._waiting[0])
 
     @property
     def held_bytes(self) -> int:
@@ -280,11 +287,17 @@ class Fetcher:
 
         Raises what decoding raised.
         """
-        coming = [
-            self._threads.submit(lambda block: use(block, self._decode(block)), block)
-            for block in blocks
-        ]
-        return [result_of(decoded) for decoded in coming]
+
+        def use_run(run: range) -> list[Made]:
+            return [use(*decoded) for decoded in zip(run, self._decode(run), strict=True)]
+
+        runs: list[range] = []
+        numbers = list(blocks)
+        for block in numbers:
+            if not runs or not self._join(runs, block, most=self._most_blocks(block, len(numbers))):
+                runs.append(range(block, block + 1))
+        coming = [self._threads.submit(use_run, run) for run in runs]
+        return list(chain.from_iterable(map(result_of, coming)))
 
     def get_alone(self, wanted_spans: Sequence[Piece]) -> list[Columns]:
         """Return the rows of pieces that were not announced, in order; holds nothing else of their
@@ -311,7 +324,7 @@ class Fetcher:
                     self._begun[block], self._floors[block] = self._shared.pop(block), 0
                     self._shared_bytes -= self._size(block)
                 else:
-                    self._waiting.append(block)
+                    self._wait(block, len(spans))
             self._wanted[block].append(first)
         self._begin_ahead()
 
@@ -319,19 +332,16 @@ class Fetcher:
         """Begin the first blocks of these pieces, which the reader waits for, a block a thread."""
         for block in islice(_first_rows(spans), self._most_threads):
             if block not in self._begun:
-                self._waiting.remove(block)
-                self._begin(block)
+                self._begin_waiting(block)
 
     def get(self, spans: Sequence[Piece]) -> list[Columns]:
         """Return the rows of the pieces announced first, in order. Raises what decoding raised."""
         firsts = _first_rows(spans)
         for block, first in firsts.items():
-            begun = block in self._begun
-            if not begun:
-                self._waiting.remove(block)
-            # two lanes meet in a block begun for the other one
-            if not begun or first < self._floors[block]:
-                self._begin(block)
+            if block not in self._begun:
+                self._begin_waiting(block)
+            elif first < self._floors[block]:  # two lanes meet in a block begun for the other one
+                self._begin(range(block, block + 1))
         self._met.update(firsts)
         self._begin_ahead()
         return [
@@ -339,7 +349,7 @@ class Fetcher:
                 part.columns, max(start, part.start) - part.start, min(stop, part.stop) - part.start
             )
             for block, start, stop in spans
-            for part in result_of(self._begun[block])
+            for part in result_of(self._begun[block])[block]
             if part.start < stop and start < part.stop
         ]
 
@@ -357,12 +367,12 @@ class Fetcher:
                 else:
                     first = min(announced)
                 floor = self._floors[block] = max(self._floors[block], first)
-                parts = self._begun[block].result()
+                parts = self._begun[block].result()[block]
                 parts[:] = [part for part in parts if part.stop > floor]
             else:
                 # Keep a small block whole if pools have used only a part of its rows; earlier
                 # blocks keep their room.
-                parts = self._begun[block].result()
+                parts = self._begun[block].result()[block]
                 size = self._size(block)
                 rows = 0
                 if parts:
@@ -376,9 +386,9 @@ class Fetcher:
                     self._shared[block] = self._begun[block]
                     self._shared_bytes += size
                 else:
-                    del self._used[block]
+                    del self._used[block], self._begun[block].result()[block]
                     if size <= _PART_BYTES:
-                        self._done.append(self._begun[block])
+                        self._done.append(parts)
                 del self._wanted[block], self._begun[block], self._floors[block]
                 self._met.discard(block)
             self._sizes.pop(block, None)
@@ -386,31 +396,81 @@ class Fetcher:
             self._memory.trim(_SPARE_PARTS)
         self._begin_ahead()
 
+    def _most_blocks(self, block: int, count: int) -> int:
+        """Return how many blocks like this one, of so many, are decoded together."""
+        most_bytes = min(_RUN_BYTES, self._ahead_bytes // _RUNS_AHEAD)
+        most = max(1, most_bytes // max(1, self._estimate(block)))
+        if self._begun:
+            return most
+        return min(most, -(-count // self._most_threads))  # no thread has work, and all get some
+
+    def _join(self, runs: MutableSequence[range], block: int, *, most: int) -> bool:
+        """Let a block join the last of some runs, if it continues that and there is room."""
+        last = runs[-1]
+        continues = block == last.stop and block < len(self._continues) and self._continues[block]
+        if not continues or len(last) >= most:
+            return False
+        runs[-1] = range(last.start, block + 1)
+        return True
+
+    def _wait(self, block: int, count: int) -> None:
+        """Let a block wait for a thread; count: of blocks announced with it."""
+        in_order = self._keep == "views" and self._waiting
+        most = self._most_blocks(block, count)
+        if not in_order or not self._join(self._waiting, block, most=most):
+            self._waiting.append(range(block, block + 1))
+
+    def _may_grow(self, run: range) -> bool:
+        """Check whether blocks that are not announced yet may join a waiting run."""
+        if self._keep != "views" or run is not self._waiting[-1]:
+            return False
+        if run.stop >= len(self._continues) or not self._continues[run.stop]:
+            return False
+        return len(run) < self._most_blocks(run.start, len(run))
+
+    def _begin_waiting(self, block: int) -> None:
+        """Begin the run of a block now."""
+        run = next(run for run in self._waiting if block in run)
+        self._waiting.remove(run)
+        self._begin(run)
+
     def _begin_ahead(self) -> None:
         ahead = [block for block in self._begun if block not in self._met]
         ahead_bytes = sum(map(self._size, ahead))
         count = len(ahead)
         while self._waiting and count < self._ahead_blocks:
-            ahead_bytes += self._estimate(self._waiting[0])
+            run = self._waiting[0]
+            if count and self._may_grow(run):
+                return
+            ahead_bytes += sum(map(self._estimate, run))
             if ahead_bytes > self._ahead_bytes:
                 return
             self._begin(self._waiting.popleft())
-            count += 1
+            count += len(run)
 
-    def _begin(self, block: int) -> None:
-        # With short lanes the next pool may need rows before these, and is announced in time.
-        if self._keep == "copies of the rest":
-            self._floors[block] = min(self._wanted[block])
-        else:
-            self._floors[block] = 0
-        self._sizes.pop(block, None)
-        self._begun[block] = self._threads.submit(self._parts, block, self._floors[block])
+    def _begin(self, run: range) -> None:
+        for block in run:
+            # With short lanes the next pool may need rows before these, and is announced in time.
+            if self._keep == "copies of the rest":
+                self._floors[block] = min(self._wanted[block])
+            else:
+                self._floors[block] = 0
+            self._sizes.pop(block, None)
+        floors = [self._floors[block] for block in run]
+        decoded = self._threads.submit(self._parts_of_run, run, floors)
+        self._begun.update(dict.fromkeys(run, decoded))
 
-    def _parts(self, block: int, floor: int) -> list[BlockPart]:
-        """Decode a block into parts, from the row `floor` on."""
+    def _parts_of_run(self, run: range, floors: Sequence[int]) -> dict[int, list[BlockPart]]:
+        """Decode blocks into parts, each from the row in `floors` on."""
         with suppress(IndexError):
-            self._done.popleft()
-        columns = self._decode(block)
+            for _ in run:
+                self._done.popleft()
+        decoded = self._decode(run)
+        parts = zip(run, map(self._parts, run, floors, decoded), strict=True)
+        return dict(parts)
+
+    def _parts(self, block: int, floor: int, columns: Columns) -> list[BlockPart]:
+        """Cut a block into parts, from the row `floor` on."""
         rows = max(map(len, columns.values()), default=0)
         size = size_of(columns)
         self._ratio = max(_LEAST_RATIO, size / max(1, self._estimated(block)))
@@ -433,7 +493,7 @@ class Fetcher:
             future = self._begun[block]
             if not future.done() or future.cancelled() or future.exception() is not None:
                 return self._estimate(block)
-            self._sizes[block] = sum(size_of(part.columns) for part in future.result())
+            self._sizes[block] = sum(size_of(part.columns) for part in future.result()[block])
         return self._sizes[block]
 
     def _estimate(self, block: int) -> int:

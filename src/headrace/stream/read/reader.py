@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
@@ -74,6 +74,7 @@ from headrace.stream.read.columns import (
 from headrace.stream.read.laid import LaidPool, cut_sections
 from headrace.stream.read.mask import KEPT
 from headrace.stream.read.quarantine import Quarantine
+from headrace.stream.read.runs import continues_of, run_reader
 
 ReadBlock = Callable[[int, Sequence[str] | None], pa.Table]
 MakeBatches = Callable[[Columns, int], Iterator[Any]]
@@ -130,10 +131,11 @@ def read_share(  # noqa: PLR0913, PLR0914 - all are settings
     elif _has_long_lanes(plan):
         keep = "copies of the rest"
     fetcher = Fetcher(
-        lambda block: decode_block(
-            index, read_block, block, columns, reader, arrow=options.batch_format in IN_ARROW
+        lambda blocks: decode_run(
+            index, read_block, blocks, columns, reader, arrow=options.batch_format in IN_ARROW
         ),
         lambda block: int(plan.block_bytes[block]),
+        continues_of(read_block),
         threads=options.threads,
         ahead_bytes=plan.ahead_bytes(options.prefetch_bytes),
         ahead_blocks=options.prefetch_blocks,
@@ -512,6 +514,34 @@ def mark_sources(columns: Columns) -> Columns:
     if valid.all():
         return columns
     return {**columns, BLEND_SOURCE: np.where(valid, np.asarray(columns[BLEND_SOURCE]), -1)}
+
+
+def decode_run(
+    index: SplitIndex,
+    read_block: ReadBlock,
+    blocks: range,
+    columns: Sequence[str],
+    reader: str,
+    *,
+    arrow: bool,
+) -> list[Columns]:
+    """Return the columns of adjacent blocks. Errors are those of `decode_block`."""
+    runs = run_reader(read_block)
+    if len(blocks) > 1 and runs is not None:
+        with suppress(Exception):  # each block is read alone then, and says what is wrong
+            table = runs.read_run(blocks, columns)
+            rows = index.rows[blocks.start : blocks.stop]
+            if table.num_rows == rows.sum():
+                table = table.select(list(columns))
+                together = from_table(table, arrow=arrow, where=reader, gaps=index.gaps)
+                stops = np.cumsum(rows)
+                return [
+                    cut(together, start, stop)
+                    for start, stop in zip((stops - rows).tolist(), stops.tolist(), strict=True)
+                ]
+    return [
+        decode_block(index, read_block, block, columns, reader, arrow=arrow) for block in blocks
+    ]
 
 
 def decode_block(
