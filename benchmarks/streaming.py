@@ -31,7 +31,6 @@ from figures import Cell, Table, figure, ratio
 from reporting import parser, publish, without_paths
 from streaming_data import make_data
 
-
 TOUCHED_BYTES = 2 << 30
 
 
