@@ -160,7 +160,7 @@ def test_no_thread_outlives_a_stream_that_was_left(contexts):
 
     assert begun
     for each in begun:
-        each.join(60)
+        each.join(120)
     assert not [each for each in begun if each.is_alive()]
 
 

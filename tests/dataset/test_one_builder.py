@@ -170,7 +170,7 @@ def test_who_waits_long_says_so_once(
                 target=headrace.open, args=(raw,), kwargs={"cache_dir": tmp_path / "cache"}
             )
             thread.start()
-            assert said.wait(60)
+            assert said.wait(120)
         thread.join()
     finally:
         logging.getLogger("headrace").removeHandler(handler)

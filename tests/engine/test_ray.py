@@ -45,7 +45,8 @@ class Nodes:
         # Connected while there is no other node: of several on one machine Ray may take any as ours, and one that we kill
         # would take this process with it. One connection for all tests: each new one starts worker processes of its own.
         ray.init(address=self.address, log_to_driver=False, logging_level="ERROR")
-        self.others = [self.cluster.add_node(**NODE) for _ in range(2)]
+        self.others = [None, None]
+        self.mend()
 
     @property
     def address(self) -> str:
@@ -58,9 +59,10 @@ class Nodes:
     def mend(self) -> None:
         """Nodes that were killed are replaced."""
         self.others = [
-            self.cluster.add_node(**NODE) if node is None else node for node in self.others
+            self.cluster.add_node(wait=False, **NODE) if node is None else node
+            for node in self.others
         ]
-        self.cluster.wait_for_nodes()
+        self.cluster.wait_for_nodes(timeout=PATIENCE_S)  # Ray's own limit is 30 s
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from headrace.contexts import open_contexts
 from headrace.errors import CorruptShard
 from headrace.windows import open as open_dataset
 from headrace.windows import open_windows
+from waits import until_at_rest
 
 
 def child(name: str, directory: str) -> None:
@@ -25,7 +25,7 @@ def child(name: str, directory: str) -> None:
     place.mkdir()
     files, read = READERS[name](place)
     next(read)
-    time.sleep(1)  # until what is read ahead has been read
+    until_at_rest(0.5)  # what is read ahead has been read
     for path in place.glob(files):
         os.truncate(path, 0)
     rows = 0

@@ -47,8 +47,11 @@ def move_on(runs: list[tuple[str, Settings]], out: str, seed: int) -> None:
         make(*random_.choice(runs), Path(out), workers=1)
 
 
-def watch(out: str, stop: str) -> None:
-    """Read paths until the file `stop` is there; print how often, and every look that showed two runs."""
+def watch(out: str, stop: str, begun: str) -> None:
+    """Read paths until the file `stop` is there; print how often, and every look that showed two runs.
+
+    The file `begun` is there once a look has shown anything: from then on the pointer may move.
+    """
     looks, missing, mixes = 0, 0, []
     while not Path(stop).exists():
         for shown in (look(Path(out)), look_once(Path(out))):
@@ -56,6 +59,8 @@ def watch(out: str, stop: str) -> None:
             missing += shown is None
             if shown is not None and len(set(shown.values())) != 1:
                 mixes.append(shown)
+        if looks > missing:
+            Path(begun).touch()
     print(json.dumps({"looks": looks, "missing": missing, "mixes": mixes[:3]}))
 
 

@@ -53,7 +53,7 @@ def child(out: str, epochs: int) -> None:
         memory.append(rss())
         if epoch == epochs // 4:
             before = open_files()
-    until = time.monotonic() + 60
+    until = time.monotonic() + 120
     while len(threading.enumerate()) > 1 and time.monotonic() < until:
         time.sleep(0.01)
     told = {

@@ -14,6 +14,7 @@ from forks import server
 from moved_pointers import look, settle
 
 import headrace
+from waits import wait_until
 
 FEW, MANY = 4, 300
 PAIRS = [
@@ -67,12 +68,13 @@ def kill_at_random(directory: Path, now: str, then: str, trials: int) -> None:
     out = directory / "out"
     runs = both(out, now, then)
     steps = [(name, settings_of(name)) for name in (now, then)]
-    stop = directory / "stop"
+    stop, begun = directory / "stop", directory / "begun"
     reader = server().start(
-        "moved_pointers:watch", str(out), str(stop), output=directory / "seen.txt"
+        "moved_pointers:watch", str(out), str(stop), str(begun), output=directory / "seen.txt"
     )
     random_ = random.Random(f"{now} {then}")
     try:
+        assert wait_until(begun.exists)
         for trial in range(trials):
             mover = server().start(
                 "moved_pointers:move_on", steps, str(out), trial, output=directory / "moved.txt"

@@ -134,10 +134,11 @@ def test_a_row_group_of_other_rows_than_planned_is_not_decoded(tmp_path: Path) -
     path = tmp_path / "part-0.parquet"
     table = pa.table({"text": coded("x" * 3000, GROUP), "number": np.zeros(GROUP, np.int64)})
     pq.write_table(table, path, store_schema=False)
+    base = run_child("test_parquet:read_nothing", output=tmp_path / "base.txt")
     ended = run_child("test_parquet:read_planned", str(path), output=tmp_path / "output.txt")
 
     assert 0 == ended.code, ended.output[-3000:]
-    assert ended.cpu_s < 1
+    assert ended.cpu_s - base.cpu_s < 1
 
 
 def test_a_page_header_with_a_struct_in_place_of_a_number_is_refused(tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ class FaultProxy:
                         400 if fault == "refuse" else 403, {"Content-Type": "application/xml"}, told
                     )
                     return
-                connection = http.client.HTTPConnection("127.0.0.1", target_port, timeout=60)
+                connection = http.client.HTTPConnection("127.0.0.1", target_port, timeout=200)
                 try:
                     headers = {
                         name: value

@@ -44,7 +44,7 @@ def s3_server() -> Iterator[S3Server]:
         yield S3Server(int(port))
     finally:
         child.terminate()  # a forked process of a failed test may hold the other end of its standard input
-        child.wait(30)
+        child.wait(_PATIENCE_S)
         child.stdin.close()
         child.stdout.close()
 
@@ -94,7 +94,7 @@ def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AzureServer]:
             yield AzureServer(_port_told(place / "told", child))
         finally:
             child.terminate()
-            child.wait(30)
+            child.wait(_PATIENCE_S)
 
 
 def _port_told(place: Path, child: subprocess.Popen[bytes]) -> int:

@@ -37,7 +37,7 @@ class S3Server:
         asked = urllib.request.Request(
             f"http://127.0.0.1:{self.port}{path}", data or None, headers, method=method
         )
-        with urllib.request.urlopen(asked, timeout=60) as answer:
+        with urllib.request.urlopen(asked, timeout=200) as answer:
             found: bytes = answer.read()
             return found
 
@@ -73,7 +73,7 @@ class AzureServer:
             },
             method="PUT",
         )
-        urllib.request.urlopen(asked, timeout=60).close()
+        urllib.request.urlopen(asked, timeout=200).close()
 
 
 _ACCOUNT, _AZURE_VERSION = "devstoreaccount1", "2021-08-06"

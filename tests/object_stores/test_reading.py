@@ -327,7 +327,7 @@ def test_a_forked_child_is_told_how_to_be_started(s3: str, prepared: Path) -> No
         child = context.Process(target=_in_child, args=(f"{s3}/out", there))
         child.start()
         answers[how] = here.recv() if here.poll(120) else "nothing"
-        child.join(60)
+        child.join(120)
 
     assert "forkserver" in str(answers["fork"])
     assert answers["spawn"] == dataset.split_rows["train"]

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-PATIENCE_S = 90.0
+PATIENCE_S = 200.0
 
 
 def chromium() -> str:

@@ -25,21 +25,24 @@ from raised import raised
 def test_whoever_begins_to_work_waits_for_those_who_look(tmp_path: Path) -> None:
     (tmp_path / LOCK).touch()
     ended: list[float] = []
+    all_look = threading.Barrier(4)
 
     def look() -> None:
         with nobody_works_on(tmp_path):
-            time.sleep(0.2)
+            all_look.wait(120)
+            time.sleep(0.2)  # in which somebody wants to work
             ended.append(time.monotonic())
 
     lookers = [threading.Thread(target=look) for _ in range(3)]
     for looker in lookers:
         looker.start()
-    time.sleep(0.05)
+    all_look.wait(120)
     with only_writer(tmp_path):
         began = time.monotonic()
     for looker in lookers:
         looker.join()
 
+    assert 3 == len(ended)
     assert max(ended) <= began
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import time
 from concurrent.futures import ThreadPoolExecutor
-from threading import Lock
+from threading import Condition
 
 import pytest
 
@@ -60,29 +60,35 @@ def test_a_link_that_changes_is_measured_again() -> None:
 
 
 def test_requests_wait_for_a_place_and_for_room() -> None:
-    flight, lock, under_way, most = InFlight(), Lock(), [0, 0], [0, 0]
+    flight, changed, under_way, most = InFlight(), Condition(), [0, 0], [0, 0]
 
-    def ask(size: int) -> None:
-        with flight.request(size):
-            with lock:
-                under_way[0] += 1
-                under_way[1] += size
-                most[:] = map(max, most, under_way)
-            time.sleep(0.001)
-            with lock:
-                under_way[0] -= 1
-                under_way[1] -= size
+    def ask_all(sizes: list[int], together: int) -> None:
+        """Ask for all; none is answered before so many have been under way together."""
+        most[:] = [0, 0]
+
+        def ask(size: int) -> None:
+            with flight.request(size):
+                with changed:
+                    under_way[0] += 1
+                    under_way[1] += size
+                    most[:] = map(max, most, under_way)
+                    changed.notify_all()
+                    assert changed.wait_for(lambda: most[0] >= together, 120)
+                time.sleep(0.001)  # in which more may come
+                with changed:
+                    under_way[0] -= 1
+                    under_way[1] -= size
+
+        list(pool.map(ask, sizes))
 
     with ThreadPoolExecutor(LIMITS[-1]) as pool:
-        list(pool.map(ask, [1] * 200))
+        ask_all([1] * 200, LIMITS[0])
         assert LIMITS[0] <= most[0] <= LIMITS[-1]
 
-        most[:] = [0, 0]
-        list(pool.map(ask, [_MOST_BYTES // 3] * 40))
+        ask_all([_MOST_BYTES // 3] * 40, 3)
         assert most == [3, _MOST_BYTES // 3 * 3]
 
-        most[:] = [0, 0]
-        list(pool.map(ask, [2 * _MOST_BYTES] * 5))
+        ask_all([2 * _MOST_BYTES] * 5, 1)
         assert most[0] == 1
 
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-_BOUND_S = 20.0
+_BOUND_S = 120.0
 
 
 class OwnThreads:

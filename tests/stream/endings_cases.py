@@ -71,7 +71,7 @@ def headrace_threads():
 
 def lasting_threads(but=()):
     """Threads that do not end within a bound, but for those of these names; of workers that have ended some may yet."""
-    until = time.monotonic() + 60
+    until = time.monotonic() + 120
     while (left := headrace_threads()) and set(left) - set(but) and time.monotonic() < until:
         time.sleep(0.01)
     return left
@@ -101,7 +101,7 @@ def interrupted(workers: str, method: str) -> None:
     for child in (
         multiprocessing.active_children()
     ):  # torch waits 5 s for each, then ends it and waits no longer
-        child.join(60)
+        child.join(120)
     tell(threads=lasting_threads(), children=len(multiprocessing.active_children()))
     sys.exit(7)
 
@@ -226,12 +226,18 @@ def memory_of(pid: int) -> int:
 
 
 def command_line(*arguments: str) -> None:
-    """The command line, ready to be interrupted from here on."""
-    from headrace.cli import main
+    """The command line, ready to be interrupted once it has begun to work; an interrupt before is Python's."""
+    from headrace import cli
 
+    work = cli._work
+
+    def told() -> None:
+        tell(ready=True)
+        work()
+
+    cli._work = told
     sys.argv = ["headrace", *arguments]
-    tell(ready=True)
-    main()
+    cli.main()
 
 
 if __name__ == "__main__":

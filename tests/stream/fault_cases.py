@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 import headrace
+from waits import wait_until
 
 GROUPS, GROUP_ROWS, BAD_GROUP = 12, 2000, 7
 
@@ -64,13 +65,6 @@ class Lines(logging.Handler):
         self.lines.append(record.getMessage())
 
 
-def wait_for(path: Path) -> None:
-    """Until this file exists, for a minute and a half at most."""
-    until = time.monotonic() + 90
-    while not path.exists() and time.monotonic() < until:
-        time.sleep(0.02)
-
-
 def join_group(rank: int, world_size: int, folder: str) -> Lines:
     """Become a rank of a gloo group whose store is a TCP server on rank 0, and keep the log."""
     torch.set_num_threads(1)
@@ -98,7 +92,6 @@ def fail_on_rank(rank: int, world_size: int, folder: str, how: str, failing: int
     bad = Path(folder, "shards", f"part-{failing:05d}.parquet")
     opened = headrace.open(Path(folder, "shards"), cache_dir=Path(folder, f"cache-{rank}"))
     before = bad.stat()
-    met = Path(folder, "met")
     stream = opened.stream(batch_size=100)
     dataset = opened.torch_dataset(
         batch_size=100, num_workers=2, lanes=world_size
@@ -121,11 +114,9 @@ def fail_on_rank(rank: int, world_size: int, folder: str, how: str, failing: int
                     dist.all_reduce(torch.ones(1))
                 elif batches < 200:
                     time.sleep(0.02)
-                else:  # so far ahead that the pass would end before the failure: 40 batches in 20 seconds after it
-                    wait_for(met.with_suffix(f".{name}"))
-                    time.sleep(0.5)
+                elif rank != failing:  # so far ahead that the pass would end before it hears of the failure
+                    wait_until(lambda: any("stopped the stream" in line for line in log.lines))
         except (headrace.HeadraceError, RuntimeError) as error:  # gloo raises the latter
-            met.with_suffix(f".{name}").touch()
             out[name] = {
                 "kind": type(error).__name__,
                 "message": str(error),

@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from fault_cases import Lines
-from lost_process_cases import wait_until, write_pid
+from lost_process_cases import write_pid
 from restart_cases import workers_of
 from stream_cases import Numbers, index_of
 
@@ -29,11 +29,11 @@ from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.loader.torch_dataset import StreamingDataset
 from headrace.stream.ranks.group import default_group
 from headrace.stream.ranks.start import RanksDiffer
+from waits import wait_until
 
 ROWS = (40,) * 60
 STEPS = sum(ROWS) // (3 * 5)  # of each of 3 ranks
 OPTIONS = StreamOptions(batch_size=5, shuffle_rows=15, lanes=3, prefetch_blocks=1)
-PATIENCE_S = 12.0
 WHENS = ("before", "barrier", "first", "middle", "blocked", "last", "between")
 
 
@@ -79,9 +79,7 @@ class Rank:
 
     def hold(self) -> None:
         """Do something else, as a loop does, until the log says that a rank has gone."""
-        until = time.monotonic() + PATIENCE_S
-        while not self.says("has gone") and time.monotonic() < until:
-            time.sleep(0.05)
+        wait_until(lambda: self.says("has gone"))
 
     def says(self, words: str) -> bool:
         return any(words in line for line in self.log.lines)

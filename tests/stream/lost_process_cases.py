@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,9 +18,10 @@ from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.loader.torch_dataset import StreamingDataset
 from headrace.stream.ranks.topology import Topology
+from waits import wait_until
 
 ROWS = (40,) * 6
-BEFORE, PATIENCE_S = 3, 120
+BEFORE = 3
 
 
 @dataclass(frozen=True)
@@ -36,12 +35,6 @@ class Broken:
             wait_until(self.when.exists)
             raise OSError("the disk has gone")
         return Numbers(ROWS)(block, columns)
-
-
-def wait_until(true: Callable[[], bool]) -> None:
-    until = time.monotonic() + PATIENCE_S
-    while not true() and time.monotonic() < until:
-        time.sleep(0.02)
 
 
 def write_pid(path: Path) -> None:

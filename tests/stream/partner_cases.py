@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import torch
 import torch.distributed as dist
 from fault_cases import join_group
-from lost_process_cases import wait_until, write_pid
+from lost_process_cases import write_pid
 from rank_processes import process_group
 from stream_cases import Numbers, index_of
 from torch.distributed.device_mesh import init_device_mesh
@@ -31,6 +31,7 @@ from headrace.stream.loader.source import StreamSource
 from headrace.stream.ranks.topology import Topology, resolve_topology
 from headrace.stream.workers import parcel
 from headrace.stream.workers.options import WorkerOptions
+from waits import PATIENCE_S, wait_until
 
 ROWS = (1000,) * 12
 EVERY = sum(ROWS)
@@ -198,12 +199,13 @@ def rows_of(batch: Any) -> list[int]:
 
 def _is_dead(note: Path) -> bool:
     """Whether the process whose id is in a file has ended: it says so before it is killed."""
-    if not note.exists() or not (pid := note.read_text()):
+    if not note.exists():
         return False
     try:
-        return Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
+        state = Path("/proc", note.read_text(), "stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):  # the latter if it goes while it is read
         return True
+    return state == "Z"
 
 
 def kill_one(process: int, processes: int, folder: str, who: str) -> None:
@@ -223,7 +225,8 @@ def kill_one(process: int, processes: int, folder: str, who: str) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         wait_until(lambda: _is_dead(Path(folder, "killed")))
         told["rest"] = len(list(batches))
-        for _ in range(100):  # the death is noticed by a thread, which may not have run yet
+        until = time.monotonic() + PATIENCE_S
+        while time.monotonic() < until:  # the death is noticed by a thread, which may not have run yet
             next(iter(stream))
             time.sleep(0.1)
     except headrace.HeadraceError as error:

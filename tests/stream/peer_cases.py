@@ -7,10 +7,11 @@ import time
 from pathlib import Path
 
 import torch.distributed as dist
-from lost_process_cases import wait_until, write_pid
+from lost_process_cases import write_pid
 
 from headrace.stream.ranks.peers import LocalPeers
 from headrace.stream.ranks.topology import Topology
+from waits import wait_until
 
 
 def join(folder: str, process: int, processes: int, group: str = "group") -> LocalPeers:

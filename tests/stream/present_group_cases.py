@@ -9,12 +9,12 @@ from itertools import islice
 from pathlib import Path
 
 import torch.distributed as dist
-from lost_process_cases import wait_until
 from script_processes import tell_rank
 from stream_cases import Numbers, index_of
 
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stream_loader import StreamLoader
+from waits import wait_until
 
 ROWS = (40,) * 6
 STEPS = 4

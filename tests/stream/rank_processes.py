@@ -10,7 +10,6 @@ import faulthandler
 import gc
 import multiprocessing
 import socket
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
@@ -18,6 +17,8 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+
+from waits import until_at_rest
 
 TIMEOUT = timedelta(
     seconds=240
@@ -108,5 +109,5 @@ def leave_group() -> None:
     """
     gc.collect()
     dist.barrier()  # gloo's threads sometimes abort a process that leaves the group while others still talk to it
-    time.sleep(0.05)  # in which they drop what was gathered before the barrier
+    until_at_rest(0.04)  # they have dropped what was gathered before the barrier
     dist.destroy_process_group()

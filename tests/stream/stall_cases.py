@@ -16,10 +16,10 @@ from stream_cases import Numbers, index_of
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.loader.torch_dataset import StreamingDataset
+from waits import wait_until
 
 ROWS = (4096, 4096, 4096, 4096)
 SLOW = "part-00002.parquet block 0 (decode)"
-PATIENCE_S = 90
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,7 @@ class SlowBlocks:
 
     def __call__(self, block, columns):
         if block == self.block:
-            end = time.monotonic() + PATIENCE_S
-            while not all(path.exists() for path in self.until) and time.monotonic() < end:
-                time.sleep(0.02)
+            wait_until(lambda: all(path.exists() for path in self.until))
             time.sleep(self.seconds)
         return Numbers(ROWS)(block, columns)
 

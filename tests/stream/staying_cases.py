@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import headrace
+from waits import wait_until
 
 ROWS = 530
 _number = -1
@@ -97,8 +98,16 @@ def refuse_to_begin(number: int) -> None:
     raise ZeroDivisionError(f"worker {number} is not liked")
 
 
-def wait_before(number: int) -> None:
-    time.sleep(1.0)
+gates: dict[str, Path] = {}  # files that are waited for; a forked worker has them too
+
+
+def held(batch: Any) -> Any:
+    wait_until(gates["transform"].exists)
+    return batch
+
+
+def held_before(number: int) -> None:
+    wait_until(gates["start"].exists)
 
 
 class DeadlyOnce:

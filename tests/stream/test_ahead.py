@@ -9,7 +9,7 @@ import pytest
 
 from headrace.stream.read.ahead import end_threads, made_ahead, start_threads
 
-_PATIENCE_S = 20.0
+_PATIENCE_S = 120.0
 
 
 class Source:
@@ -153,7 +153,7 @@ def test_threads_end_while_their_ender_starts_a_thread():
 
     ender = threading.Thread(target=end, daemon=True)
     ender.start()
-    ender.join(20)
+    ender.join(_PATIENCE_S)
     assert not ender.is_alive()
 
 
@@ -168,5 +168,5 @@ def test_a_thread_that_has_not_fully_begun_waits_for_no_other():
         ended.set()
 
     _thread.start_new_thread(end, ())  # unknown to `threading`, as a thread is at its beginning
-    assert ended.wait(20)
+    assert ended.wait(_PATIENCE_S)
     go.set()

@@ -297,7 +297,7 @@ def test_the_first_batch_of_many_small_files_reads_its_own_files_only():
 
     def counted(block, columns):
         if len(read) >= 4:  # the rest is read while the first batch is used
-            assert has_first.wait(60)
+            assert has_first.wait(120)
         read.append(block)
         return Numbers(rows)(block, columns)
 

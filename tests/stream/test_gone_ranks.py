@@ -35,7 +35,7 @@ pytestmark = [
 WORLD_SIZE = 3
 HERE = Path(__file__).parent
 PATHS = os.pathsep.join([str(Path(headrace.__file__).parents[1]), str(HERE), str(HERE.parent)])
-BOUND_S = 10.0
+BOUND_S = 50.0  # about one on an idle machine; a block of `Slow` takes longer, and gloo minutes
 
 
 def told(folder, *, but=()):
@@ -62,7 +62,7 @@ def check_nothing_is_left(folder, who):
 
 
 def check_named(folder, who):
-    """The killed rank is named within seconds, by all others, once."""
+    """The killed rank is named soon, by all others, once."""
     killed = float((folder / "killed").read_text())
     for rank in told(folder, but=[who]):
         assert "RankGone" == rank["kind"], rank

@@ -5,16 +5,15 @@ import os
 import signal
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
 import torch
-from lost_process_cases import wait_until
 from peer_cases import join, stay
 from rank_processes import _run
 
 from headrace.stream.ranks.topology import Topology
+from waits import wait_until
 
 pytestmark = [
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Unix sockets of Linux"),
@@ -58,14 +57,27 @@ def machine(tmp_path):
     made.end()
 
 
-def looked_for(peers, *, seconds=30.0, most=1):
-    """Those that died within these seconds, by process."""
-    died = []
-    until = time.monotonic() + seconds
-    while len(died) < most and time.monotonic() < until:
-        died += peers.look()
-        time.sleep(0.02)
-    return {peer.process: peer for peer in died}
+def looked_for(peers, until, *, seconds=0.0):
+    """Those that died before this was so and so many seconds more had passed, by process."""
+    died = {}
+
+    def looked():
+        died.update({peer.process: peer for peer in peers.look()})
+        return True
+
+    wait_until(lambda: looked() and until())
+    wait_until(lambda: not looked(), seconds)
+    return died
+
+
+def known(peers, processes):
+    """Whether so many are alive, and have all sent their records: of one that has not, nothing but its end is known."""
+    records = [peer.record for peer in peers._alive.values()]
+    return len(records) == processes and None not in records
+
+
+def ended(peers, processes):
+    return len(peers.died) + len(peers.left) == processes
 
 
 @pytest.mark.parametrize("first", [True, False])  # who connects to whom
@@ -76,10 +88,10 @@ def test_the_death_of_a_process_is_seen_with_its_last_record(machine, first):
     machine.start(2, "between")
     if not first:
         peers = join(machine.folder, 0, 9)
-    assert {} == looked_for(peers, seconds=0.2)
+    assert {} == looked_for(peers, lambda: known(peers, 2), seconds=0.2)
     machine.kill(1)
     machine.kill(2)
-    died = looked_for(peers, most=2)
+    died = looked_for(peers, lambda: ended(peers, 2))
 
     assert {1, 2} == set(died) == set(peers.died)
     assert [machine.pids[process, "group"] for process in (1, 2)] == [
@@ -95,10 +107,10 @@ def test_the_death_of_a_process_is_seen_with_its_last_record(machine, first):
 def test_who_ends_in_order_or_because_of_a_known_error_has_not_died(machine, phase):
     machine.start(1, phase)
     peers = join(machine.folder, 0, 9)
-    assert {} == looked_for(peers, seconds=0.3)  # it sends its record
+    assert {} == looked_for(peers, lambda: known(peers, 1) or ended(peers, 1))
     machine.kill(1)
 
-    assert {} == looked_for(peers, seconds=0.5)
+    assert {} == looked_for(peers, lambda: ended(peers, 1))
     assert [1] == list(peers.left)
     peers.close()
 
@@ -109,7 +121,7 @@ def test_who_stops_before_it_saw_that_another_connected_has_not_died(machine):
     (machine.folder / "met").touch()
     machine.children[0].join(100)
 
-    assert {} == looked_for(peers, seconds=0.5)
+    assert {} == looked_for(peers, lambda: ended(peers, 1))
     assert [1] == list(peers.left)
     peers.close()
 
@@ -119,7 +131,7 @@ def test_a_death_is_seen_while_a_forked_child_lives_on(machine):
     machine.start(1, "parent")
     machine.kill(1)
 
-    assert [1] == list(looked_for(peers))
+    assert [1] == list(looked_for(peers, lambda: ended(peers, 1)))
     assert Path(f"/proc/{(machine.folder / 'child-1').read_text()}").exists()
     peers.close()
 
@@ -127,6 +139,7 @@ def test_a_death_is_seen_while_a_forked_child_lives_on(machine):
 def test_the_end_of_a_forked_child_and_a_suspended_process_are_no_deaths(machine):
     peers = join(machine.folder, 0, 9)
     machine.start(1, "with a worker that ends")
+    assert {} == looked_for(peers, lambda: known(peers, 1))
     os.kill(machine.pids[1, "group"], signal.SIGSTOP)
     child = os.fork()
     if not child:
@@ -134,7 +147,7 @@ def test_the_end_of_a_forked_child_and_a_suspended_process_are_no_deaths(machine
     status = os.waitpid(child, 0)[1]
 
     assert 0 == status
-    assert {} == looked_for(peers, seconds=0.5)
+    assert {} == looked_for(peers, lambda: True, seconds=0.5)
     assert 1 == len(peers)
     os.kill(machine.pids[1, "group"], signal.SIGCONT)
     peers.close()
@@ -146,7 +159,7 @@ def test_a_process_that_died_before_it_was_met_is_seen(machine):
     machine.children[0].join()
     peers = join(machine.folder, 0, 9)
 
-    assert [1] == list(looked_for(peers))
+    assert [1] == list(looked_for(peers, lambda: ended(peers, 1)))
     assert peers.died[1].last is None
     peers.close()
 
@@ -156,7 +169,7 @@ def test_groups_on_one_machine_do_not_meet(machine):
     peers = join(machine.folder, 0, 9)
     machine.kill(1, "other")
 
-    assert {} == looked_for(peers, seconds=0.5)
+    assert {} == looked_for(peers, lambda: True, seconds=0.5)
     assert 0 == len(peers)
     peers.close()
 
@@ -179,7 +192,7 @@ def test_sixteen_threads_of_one_process_all_see_each_of_them(tmp_path):
     assert [15] * 16 == [len(peers) for peers in joined.values()]
     joined[3]._drop()  # as when its process ends
     for rank in set(range(16)) - {3}:
-        assert [3] == list(looked_for(joined[rank]))
+        assert [3] == list(looked_for(joined[rank], lambda rank=rank: ended(joined[rank], 1)))
         assert 2 == joined[rank].died[3].last.epoch
     for peers in joined.values():
         peers.close()

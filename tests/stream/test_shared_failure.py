@@ -53,7 +53,7 @@ def test_a_damaged_row_group_on_one_rank_ends_all_ranks(tmp_path, how, failing, 
         assert f"rank {failing} of {world_size}: " in own["message"]
         assert f"{file} {block}" in own["message"]
         assert (
-            others["time"] - own["time"] < 60
+            others["time"] - own["time"] < 120
         )  # seconds; about one on a machine with nothing else to do
         assert told.startswith(f"rank {failing} of {world_size} stopped the stream: ")
         assert f"{file} {block}" in told

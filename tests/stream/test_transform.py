@@ -119,7 +119,7 @@ def test_it_runs_ahead_of_the_loop_in_another_thread(own_threads):
     batches = iter(loader_of(note))
     next(batches)
 
-    assert began.wait(20)
+    assert began.wait(120)
     assert threading.current_thread() not in seen
     batches.close()
     assert [] == own_threads.left()
@@ -152,7 +152,7 @@ def test_claimed_rows_that_were_made_ahead_are_not_received(tmp_path):
     received = [row for _ in range(4) for row in real_rows(next(batches))]
     first = stream.state_dict()
     received += [row for _ in range(3) for row in real_rows(next(batches))]
-    assert is_ahead.wait(60)  # before the state is taken
+    assert is_ahead.wait(120)  # before the state is taken
     state, rows = stream.state_dict(), stream.stats().rows
     batches.close()
     rest = opened.stream(**options)

@@ -49,7 +49,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*pin_memory.*"),  # where there is no CUDA
 ]
 
-BOUND_S = 60.0
+BOUND_S = 120.0
 TOTAL = sum(ROWS)
 
 

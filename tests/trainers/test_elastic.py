@@ -6,7 +6,6 @@ Each agent of torchrun is a machine here. Nothing waits for a time: steps are al
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from rank_processes import free_ports
 
 import headrace
 
@@ -43,15 +43,23 @@ ENVIRONMENT = os.environ | {
 FLAGS = ["--global-batch-size", str(GLOBAL_BATCH), "--epochs", str(EPOCHS)]
 
 
+def lives_in(folder):
+    """The lines of each life, its place first."""
+    lives = []
+    for path in folder.glob("life-*.jsonl"):
+        text = path.read_text()
+        lines = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+        if lines:
+            lives.append(lines)
+    return lives
+
+
 class Job:
     """The agents of a job and the log of its ranks."""
 
-    def __init__(self, folder):
-        self.folder = folder
+    def __init__(self, folder, port):
+        self.folder, self.port = folder, port
         self.agents = []
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
 
     def allow(self, steps):
         (self.folder / "allowed.new").write_text(str(steps))
@@ -62,7 +70,7 @@ class Job:
         number = len(self.agents)
         rendezvous = f"{RENDEZVOUS},is_host={int(number == 0)}"
         command = [
-            *[sys.executable, "-m", "torch.distributed.run", "--nnodes=1:3", "--max-restarts=3"],
+            *[sys.executable, "-m", "torch.distributed.run", "--nnodes=1:3", "--max-restarts=20"],
             *[
                 "--nproc-per-node=1",
                 "--rdzv-backend=c10d",
@@ -79,19 +87,9 @@ class Job:
             )
         self.agents.append(agent)
 
-    def lines(self):
-        """The lines of each life, its place first."""
-        lives = []
-        for path in self.folder.glob("life-*.jsonl"):
-            text = path.read_text()
-            lines = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
-            if lines:
-                lives.append(lines)
-        return lives
-
     def alive(self):
         """The lives that have not ended."""
-        return [life for life in self.lines() if Path(f"/proc/{life[0]['pid']}").exists()]
+        return [life for life in lives_in(self.folder) if Path(f"/proc/{life[0]['pid']}").exists()]
 
     def await_step(self, step, *, ranks):
         """Wait until so many live ranks have all taken a step together."""
@@ -141,9 +139,10 @@ class Job:
 
 @pytest.fixture
 def job(tmp_path):
-    one = Job(tmp_path)
-    yield one
-    one.stop()
+    with free_ports(1) as (port,):
+        one = Job(tmp_path, port)
+        yield one
+        one.stop()
 
 
 def steps_of(lives):
@@ -168,7 +167,7 @@ def on_one_rank(folder):
     subprocess.run(
         [sys.executable, *command, *checkpoint], env=ENVIRONMENT | place, check=True, text=True
     )
-    return steps_of(Job(folder).lines())
+    return steps_of(lives_in(folder))
 
 
 def test_a_lost_and_a_gained_machine_change_neither_rows_nor_losses(job, tmp_path):
@@ -188,7 +187,7 @@ def test_a_lost_and_a_gained_machine_change_neither_rows_nor_losses(job, tmp_pat
     assert [0, 0, -signal.SIGKILL, 0] == job.end(), job.said()
     (tmp_path / "alone").mkdir()
     alone = on_one_rank(tmp_path / "alone")
-    steps = steps_of(job.lines())
+    steps = steps_of(lives_in(tmp_path))
     assert list(range(1, STEPS + 1)) == sorted(steps) == sorted(alone)
     for step, starts in steps.items():
         (expected,) = alone[step][0]

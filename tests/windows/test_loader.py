@@ -295,7 +295,7 @@ def test_no_thread_outlives_a_stream_of_chunks(dataset):
     seen, load = threading.Event(), stream.epochs._load
 
     def held(epoch):
-        assert epoch == 1 or seen.wait(60)
+        assert epoch == 1 or seen.wait(120)
         return load(epoch)
 
     stream.epochs.close()
@@ -307,7 +307,7 @@ def test_no_thread_outlives_a_stream_of_chunks(dataset):
     del batches, stream
     gc.collect()
 
-    end = time.monotonic() + 60
+    end = time.monotonic() + 120
     while (left := own()) and time.monotonic() < end:
         left[0].join(1)
     assert begun

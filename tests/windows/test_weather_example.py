@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from rank_processes import free_ports
 
 from headrace.lightning import SeriesDataModule
 
@@ -131,11 +132,10 @@ def test_two_ranks_forecast_better_than_both_forecasts_without_a_model(tmp_path)
         "--out",
         str(tmp_path),
     ]
-    threads = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-    }  # more would wait for each other where other tests run
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=threads)
+    one_thread = {"OMP_NUM_THREADS": "1"}  # more would wait for each other where other tests run
+    with free_ports(1) as (port,):
+        environment = {**os.environ, **one_thread, "MASTER_PORT": str(port)}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
     assert done.returncode == 0, done.stderr
     assert "EWR 2013-02-12T08:00:00Z: wind_speed 1,048.4 cannot be" in done.stdout

@@ -142,7 +142,7 @@ def test_a_kill_at_a_named_step_tears_loses_and_doubles_nothing(
 def kill_during(out: Path, stage: str, share: float) -> None:
     """Kill at this share of a stage; where the child was quicker than its model, it is killed earlier."""
     after_s = share * undisturbed()[1][stage]
-    for attempt in range(6):
+    for attempt in range(12):
         done = start(out, stage, after_s / 2**attempt, "none", 1)
         if done.returncode == -signal.SIGKILL and not list(out.glob("runs/*/manifest.json")):
             return
