@@ -35,7 +35,7 @@ class Tab:
         self._write, self._read, self._left = write, read, b""
         self._number = 0
         self._session: str | None = None
-        self._loaded = False
+        self._loaded: set[str] = set()  # documents, each of which has an id of its loader
         self.requests: list[str] = []
         self.complaints: list[str] = []
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
@@ -44,6 +44,7 @@ class Tab:
         ]
         for domain in ("Page", "Network", "Runtime", "Log"):
             self.call(f"{domain}.enable")
+        self.call("Page.setLifecycleEventsEnabled", enabled=True)
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         """Ask the browser for something and wait for its answer."""
@@ -60,11 +61,10 @@ class Tab:
 
     def open(self, path: Path) -> None:
         """Load a file and wait until it is there."""
-        self._loaded = False
         self.requests.clear()
         self.complaints.clear()
-        self.call("Page.navigate", url=path.resolve().as_uri())
-        while not self._loaded:
+        document = self.call("Page.navigate", url=path.resolve().as_uri())["loaderId"]
+        while document not in self._loaded:
             self._next()
 
     def evaluate(self, expression: str) -> Any:
@@ -107,8 +107,8 @@ class Tab:
         return message
 
     def _note(self, method: str, event: dict[str, Any]) -> None:
-        if method == "Page.loadEventFired":
-            self._loaded = True
+        if method == "Page.lifecycleEvent" and event["name"] == "load":
+            self._loaded.add(event["loaderId"])
         elif method == "Network.requestWillBeSent":
             self.requests.append(event["request"]["url"])
         elif method == "Runtime.exceptionThrown":

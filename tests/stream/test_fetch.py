@@ -10,7 +10,7 @@ import pytest
 from headrace.stream.read.ahead import Fetcher
 
 BLOCK_BYTES = 100
-WAIT_S = 30
+WAIT_S = 120
 
 
 def whole(*blocks):

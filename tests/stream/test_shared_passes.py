@@ -27,6 +27,7 @@ from headrace.stream.workers.serving import (
     ServerGone,
     ServerLeft,
 )
+from waits import wait_until
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="needs memory without a name"
@@ -83,7 +84,7 @@ def test_every_member_gets_every_batch_of_a_pass_that_is_read_once(
         for member in members:
             member.client.close()
         server.close()
-        server.join(10)
+        server.join(120)
 
     assert taken == [list(range(steps))] * 3
     assert source.reads == list(range(steps))
@@ -109,6 +110,7 @@ def test_a_loop_of_the_server_and_one_that_leaves_hold_nothing() -> None:
         run, _ = server.joined("pass", (1, 0), 2, _Joining({}, 0))[:2]
         assert int(leaves.take()["row"][0]) == 0
         leaves.client.close()
+        assert wait_until(lambda: run._there == {(1, 0)})  # a thread of the server hears of it
         steps = [int(run.get((1, 0), step, False).batch()["row"][0]) for step in range(10)]
         assert run.get((1, 0), 10, False) is END
         assert run.get((1, 0), 3, False) is MISSED
@@ -126,7 +128,7 @@ def test_a_server_that_leaves_hands_out_what_it_has(size: int) -> None:
             other.take()
         member.take()
         server.close()
-        server.join(10)
+        server.join(120)
         assert [int(member.take()["row"][-1]) for _ in range(2)] == [1, 2]
         with pytest.raises((ServerLeft, ServerGone)):
             while member.take() != "end":
