@@ -22,7 +22,8 @@ settings.register_profile(
     "headrace",
     deadline=None,
     derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    # how long examples take to draw says how busy the machine is
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 settings.register_profile(
     "headrace-no-shrink", settings.get_profile("headrace"), phases=[Phase.explicit, Phase.generate]

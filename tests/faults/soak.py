@@ -21,7 +21,7 @@ def open_files() -> int:
 
 
 def own_shared_memory() -> list[str]:
-    return [name for name in os.listdir("/dev/shm") if str(os.getpid()) in name]
+    return [name for name in os.listdir("/dev/shm") if f"_{os.getpid()}_" in name]
 
 
 def child(out: str, epochs: int) -> None:
