@@ -38,6 +38,6 @@ def _another_runs() -> bool:
             state = (task / "stat").read_text().rpartition(")")[2].split()[0]
         except OSError:  # it has ended
             continue
-        if task.name != own and state != "S":
+        if task.name != own and state in "RD":
             return True
     return False
