@@ -65,6 +65,18 @@ class Lines(logging.Handler):
         self.lines.append(record.getMessage())
 
 
+class Said(logging.Handler):
+    """Makes a file when a message holds these words."""
+
+    def __init__(self, words: str, path: Path) -> None:
+        super().__init__()
+        self.words, self.path = words, path
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self.words in record.getMessage():
+            self.path.touch()
+
+
 def join_group(rank: int, world_size: int, folder: str) -> Lines:
     """Become a rank of a gloo group whose store is a TCP server on rank 0, and keep the log."""
     torch.set_num_threads(1)
@@ -98,6 +110,7 @@ def fail_on_rank(rank: int, world_size: int, folder: str, how: str, failing: int
     )  # a rank reads one shard
     for _ in range(3):
         assert sum(len(batch["row"]) for batch in stream) == GROUPS * GROUP_ROWS
+    heard = [Path(folder, f"heard-{each}") for each in range(world_size)]
     out = {"epoch": 0}
     for name in ("threads", "workers", "lockstep"):
         dist.barrier()
@@ -106,6 +119,8 @@ def fail_on_rank(rank: int, world_size: int, folder: str, how: str, failing: int
         stream.set_epoch(3)
         dataset.set_epoch(3)
         log.lines.clear()
+        if name == "lockstep":
+            logging.getLogger("headrace").addHandler(Said("stopped the stream", heard[rank]))
         batches = 0
         try:
             for _ in dataset.data_loader(method="fork") if name == "workers" else stream:
@@ -128,4 +143,6 @@ def fail_on_rank(rank: int, world_size: int, folder: str, how: str, failing: int
             if rank == failing:
                 bad.write_bytes(whole)
                 keep_time(bad, before)
+        elif rank == failing:  # its end ends the collective that the others wait in, and rank 0's the store
+            wait_until(lambda: all(path.exists() for path in heard))
     Path(folder, f"rank-{rank}.json").write_text(json.dumps(out))

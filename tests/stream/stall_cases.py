@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from fault_cases import join_group
+from fault_cases import Said, join_group
 from stream_cases import Numbers, index_of
 
 from headrace.stream.loader.options import StreamOptions
@@ -35,18 +35,6 @@ class SlowBlocks:
             wait_until(lambda: all(path.exists() for path in self.until))
             time.sleep(self.seconds)
         return Numbers(ROWS)(block, columns)
-
-
-class Said(logging.Handler):
-    """Makes a file when a message holds these words."""
-
-    def __init__(self, words: str, path: Path) -> None:
-        super().__init__()
-        self.words, self.path = words, path
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if self.words in record.getMessage():
-            self.path.touch()
 
 
 def stall_on_rank(rank: int, world_size: int, folder: str) -> None:
