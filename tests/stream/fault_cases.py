@@ -129,7 +129,9 @@ def fail_on_rank(rank: int, world_size: int, folder: str, how: str, failing: int
                     dist.all_reduce(torch.ones(1))
                 elif batches < 200:
                     time.sleep(0.02)
-                elif rank != failing:  # so far ahead that the pass would end before it hears of the failure
+                elif (
+                    rank != failing
+                ):  # so far ahead that the pass would end before it hears of the failure
                     wait_until(lambda: any("stopped the stream" in line for line in log.lines))
         except (headrace.HeadraceError, RuntimeError) as error:  # gloo raises the latter
             out[name] = {
@@ -143,6 +145,8 @@ def fail_on_rank(rank: int, world_size: int, folder: str, how: str, failing: int
             if rank == failing:
                 bad.write_bytes(whole)
                 keep_time(bad, before)
-        elif rank == failing:  # its end ends the collective that the others wait in, and rank 0's the store
+        elif (
+            rank == failing
+        ):  # its end ends the collective that the others wait in, and rank 0's the store
             wait_until(lambda: all(path.exists() for path in heard))
     Path(folder, f"rank-{rank}.json").write_text(json.dumps(out))

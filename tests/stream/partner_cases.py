@@ -226,7 +226,9 @@ def kill_one(process: int, processes: int, folder: str, who: str) -> None:
         wait_until(lambda: _is_dead(Path(folder, "killed")))
         told["rest"] = len(list(batches))
         until = time.monotonic() + PATIENCE_S
-        while time.monotonic() < until:  # the death is noticed by a thread, which may not have run yet
+        while (
+            time.monotonic() < until
+        ):  # the death is noticed by a thread, which may not have run yet
             next(iter(stream))
             time.sleep(0.1)
     except headrace.HeadraceError as error:
