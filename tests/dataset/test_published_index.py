@@ -59,7 +59,8 @@ def shards(directory: Path, sizes: list[list[int]] | None = None) -> Path:
 
 
 def rows_of(dataset, **options) -> list[int]:
-    loader = dataset.stream(batch_size=4, batch_format="arrow", remainder="exact", **options)
+    settings = {"batch_format": "arrow", "remainder": "exact", "stall_seconds": None, **options}
+    loader = dataset.stream(batch_size=4, **settings)
     return [value for batch in loader for value in batch["n"].to_pylist()]
 
 

@@ -31,11 +31,8 @@ def tree(place: str | Path) -> dict[str, bytes]:
 
 def rows_of(dataset: Any, split: str | None, **options: Any) -> list[dict[str, Any]]:
     """The rows of a split in the order they are delivered."""
-    return [
-        row
-        for batch in dataset.stream(split, batch_size=7, batch_format="rows", **options)
-        for row in batch
-    ]
+    settings = {"batch_format": "rows", "stall_seconds": None, **options}
+    return [row for batch in dataset.stream(split, batch_size=7, **settings) for row in batch]
 
 
 def shards_of(place: str | Path) -> dict[str, bytes]:

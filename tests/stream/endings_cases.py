@@ -27,6 +27,7 @@ from headrace.stream.ranks.topology import Topology
 
 ALONE = Topology(rank=0, world_size=1)
 ROWS = (3000,) * 4000  # a pass that is not at its end before a busy parent has sent its signal
+UNHEARD_S = 3600.0  # of a wait that is logged: none, however busy the machine
 SMALL = (700, 0, 1, 900, 400, 1500)
 
 
@@ -79,7 +80,8 @@ def lasting_threads(but=()):
 
 def slow_batches(workers: int, method: str):
     """Batches of a long pass, from this process or from workers."""
-    read, settings = SlowNumbers(Numbers(ROWS)), StreamOptions(batch_size=64, shuffle=True, lanes=4)
+    read = SlowNumbers(Numbers(ROWS))
+    settings = StreamOptions(batch_size=64, shuffle=True, lanes=4, stall_seconds=UNHEARD_S)
     if not workers:
         return StreamLoader(index_of(ROWS), read, settings, topology=ALONE)
     from headrace.stream.loader.torch_dataset import StreamingDataset

@@ -17,8 +17,8 @@ import headrace
 options = dict(pair.split("=") for pair in sys.argv[2:])
 if "transform" in options:
     options["transform"] = lambda batch: batch
-if "stall_seconds" in options:
-    options["stall_seconds"] = float(options["stall_seconds"])
+# nothing is said of long waits, which a busy machine may have
+options["stall_seconds"] = float(options.get("stall_seconds", 3600))
 batches = iter(headrace.open(sys.argv[1]).stream(batch_size=10, **options))
 next(batches)
 print("given")

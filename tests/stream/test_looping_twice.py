@@ -124,10 +124,12 @@ def test_a_loader_that_told_the_length_of_a_rest_goes_on_to_a_whole_epoch(worker
 def test_a_pass_that_is_left_and_begun_again_warns_once_and_a_look_does_not(kind, caplog):
     if kind == "stream":
         loader = StreamLoader(
-            index_of(ROWS), Numbers(ROWS), StreamOptions(batch_size=5, shuffle=True)
+            index_of(ROWS),
+            Numbers(ROWS),
+            StreamOptions(batch_size=5, shuffle=True, stall_seconds=None),
         )
     else:
-        loader = dataset_of(0, topology=ALONE)
+        loader = dataset_of(0, topology=ALONE, stall_seconds=None)
     with caplog.at_level(logging.WARNING):
         next(iter(loader))
         list(islice(loader, 4))
@@ -144,7 +146,7 @@ def test_a_pass_that_is_left_and_begun_again_warns_once_and_a_look_does_not(kind
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_reading_in_order_again_is_what_validation_does(workers, caplog, worker_log):
-    dataset = dataset_of(workers, topology=ALONE, shuffle=False)
+    dataset = dataset_of(workers, topology=ALONE, shuffle=False, stall_seconds=None)
     loader = loader_of(dataset)
     with caplog.at_level(logging.WARNING):
         list(islice(loader, 3))
