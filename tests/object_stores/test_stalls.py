@@ -211,7 +211,8 @@ def test_a_stream_counts_them(
     stats = stream.stats()
     asked: dict[str, list[tuple[str, str]]] = {"GET": [], "HEAD": []}
     for (method, _), each in zip(proxy.seen.paths, proxy.seen.ranges, strict=True):
-        asked[method].append(each)
+        if ".csv" in each[0]:
+            asked[method].append(each)
     again = {method: len(every) - len(set(every)) for method, every in asked.items()}
     # what stalls is asked for again, and a busy machine may be as slow as the fault
     assert 0 < proxy.seen.faults["slow_start"] <= stats.store_stalls
