@@ -513,17 +513,17 @@ def parse_numbers(
 
 def _parsed_numbers(data: bytes, schema: pa.Schema) -> dict[str, pa.DataType]:
     """Select the columns that the parser reads as the numbers they are: it takes 0x10 for 16."""
-    hexadecimal = has_hexadecimal(data)
-    types = {}
-    for column in schema:
-        if _is_number(column.type) and not (hexadecimal and pa.types.is_integer(column.type)):
-            types[column.name] = column.type
+    types = {column.name: column.type for column in schema if _is_number(column.type)}
+    integers = [name for name, type_ in types.items() if pa.types.is_integer(type_)]
+    if integers and has_hexadecimal(data):
+        for name in integers:
+            del types[name]
     return types
 
 
 def _has_infinity(table: pa.Table) -> bool:
     floats = [column for column in table.columns if pa.types.is_floating(column.type)]
-    return any(pc.any(pc.is_inf(column)).as_py() for column in floats)
+    return any(np.isinf(column.to_numpy()).any() for column in floats)
 
 
 _CONTROLS = {"0": 0, "b": 8, "t": 9, "n": 10, "r": 13, "Z": 26}  # as MySQL escapes them

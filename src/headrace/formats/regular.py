@@ -55,9 +55,7 @@ def regular_rows(data: bytes, separator: int) -> RowLines | None:
     return lines
 
 
-def _check(
-    data: U8, separator: int, searched: Set[int]
-) -> RowLines | Literal["irregular", "open"]:
+def _check(data: U8, separator: int, searched: Set[int]) -> RowLines | Literal["irregular", "open"]:
     """Check lines that begin with a record, where only some bytes need to be searched.
 
     "open" if there is no line, or the last line ends inside quotes.
@@ -71,8 +69,8 @@ def _check(
         returns = bitmap(data, records.RETURN)
         wrong = returns & ~before(newlines)
         edges |= returns
-    begins = after(edges)
-    begins[0] |= np.uint64(1)
+    starts = after(edges)
+    starts[0] |= np.uint64(1)
     ends = before(edges)
     ends[-1] |= np.uint64(1) << np.uint64((len(data) - 1) % 64)
     quotes = bitmap(data, *({records.QUOTE} & searched))
@@ -81,13 +79,13 @@ def _check(
         return "open"
     first = quotes & inside  # the opening quotes
     last = quotes ^ first  # the closing ones
-    loose = (first & ~begins) | (last & ~ends)
+    loose = (first & ~starts) | (last & ~ends)
     if loose.any():  # some are doubled inside a field
         first, last = first & ~after(last), last & ~before(first)
         loose &= first | last
     wrong = wrong | loose
     spaces = bitmap(data, *({_SPACE, _TAB} & searched))
-    near = after(first) | before(last) | ((begins | ends) & ~inside)
+    near = after(first) | before(last) | ((starts | ends) & ~inside)
     wrong |= spaces & near & ~(edges & ~inside)
     if wrong.any():
         return "irregular"
@@ -109,10 +107,10 @@ def bitmap(data: U8, *searched: int) -> U64:
     """Mark the bytes that are one of those searched: uint64 [words], bits past the end are 0."""
     words = np.zeros(-(-len(data) // 64), "<u8")
     if searched:
-        found = data == searched[0]
+        matches = data == searched[0]
         for byte in searched[1:]:
-            found |= data == byte
-        packed = np.packbits(found, bitorder="little")
+            matches |= data == byte
+        packed = np.packbits(matches, bitorder="little")
         words.view(np.uint8)[: len(packed)] = packed
     return words.astype(np.uint64, copy=False)
 
