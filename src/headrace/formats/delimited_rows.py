@@ -26,14 +26,13 @@ from headrace.formats.content import NOTHING, chain
 from headrace.formats.decoding import not_utf8
 from headrace.formats.dialect import BACKSLASH, TextDialect
 from headrace.formats.registry import open_text
+from headrace.formats.regular import RowLines, has_hexadecimal, regular_rows
 from headrace.formats.shard import BOM, Shard
 
 FEW_COLUMNS = 4  # up to this number, cutting columns from the bytes beats parsing
 _AT_ONCE = 1 << 20  # bytes parsed at once: more do not stay in the CPU cache
 _FIELD = 256  # greatest mean bytes of a field in a very wide row
 _COUNTED_AT_ONCE = 32 << 20
-_SPACE = 32
-_TAB = 9
 _BATCH_ROWS = 1 << 15  # digested at once: arrays of this size reuse memory instead of new pages
 _ALL = slice(0, None)
 _TITLES = 20  # rows above a header at most
@@ -406,14 +405,15 @@ def parse(  # noqa: PLR0913 - all are settings
     absent: Sequence[str] = ("",),
     quoted_absent: str = "text",
     quoting: str = "minimal",
+    lines: RowLines = "several lines",
     longest: int = 0,
 ) -> pa.Table:
     """Parse the columns at some positions of whole records, each as its type, in the order of
     `types`.
 
     data: records of `width` fields, without a header. absent: texts that mean null; quoted_absent:
-    "text" if they do not in quotes, else "null". quoting: as in `TextDialect`. longest:
-    bytes of the longest record, if known.
+    "text" if they do not in quotes, else "null". quoting: as in `TextDialect`. lines: of a row
+    at most. longest: bytes of the longest record, if known.
     Raises `pa.ArrowInvalid` for a record of another width, a value that does not fit, and a record
     of more than a MiB that exceeds `longest`.
     """
@@ -434,7 +434,7 @@ def parse(  # noqa: PLR0913 - all are settings
     split = pacsv.ParseOptions(
         delimiter=separator,
         quote_char='"' if quoted else False,
-        newlines_in_values=quoted,
+        newlines_in_values=quoted and lines == "several lines",
         ignore_empty_lines=width > 1,
     )
     convert = pacsv.ConvertOptions(
@@ -475,14 +475,25 @@ def parse_numbers(
     quoted = b'"' in data
     if len(schema) <= FEW_COLUMNS < len(names) and not quoted:  # cutting from the bytes is faster
         return None
-    if not _is_plain(data, ord(separator), quoted=quoted):
+    lines = regular_rows(data, ord(separator))
+    if lines is None:
         return None
+    quoting = "minimal" if quoted else "none"
     index_of_name = {name: index for index, name in enumerate(names)}
 
     def read(columns: Sequence[str], absent: Sequence[str], quoted_absent: str) -> pa.Table:
         at = dict.fromkeys([index_of_name[name] for name in columns], pa.large_string())
         at |= {index_of_name[name]: numbers[name] for name in columns if name in numbers}
-        table = parse(data, separator, len(names), at, absent=absent, quoted_absent=quoted_absent)
+        table = parse(
+            data,
+            separator,
+            len(names),
+            at,
+            absent=absent,
+            quoted_absent=quoted_absent,
+            quoting=quoting,
+            lines=lines,
+        )
         return table.rename_columns(list(columns))
 
     absent = ("", *null_values)
@@ -502,17 +513,17 @@ def parse_numbers(
 
 def _parsed_numbers(data: bytes, schema: pa.Schema) -> dict[str, pa.DataType]:
     """Select the columns that the parser reads as the numbers they are: it takes 0x10 for 16."""
-    hexadecimal = b"0x" in data or b"0X" in data
-    types = {}
-    for column in schema:
-        if _is_number(column.type) and not (hexadecimal and pa.types.is_integer(column.type)):
-            types[column.name] = column.type
+    types = {column.name: column.type for column in schema if _is_number(column.type)}
+    integers = [name for name, type_ in types.items() if pa.types.is_integer(type_)]
+    if integers and has_hexadecimal(data):
+        for name in integers:
+            del types[name]
     return types
 
 
 def _has_infinity(table: pa.Table) -> bool:
     floats = [column for column in table.columns if pa.types.is_floating(column.type)]
-    return any(pc.any(pc.is_inf(column)).as_py() for column in floats)
+    return any(np.isinf(column.to_numpy()).any() for column in floats)
 
 
 _CONTROLS = {"0": 0, "b": 8, "t": 9, "n": 10, "r": 13, "Z": 26}  # as MySQL escapes them
@@ -576,40 +587,3 @@ def _is_number(type_: pa.DataType) -> bool:
     return bool(
         pa.types.is_integer(type_) or pa.types.is_float32(type_) or pa.types.is_float64(type_)
     )
-
-
-def _is_plain(data: bytes, separator: int, *, quoted: bool) -> bool:
-    """Return whether all readers agree on the fields, and unquoted fields have no space at
-    an edge.
-    """
-    if data.startswith(BOM) or (b"\r" in data and data.count(b"\r") != data.count(b"\r\n")):
-        return False
-    if not (data.isascii() or records.is_utf8(data)):
-        return False
-    array = records.as_bytes(data)
-    edge = records.field_edges(separator)
-    if quoted:
-        quotes = records.quote_positions(array)
-    else:
-        quotes = np.empty(0, np.int64)
-    if len(quotes) & 1:
-        return False
-    if quoted:  # fields are quoted from end to end, with quotes doubled and no space at an edge
-        opening = quotes[0::2]
-        closing = quotes[1::2]
-        separate = opening[1:] != closing[:-1] + 1  # otherwise a doubled quote inside a field
-        first = opening[np.append(True, separate)]
-        last = closing[np.append(separate, True)]
-        within = np.concatenate([array[first + 1], array[last - 1]])
-        strict = (
-            records.begins_field(array, first, edge).all()
-            and records.ends_field(array, last, edge).all()
-        )
-        if not strict or ((within == _SPACE) | (within == _TAB)).any():
-            return False
-    for byte in (_SPACE, _TAB):
-        if byte != separator and bytes([byte]) in data:
-            at = records.outside_quotes(array, quotes, byte)
-            if (records.begins_field(array, at, edge) | records.ends_field(array, at, edge)).any():
-                return False
-    return True
