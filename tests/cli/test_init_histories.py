@@ -121,13 +121,13 @@ def test_days_that_could_be_months_are_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("swapped", [False, True])
 def test_one_value_tells_day_from_month(swapped: bool, tmp_path: Path) -> None:
-    days = ["3/4/2024", "11/12/2024", "25/12/2024"]
+    days = ["3/4/2024", "11/12/2024", "25/12/2024"] * 20
     days = (
         ["/".join([day.split("/")[1], day.split("/")[0], "2024"]) for day in days]
         if swapped
         else days
     )
-    frame = pings(3).with_columns(event_time=pl.Series(days))
+    frame = pings(60).with_columns(event_time=pl.Series(days))
     record, text = configured(write_parts(tmp_path / "raw", frame, shards=1), tmp_path / "out")
 
     assert ["%m/%d/%Y" if swapped else "%d/%m/%Y"] == record["dialect"]["time_format"]

@@ -7,6 +7,7 @@ so rows that it would refuse are reported.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -16,8 +17,30 @@ import pyarrow.compute as pc
 
 from headrace.cli.init.asked import AskedHistories
 from headrace.cli.init.commented import Aside, Section, proposed_settings
-from headrace.cli.init.look import NULLS, Data, Look, Unsure, known, named, nameless, number_share
-from headrace.cli.init.times import time_forms
+from headrace.cli.init.look import (
+    NULLS,
+    Column,
+    Data,
+    Look,
+    Unsure,
+    known,
+    named,
+    nameless,
+    number_share,
+)
+from headrace.cli.init.roles import (
+    PEER_WORDS,
+    best_time,
+    clock_of,
+    date_parts,
+    entities,
+    mixed_times,
+    named_time,
+    names_entity,
+    time_columns,
+    with_joined,
+)
+from headrace.cli.init.times import TimeForms, day_first_doubt
 from headrace.errors import SettingsError, setting, setting_name
 from headrace.formats.registry import stem_of_name
 from headrace.formats.source import survey
@@ -28,68 +51,12 @@ from headrace.histories.config import MOST_VALUES, Histories
 from headrace.histories.parse import Dropped, SourceFile, parse_chunk
 from headrace.report.words import pluralise, size
 
-_TIMES = ("event_time", "timestamp", "datetime", "epoch", "time", "date", "ts")
-_ENTITIES = (
-    "src_addr",
-    "source",
-    "src",
-    "probe",
-    "prb",
-    "sensor",
-    "device",
-    "from",
-    "client",
-    "host",
-    "entity",
-    "id",
-)
-_PEERS = (
-    "dst_addr",
-    "destination",
-    "dest",
-    "dst",
-    "peer",
-    "target",
-    "remote",
-    "server",
-    "anchor",
-    "to_",
-)
 _VALUES = ("rtt", "latency", "delay", "ping", "response", "elapsed", "duration", "value")
 _UNITS = {
     "us": ("_us", "_usec", "_micros"),
     "ms": ("_ms", "_msec", "_millis"),
     "s": ("_s", "_sec", "_seconds"),
 }
-_ENTITY_TEXTS = (
-    *(
-        "customer",
-        "user",
-        "visitor",
-        "session",
-        "account",
-        "member",
-        "patient",
-        "tail",
-        "aircraft",
-        "vehicle",
-        "card",
-    ),
-    *("sensor", "device", "client", "operator", "opid", "entity"),
-)
-_PEER_TEXTS = (
-    "item",
-    "product",
-    "stock",
-    "sku",
-    "page",
-    "url",
-    "merchant",
-    "article",
-    "dest",
-    "destination",
-    "airport",
-)
 _FEW = 0.5  # share of distinct texts among the rows, above which a column is not a category
 _MOST = 0.9  # share of the distinct values that must parse in a column of addresses or numbers
 
@@ -109,10 +76,14 @@ def histories_sections(  # noqa: PLR0914 - the parts of the configuration
     rows = sum(len(table) for _, table in seen.tables)
     if not rows:
         raise SettingsError("holds no rows", path=options.source[0], remedy="give data to look at")
-    free = _free_columns(seen, options)
-    time, time_words = _find_time(seen, options.time, free)
-    free = _without(free, time["time"])
-    entity, entity_words = _find_entity(seen, options.entity, free)
+    parts = date_parts(seen) if options.time is None and not time_columns(seen) else None
+    joined = seen if parts is None else with_joined(seen, *parts)
+    time, time_section = _find_time(joined, options.time)
+    read = {"time": time.name} if parts is None else {"time": list(parts[0])}
+    time_section.settings = read | time_section.settings
+    names = time_section.settings["time"]
+    free = _free_columns(seen, options, [names] if isinstance(names, str) else names)
+    entity, entity_words = _find_entity(joined, options.entity, time, free)
     free = _without(free, entity.get("entity"))
     peer, peer_words = _find_peer(seen, options.peer, free)
     free = _without(free, peer.get("peer"))
@@ -131,7 +102,7 @@ def histories_sections(  # noqa: PLR0914 - the parts of the configuration
     about = (
         f"{pluralise(len(seen.names), 'file')}, {size(seen.bytes)}; looked at"
         f" {pluralise(rows, 'row')} of {pluralise(len(seen.tables), 'file')}; entity"
-        f" {entity.get('entity', 'the name of the file')}, time {time['time']}, "
+        f" {entity.get('entity', 'the name of the file')}, time {time.name}, "
         + (f"value {value['value']}" if value else f"values {_some(list(types), 8)}")
     )
     sections = [
@@ -143,7 +114,7 @@ def histories_sections(  # noqa: PLR0914 - the parts of the configuration
         ),
         Section(f"Measurements, in any order. {_about_files(seen)}".strip(), source),
         Section(entity_words, entity),
-        Section(time_words, time),
+        time_section,
         Section(peer_words, peer),
     ]
     if value:
@@ -154,23 +125,23 @@ def histories_sections(  # noqa: PLR0914 - the parts of the configuration
         )
     if values:
         sections.append(Section(values_words, values))
-    settings = {**source, **time, **entity, **peer, **value}
-    read = [name for name in settings.values() if isinstance(name, str) and name in seen.columns]
+    settings = {**source, **time_section.settings, **entity, **peer, **value}
+    columns = [name for name in settings.values() if isinstance(name, str) and name in seen.columns]
     if not value:
         settings |= values
-        read += types
-    sections += _sections_of_odd_rows(seen, settings, read)
+        columns += types
+    sections += _sections_of_odd_rows(seen, settings, columns)
     sections += _sections_of_output()
     Histories(**proposed_settings(sections))  # raises what the run would raise
     return sections, about
 
 
-def _free_columns(seen: Look, options: AskedHistories) -> list[str]:
-    """Return the columns that all files have and no option names.
+def _free_columns(seen: Look, options: AskedHistories, times: Sequence[str]) -> list[str]:
+    """Return the columns that all files have, and that are no time and named by no option.
 
     Raises `SettingsError` for an option that names no column.
     """
-    chosen = {"time": options.time, "peer": options.peer, "value": options.value}
+    chosen = {"peer": options.peer, "value": options.value}
     if options.entity != "file_name":
         chosen["entity"] = options.entity
     for option, name in chosen.items():
@@ -180,7 +151,7 @@ def _free_columns(seen: Look, options: AskedHistories) -> list[str]:
     for column in seen.columns.values():
         if column.in_files < len(seen.tables) or nameless(column.name):
             continue
-        if column.name not in chosen.values():
+        if column.name not in chosen.values() and column.name not in times:
             free.append(column.name)
     return free
 
@@ -279,47 +250,65 @@ def _about_files(seen: Look) -> str:
     )
 
 
-def _find_time(seen: Look, chosen: str | None, free: Sequence[str]) -> Proposal:
-    order = sorted(
-        free, key=lambda name: (-named(name, _TIMES), seen.columns[name].content == "number")
-    )
-    for name in order if chosen is None else [chosen]:
-        forms = time_forms(_parts(seen, name))
-        if forms is None:
-            continue
-        words = "When it was measured; without an offset, UTC."
-        if len(forms.forms) > 1:
-            words += (
-                f" Written in {len(forms.forms)} forms, tried in this order; the first that reads a"
-                " value counts."
-            )
-        declared = (
-            {} if forms.forms in ((), ("iso",)) else {"dialect": {"time_format": list(forms.forms)}}
-        )
-        return {"time": name, **declared}, f"{words} {forms.doubt}".strip()
+def _find_time(seen: Look, chosen: str | None) -> tuple[Column, Section]:
+    """Choose the time, whose texts may be of several forms, and return its section.
+
+    Raises `Unsure` without one.
+    """
+    forms: dict[str, TimeForms] = dict(mixed_times(seen))
+    mixed = []
+    for name, of_column in forms.items():
+        if not of_column.unread:
+            mixed.append(replace(seen.columns[name], time_format=of_column.forms[0]))
     if chosen is not None:
-        raise SettingsError(
-            "holds no times that can be read",
-            path=seen.names[0],
-            column=chosen,
-            remedy=(
-                f"give another {setting_name('time')}, or write the configuration with time_format"
-                " as a strptime pattern"
-            ),
+        best = named_time(seen, chosen)
+    else:
+        matches = [*time_columns(seen), *mixed]
+        if not matches:
+            raise Unsure.of(
+                "no column that all files have holds times",
+                "time",
+                list(seen.columns),
+                path=seen.names[0],
+            )
+        best = best_time(seen, matches)
+    words = "When it was measured; without an offset, UTC."
+    declared: tuple[str, ...] = ()
+    if best.name in forms:
+        declared = forms[best.name].forms
+        words += (
+            f" Written in {len(declared)} forms, tried in this order; the first that reads a value"
+            " counts."
         )
-    raise Unsure.of("no column that all files have holds times", "time", free, path=seen.names[0])
+        doubt = forms[best.name].doubt
+    else:
+        if best.time_format not in (None, "iso"):
+            declared = (str(best.time_format),)
+        doubt = day_first_doubt(_parts(seen, best.name), best.time_format)
+    section = Section(f"{words} {doubt}".strip(), {"time": best.name}, doubt=doubt)
+    clock = clock_of(seen, best)
+    if clock is not None:
+        section.words += f" {clock.name} is its time of day: {clock.time_format}."
+        section.settings["time"] = [best.name, clock.name]
+        declared = tuple(f"{form} {clock.time_format}" for form in declared)
+    if declared:
+        section.settings["dialect"] = {"time_format": list(declared)}
+    return best, section
 
 
-def _find_entity(seen: Look, chosen: str | None, free: Sequence[str]) -> Proposal:
+def _find_entity(seen: Look, chosen: str | None, time: Column, free: Sequence[str]) -> Proposal:
+    """Choose the entity: a column of addresses or named like one, else the names of the files.
+
+    Raises `Unsure` if that is not certain.
+    """
     stems = [stem_of_name(name.rsplit("/", 1)[-1]) for name in seen.names]
     name = None if chosen == "file_name" else chosen
+    usable = [match.name for match in entities(seen, time) if match.name in free]
     if chosen is None:
-        usable = _address_columns(seen, free, _ENTITIES)
-        best = []
         for column_name in usable:
-            if not named(column_name, _PEERS) or named(column_name, _ENTITIES[:-2]):
-                best.append(column_name)
-        name = next(iter(best or usable or _called(free, _ENTITY_TEXTS)), None)
+            if names_entity(column_name) or _kind_of(seen, column_name) == "address":
+                name = column_name
+                break
     if name is not None:
         return (
             _address_column(seen, name, "entity", "number the entities"),
@@ -336,15 +325,15 @@ def _find_entity(seen: Look, chosen: str | None, free: Sequence[str]) -> Proposa
     raise Unsure.of(
         f"no column is the entity for certain, and names of files are none ({stems[0]!r})",
         "entity",
-        free,
+        usable or free,
         path=seen.names[0],
     )
 
 
 def _find_peer(seen: Look, chosen: str | None, free: Sequence[str]) -> Proposal:
-    name = chosen or next(
-        iter([*_address_columns(seen, free, _PEERS), *_called(free, _PEER_TEXTS)]), None
-    )
+    addresses = [name for name in free if _kind_of(seen, name) == "address"]
+    name = chosen or next(iter([*_called(addresses, PEER_WORDS), *addresses]), None)
+    name = name or next(iter(_called(free, PEER_WORDS)), None)
     if name is None:
         return {}, "No column of the other end: rows take 6 bytes a measurement."
     settings = _address_column(seen, name, "peer", "leave it out")
@@ -423,22 +412,6 @@ def _called(names: Sequence[str], words: Sequence[str]) -> list[str]:
     """Return the columns named by one of these words, best first."""
     called = [name for name in names if named(name, words)]
     return sorted(called, key=lambda name: -named(name, words))
-
-
-def _address_columns(seen: Look, names: Sequence[str], words: Sequence[str]) -> list[str]:
-    """Return the columns that may be entities or peers, best first.
-
-    Numbers count only if the name fits.
-    """
-    addresses = []
-    numbers = []
-    for name in names:
-        id_kind = _kind_of(seen, name)
-        if id_kind == "address":
-            addresses.append(name)
-        elif id_kind == "number" and named(name, words):
-            numbers.append(name)
-    return sorted(addresses + numbers, key=lambda name: -named(name, words))
 
 
 def _address_column(seen: Look, name: str, role: str, otherwise: str) -> dict[str, Any]:

@@ -7,7 +7,6 @@ Each guess comes with its reason and the alternatives. Counts cover only the row
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -37,13 +36,12 @@ from headrace.cli.init.roles import (
     instants,
     is_panel,
     labels,
-    number_times,
+    named_time,
     refuse_doubtful_times,
     time_columns,
     with_joined,
-    years,
 )
-from headrace.cli.init.times import day_first_doubt, time_forms
+from headrace.cli.init.times import day_first_doubt
 from headrace.errors import InputError, SettingsError, setting
 from headrace.formats.dates import parse_dates
 from headrace.formats.dialect import TextDialect
@@ -201,7 +199,7 @@ def _time(sample: Look, options: AskedSplit) -> tuple[Column, Section]:
     matches = time_columns(sample)
     also = ""
     if options.time is not None:
-        best = _named_time(sample, options.time)
+        best = named_time(sample, options.time)
     elif not matches:
         raise Unsure.of(
             "no column that all files have holds dates",
@@ -236,30 +234,6 @@ def _time(sample: Look, options: AskedSplit) -> tuple[Column, Section]:
         section.settings["bad_rows"] = "drop"
     section.settings["time_zone"] = Aside("UTC")
     return best, section
-
-
-def _named_time(sample: Look, name: str) -> Column:
-    """Return the column that is to be the time, with the format of most of its values."""
-    best = sample.known(name, "time")
-    for number in (*number_times(sample), *years(sample, sure=False)):
-        if number.name == name:
-            return number
-    if best.content == "text":
-        forms = time_forms([table[name] for _, table in sample.tables])
-        if forms is None:
-            raise SettingsError(
-                f"no time is read from texts such as {_first_text(sample, name)!r}",
-                setting="time",
-                value=name,
-                remedy="write them as 2025-01-31 13:15, or give another column",
-            )
-        return replace(best, time_format=forms.forms[0])
-    return best
-
-
-def _first_text(sample: Look, name: str) -> str:
-    texts = pa.chunked_array([chunk for _, table in sample.tables for chunk in table[name].chunks])
-    return str(next(filter(None, texts.to_pylist()), ""))
 
 
 def _unread(columns: Sequence[pa.ChunkedArray], time: Column) -> str:

@@ -33,7 +33,7 @@ from headrace.cli.init.times import (
     time_format,
     time_forms,
 )
-from headrace.errors import InputError, setting
+from headrace.errors import InputError, SettingsError, setting
 from headrace.formats.dates import MISSING, parse_dates
 from headrace.formats.text_columns import as_text, nulled, with_one_time
 from headrace.formats.types import is_text
@@ -55,6 +55,11 @@ _ENTITY_WORDS = (
     ),
     *("tailnum", "driver", "store", "shop", "merchant", "person", "subject", "group"),
     *("gauge", "basin", "station", "sensor", "sku", "ticker", "symbol", "region", "state"),
+    *("visitor", "aircraft", "vehicle", "operator", "probe", "prb", "src", "host"),
+)
+PEER_WORDS = (  # the other end of an event: seldom whose it is
+    *("dst_addr", "destination", "dest", "dst", "peer", "remote", "server", "anchor", "to_"),
+    *("item", "product", "stock", "page", "url", "merchant", "article", "airport"),
 )
 _LABEL_WORDS = (
     *("label", "target", "class", "outcome", "survived", "churn", "default", "fraud", "diagnosis"),
@@ -79,6 +84,8 @@ _NAMED_YEAR = re.compile(
     r"X?(19|20)\d\d([-_/. ]?\d\d?){0,2}"
     r"|(?i:jan|feb|mar|apr|may|mai|jun|jul|aug|sep|oct|okt|nov|dec|dez)(?i:[a-z]*)[-_/. ]?\d*"
 )
+# 1.5, 1,5, 1.234,5; but not the address 10.0.0.1
+_FRACTION = r"^\s*[-+]?([0-9]*[.,]|[0-9]{1,3}(\.[0-9]{3})+,|[0-9]{1,3}(,[0-9]{3})+\.)[0-9]+\s*$"
 NO_TIME = "none"  # for the name of a column
 _LEAST_WIDE = 3  # columns named like times
 _CLOCKS = {r"^\d{1,2}:\d{2}$": "%H:%M", r"^\d{1,2}:\d{2}:\d{2}$": "%H:%M:%S"}
@@ -135,6 +142,30 @@ def best_time(sample: Look, matches: Sequence[Column]) -> Column:
             -matches.index(column),
         ),
     )
+
+
+def named_time(sample: Look, name: str) -> Column:
+    """Return the column that is to be the time, with the format of most of its values."""
+    best = sample.known(name, "time")
+    for number in (*number_times(sample), *years(sample, sure=False)):
+        if number.name == name:
+            return number
+    if best.content == "text":
+        forms = time_forms([table[name] for _, table in sample.tables])
+        if forms is None:
+            raise SettingsError(
+                f"no time is read from texts such as {_first_text(sample, name)!r}",
+                setting="time",
+                value=name,
+                remedy="write them as 2025-01-31 13:15, or give another column",
+            )
+        return replace(best, time_format=forms.forms[0])
+    return best
+
+
+def _first_text(sample: Look, name: str) -> str:
+    texts = pa.chunked_array([chunk for _, table in sample.tables for chunk in table[name].chunks])
+    return str(next(filter(None, texts.to_pylist()), ""))
 
 
 def number_times(sample: Look) -> Iterator[Column]:
@@ -330,8 +361,7 @@ def entities(sample: Look, time: Column | None) -> list[Candidate]:
             continue
         if nameless(column.name) or time_of_day(sample, column.name):
             continue
-        is_named = named(column.name, _ENTITY_WORDS) or id_like(column.name)
-        if not is_named and (not time or column.content == "number"):
+        if not names_entity(column.name) and (not time or column.content == "number"):
             continue  # numbers are counts and readings rather than names
         if _may_name(sample, column.name):
             matches = candidate(sample, column.name)
@@ -342,10 +372,16 @@ def entities(sample: Look, time: Column | None) -> list[Candidate]:
         usable,
         key=lambda matches: (
             -named(matches.name, _ENTITY_WORDS),
+            named(matches.name, PEER_WORDS) > 0,
             not id_like(matches.name),
             -matches.distinct,
         ),
     )
+
+
+def names_entity(name: str) -> bool:
+    """Return whether a column's name says that it is an entity, or an identifier."""
+    return bool(named(name, _ENTITY_WORDS)) or id_like(name)
 
 
 def candidate(sample: Look, name: str) -> Candidate:
@@ -369,7 +405,7 @@ def _may_name(sample: Look, name: str) -> bool:
 
 def _are_readings(texts: pa.ChunkedArray) -> bool:
     """Return whether most texts are numbers with a fraction, beside words for missing ones."""
-    fractions = pc.match_substring_regex(texts, r"^\s*[-+]?[0-9.]*[.,][0-9]+\s*$")
+    fractions = pc.match_substring_regex(texts, _FRACTION)
     return (pc.mean(fractions).as_py() or 0) > _MOSTLY
 
 
