@@ -158,6 +158,12 @@ class Recipe:
         """
         raise NotImplementedError(f"recipe {self.name!r} has no init")
 
+    def example(self, settings: Any) -> list[str]:
+        """Return a row of the source as a run reads it, in lines for people; [] if a row is simply
+        its columns. `headrace init` shows it.
+        """
+        return []
+
     def verify(self, run: FinishedRun, workers: int | None) -> list[Check]:
         """Check the laws of the recipe in a finished run."""
         return []

@@ -6,6 +6,7 @@ import os
 import pty
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import duckdb
@@ -534,3 +535,91 @@ def test_a_target_of_words_is_refused(tmp_path: Path) -> None:
     text = READINGS.replace(".25", " low")
     with raised(SettingsError, setting="target"):
         fits(Data([written(tmp_path, "a.csv", text)]), "out", {"target": "sensor"})
+
+
+def sales(amount: str = "{n}.25", when: str = "2024-{month:02d}-{day:02d}", sep: str = ",") -> str:
+    """Lines of a CSV of sales. amount, when: their texts."""
+    lines = [sep.join(("when", "customer", "amount"))]
+    for n in range(300):
+        day = when.format(month=1 + n // 28 % 12, day=1 + n % 28)
+        lines.append(f"{day}{sep}c{n % 30}{sep}{amount.format(n=n, of=17 * n, cents=n % 100)}")
+    return "\n".join(lines) + "\n"
+
+
+def proposed(tmp_path: Path, text: str, **options: str) -> dict[str, object]:
+    best = fits(Data([written(tmp_path, "sales.csv", text)]), str(tmp_path / "out"), options)[0]
+
+    assert not best.trial.why
+    return settings_of(best.sections)
+
+
+@pytest.mark.parametrize(
+    "title",
+    ['Sales of "2024\n\n', "# exported, by me\n# in EUR\n", "Sales,,\n,,\n", "\n\nSales\n"],
+)
+def test_lines_before_the_line_of_names_are_skipped(title: str, tmp_path: Path) -> None:
+    settings = proposed(tmp_path, title + sales())
+
+    assert {"skip_rows": title.count("\n")} == settings["dialect"]
+    assert ("when", "customer") == (settings["time"], settings["entity"])
+
+
+def test_years_of_two_digits_are_asked_for(tmp_path: Path) -> None:
+    text = sales(when="{day:02d}/{month:02d}/24")
+    path = written(tmp_path, "sales.csv", text)
+
+    for recipe, more in (("split", {}), ("series", {"target": "amount"}), ("histories", {})):
+        with raised(SettingsError, setting="time_format", column="when", remedy="%d/%m/%y"):
+            headrace.init(path, recipe=recipe, **more)
+    found = headrace.init(path, time_format="%d/%m/%y")
+    assert ("when", ("%d/%m/%y",)) == (found.time, found.dialect.time_format)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (sales('"{of:,}"'), {"thousands": ","}),
+        (sales('"{n},{cents:02d}"'), {"decimal": ","}),
+        (sales("{of:,}", sep=";").replace(",", "."), None),
+        (sales('"{n},125"'), None),
+        (sales('"1,{n:03d}"'), None),
+    ],
+)
+def test_a_comma_before_three_digits_is_decided_by_all_values_or_asked(
+    text: str, expected: dict[str, str] | None, tmp_path: Path
+) -> None:
+    if expected is not None:
+        settings = proposed(tmp_path, text)
+        assert (expected, {"amount": "float64"}) == (settings["dialect"], settings["types"])
+        return
+    with raised(SettingsError, setting="decimal", column="amount"):
+        proposed(tmp_path, text)
+
+
+def test_thousands_beside_decimal_commas_of_another_column_are_asked_for(tmp_path: Path) -> None:
+    lines = sales("{of:,}", sep=";").splitlines()
+    text = "".join(f"{line};{n},5\n" if n else f"{line};price\n" for n, line in enumerate(lines))
+    with raised(SettingsError, setting="decimal", column="amount"):
+        proposed(tmp_path, text)
+
+
+@pytest.mark.parametrize("name", ["book.xlsx", "book.csv"])
+def test_a_workbook_is_refused_with_what_hands_it_over(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "raw" / name
+    path.parent.mkdir()
+    with zipfile.ZipFile(path, "w") as book:
+        book.writestr("[Content_Types].xml", "")
+        book.writestr("xl/workbook.xml", "")
+
+    for source in (path, path.parent):
+        with raised(InputError, path=path, remedy="polars.read_excel"):
+            headrace.init(source)
+
+
+def test_one_chat_is_shown_with_its_mask(tmp_path: Path) -> None:
+    path = written(tmp_path, "chats.jsonl", CHATS)
+    config = str(tmp_path / "c.yaml")
+    shown = command("init", path, "--out", str(tmp_path / "out"), "--config", config).stdout
+
+    assert "⟦yes<|im_end|>⟧" in shown
+    assert "⟦0?" not in shown

@@ -170,11 +170,21 @@ def german() -> World:
     )
 
 
+def titled(word: str = "utf-8") -> World:
+    """A title with one quote and a comment stand above the line of names."""
+    world = german()
+    title = 'Umsatz "2020\r\n# exported; by hand\n\n'
+    data = (title + world.data.decode()).encode(word)
+    return world._replace(data=data, dialect={**world.dialect, "skip_rows": 3, "encoding": word})
+
+
 WORLDS = {
     "imdb": imdb,
     "mysql": mysql,
     "spark": escaped_quotes,
     "german": german,
+    "titled": titled,
+    "titled utf-16": lambda: titled("utf-16"),
     **{word: (lambda word=word: encoded(word)) for word in ("latin-1", "cp1252", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "cp037")},
 }  # fmt: skip
 
@@ -185,7 +195,7 @@ def world(request: pytest.FixtureRequest) -> World:
 
 
 SOME = [(world, "copied") for world in WORLDS] + [
-    (world, how) for world in ("imdb", "mysql", "spark", "german", "utf-16") for how in ("derived", "parquet")
+    (world, how) for world in ("imdb", "mysql", "spark", "german", "titled", "utf-16") for how in ("derived", "parquet")
 ]  # fmt: skip
 
 

@@ -92,32 +92,33 @@ def survey(
     else:
         head, reads = (text, "all")
     bom = head.startswith(BOM)
-    text_start = 0
-    if bom:
+    text_start = lines_end(head, dialect.skip_rows)
+    if bom and not text_start:
         text_start = len(BOM)
-    marked = records.mark(head, dialect)
+    marked = records.mark(head[text_start:], dialect)
     ends = records.record_ends(marked.marks, marked.quotes)
     width = None if signature is None else len(signature)
     separator = _find_separator(
         path,
-        records.mark(head[text_start:], dialect),
+        marked,
         expected=file_type.format.separator,
         width=width,
         reads=reads,
+        line=_line_of_names(dialect),
     )
     names = list(signature or ())
     header_bytes = text_start
     newline = "\n"
     if len(ends) and text_start < len(head):
-        first = head[text_start : int(ends[0])]
+        first = head[text_start : text_start + int(ends[0])]
         if first.endswith(b"\r\n"):
             newline = "\r\n"
         header = _names_in(path, first, Dialect(separator, newline, text=dialect), signature)
         if signature is None or header == names:
             names = header
-            header_bytes = int(ends[0])
+            header_bytes = text_start + int(ends[0])
     elif signature is None:
-        raise _no_header(path)
+        raise _no_header(path, dialect)
     columns = [column_name(raw) for raw in names]
     refuse_repeated_names(path, columns, " in the header")
     return replace(
@@ -132,7 +133,27 @@ def survey(
     )
 
 
-def _no_header(path: Path) -> InputError:
+def lines_end(text: bytes, lines: int) -> int:
+    """Return the position behind so many lines of a text; its length if it has fewer."""
+    end = 0
+    for _ in range(lines):
+        end = text.find(b"\n", end) + 1
+        if not end:
+            return len(text)
+    return end
+
+
+def _line_of_names(dialect: TextDialect) -> str:
+    return f"line {dialect.skip_rows + 1}"
+
+
+def _no_header(path: Path, dialect: TextDialect) -> InputError:
+    if dialect.skip_rows:
+        return InputError(
+            f"has no line after the first {dialect.skip_rows:,}",
+            path=path,
+            remedy=f"give fewer as {setting('dialect', {'skip_rows': 1})}",
+        )
     return InputError(
         "is empty, not even a header",
         path=path,
@@ -148,21 +169,24 @@ def _names_in(
         raise InputError(
             "it is blank, a header was expected",
             path=path,
-            remedy="remove the blank lines before it",
+            remedy=(
+                "remove the blank lines before it, or give their number, such as"
+                f" {setting('dialect', {'skip_rows': dialect.text.skip_rows + 1})}"
+            ),
         )
     names = _split_header(path, first, dialect)
     if signature is None and any("\0" in name for name in names):
         raise InputError(
             "a column name holds a zero byte",
             path=path,
-            row="line 1",
+            row=_line_of_names(dialect.text),
             remedy=f"if it is UTF-16, give {setting('dialect', {'encoding': 'utf-16'})}",
         )
     if signature is not None and len(names) != len(signature):
         raise InputError(
             f"it has {len(names)} fields, the signature names {len(signature)}",
             path=path,
-            row="line 1",
+            row=_line_of_names(dialect.text),
             remedy="correct the signature file",
         )
     return names
@@ -365,7 +389,8 @@ def _encoding_of(block: BlockRead, data: bytes) -> str:
 
 
 def without_header(data: bytes, dialect: TextDialect = PLAIN) -> bytes:
-    """Drop the first record of a whole file."""
+    """Drop the first record of a whole file, and the lines before it."""
+    data = data[lines_end(data, dialect.skip_rows) :]
     reach = 1 << 16
     while reach < len(data):  # a record that ends before `reach` also ends there in the whole file
         marked = records.mark(data[:reach], dialect)
@@ -557,9 +582,13 @@ def _head(shard: Shard, dialect: TextDialect) -> tuple[bytes, Literal["all", "pa
     while True:
         with reading(path), open_text(path, shard.file_type.compression, dialect) as stream:
             head: bytes = stream.read(size)
-        checked = head.removesuffix(b"\r") if len(head) == size else head
-        check_returns(shard, records.mark(checked, dialect), None)
-        _, marks, quotes = records.mark(head, dialect)
+        start = lines_end(head, dialect.skip_rows)
+        checked = head[start:]
+        if len(head) == size:
+            checked = checked.removesuffix(b"\r")
+        titled = replace(shard, dialect=Dialect(",", "\n", text=dialect))
+        check_returns(titled, records.mark(checked, dialect), start)
+        _, marks, quotes = records.mark(head[start:], dialect)
         if len(head) < size or records.last_record_end(marks, quotes):
             return head, "all" if len(head) < size else "part"
         if size > _HEAD_BYTES:
@@ -578,11 +607,14 @@ def _find_separator(
     expected: str | None,
     width: int | None,
     reads: Literal["all", "part"],
+    line: str,
 ) -> str:
     """Find the separator from the beginning of a file, which holds the first record.
 
     width: number of columns, if the first record need not be a header. reads: whether the text is
-    the whole file; a part may end inside a record. Raises `InputError` if two separators would fit.
+    the whole file; a part may end inside a record. line: of the names.
+
+    Raises `InputError` if two separators would fit.
     """
     text, data, quotes = marked
     ends = records.record_ends(data, quotes)
@@ -614,7 +646,7 @@ def _find_separator(
     raise InputError(
         f"it can be separated by {names}, and the rows do not show which: {first!r}",
         path=path,
-        row="line 1",
+        row=line,
         remedy="put quotes around the fields that hold the other character",
     )
 
@@ -625,7 +657,7 @@ def _split_header(path: Path, first: bytes, dialect: Dialect) -> list[str]:
     Raises `InputError` if readers would disagree.
     """
     if not records.is_utf8(first):
-        raise not_utf8(path, first, "line 1")
+        raise not_utf8(path, first, _line_of_names(dialect.text))
     separator = ord(dialect.separator)
     _, data, quotes = records.mark(first, dialect.text)
     if len(quotes) & 1 or records.first_stray_quote(data, quotes, separator) is not None:
@@ -633,7 +665,7 @@ def _split_header(path: Path, first: bytes, dialect: Dialect) -> list[str]:
         raise InputError(
             f"quotes do not pair up, or are inside a name: {line!r}",
             path=path,
-            row="line 1",
+            row=_line_of_names(dialect.text),
             remedy=(
                 "quote names that hold quotes, double the quotes inside, or if"
                 f" {quotes_remedy(first, dialect.text)}"

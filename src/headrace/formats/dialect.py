@@ -1,10 +1,11 @@
 """Define the dialect of text files: how fields are quoted, bytes are encoded, and values are
 written.
 
-The layers of reading use its parts one after another: `encoding` turns bytes into UTF-8, `quoting`
-and `escape` find records and fields, `null_values` say which of these are missing, and `decimal`,
-`thousands` and `time_format` how the others are numbers and times. Values keep the text that they
-have in the file; only columns with a declared type, and those with a role, are converted.
+The layers of reading use its parts one after another: `encoding` turns bytes into UTF-8,
+`skip_rows` says where the line of names stands, `quoting` and `escape` find records and fields,
+`null_values` say which of these are missing, and `decimal`, `thousands` and `time_format` how the
+others are numbers and times. Values keep the text that they have in the file; only columns with a
+declared type, and those with a role, are converted.
 
 Loads no data library, so that shell completion is fast.
 """
@@ -63,6 +64,15 @@ class TextDialect(Settings):
         UTF8,
         description=(
             "Encoding of the files, such as latin-1, cp1252 or utf-16. What is written is UTF-8."
+        ),
+    )
+    skip_rows: int = Field(
+        0,
+        ge=0,
+        le=10_000,
+        description=(
+            "Lines before the line of names, such as a title or comments: CSV and TSV. They are not"
+            " written."
         ),
     )
     decimal: Literal[".", ","] = Field(".", description="Decimal mark of numbers.")
@@ -131,10 +141,11 @@ class TextDialect(Settings):
 
     @property
     def written(self) -> TextDialect:
-        """The dialect of files that hold the same records: these are UTF-8."""
-        if self.encoding == UTF8:
+        """The dialect of files that hold the same records: UTF-8, from the line of names on."""
+        if self.encoding == UTF8 and not self.skip_rows:
             return self  # not kept: an object that holds itself cannot be compared
-        return TextDialect(**{**self.stored(), "encoding": UTF8})  # a copy keeps what was computed
+        # a copy would keep what was computed
+        return TextDialect(**{**self.stored(), "encoding": UTF8, "skip_rows": 0})
 
     @cached_property
     def bytes_of_character(self) -> int | None:

@@ -29,6 +29,35 @@ litData dataset; "chunks "config; pyarrow.Table.from_pylist([*litdata.StreamingD
 WebDataset; "wids_version|tars; datasets.load_dataset('webdataset', data_dir=PATH, split='train')"""
 
 
+_WORKBOOKS = b"PK\x03\x04", b"\xd0\xcf\x11\xe0"  # as .xlsx and as .xls begin
+_DIRECTORY_BYTES = 1 << 16  # of the list of files at the end of a zip archive
+_ZIPPED = b"xl/", b"[Content_Types].xml"
+
+
+def workbook(path: str | Path) -> InputError | None:
+    """Return the error for an Excel workbook, which has sheets, not rows; None for others."""
+    size = 0
+    with suppress(OSError), Path(path).open("rb") as file:
+        head = file.read(4)
+        size = file.seek(0, 2)
+        file.seek(max(0, size - _DIRECTORY_BYTES))
+        tail = file.read()
+    if not size or head not in _WORKBOOKS:
+        return None
+    if head == _WORKBOOKS[0] and not all(name in tail for name in _ZIPPED):
+        return None
+    return InputError(
+        "is an Excel workbook",
+        path=path,
+        remedy=(
+            "hand a sheet over as a table, in Python:"
+            f" `table = polars.read_excel({str(path)!r})` or"
+            f" `table = pandas.read_excel({str(path)!r})`, then `headrace.init(table)` or"
+            " source=table"
+        ),
+    )
+
+
 def refusal(directory: Path, names: Collection[str]) -> InputError | None:
     """Return the error for a directory of another system with these entries; None for others."""
     marks = set(names)

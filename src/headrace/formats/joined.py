@@ -98,7 +98,7 @@ def look_at_small(
 
 def joins(dialect: TextDialect) -> bool:
     """Return whether records of several files in this dialect may be read as those of one."""
-    return dialect.plain_records and dialect.encoding == UTF8
+    return dialect.plain_records and dialect.encoding == UTF8 and not dialect.skip_rows
 
 
 def ended(body: bytes, newline: bytes = b"\n") -> bytes | None:

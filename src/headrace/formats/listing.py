@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Literal
 
 from headrace.digest import sha256_hex
 from headrace.errors import InputError
-from headrace.formats.foreign import refusal, table_above
+from headrace.formats.foreign import refusal, table_above, workbook
 from headrace.formats.names import (
     Mixed,
     in_order,
@@ -348,6 +348,9 @@ def _matched(pattern: str) -> list[str]:
     if data:
         return data
     if files:
+        sheets = workbook(min(files))
+        if sheets is not None:
+            raise sheets
         raise NoMatch(
             f"no data file matches; {min(files)} matches, and its name is not that of a data file",
             path=pattern,
@@ -713,7 +716,7 @@ def nested_pattern(directory: str) -> str | None:
     return pattern if set(glob.glob(pattern)) == set(names) else None
 
 
-def no_data(directory: str) -> NoMatch:
+def no_data(directory: str) -> InputError:
     """Build the error for a directory without data files, after a look at what it holds."""
     problem = f"holds no {FORMATS.listed()} file"
     for at, (below, directories, files) in enumerate(os.walk(directory)):
@@ -741,6 +744,9 @@ def no_data(directory: str) -> NoMatch:
     if not others:
         return NoMatch(problem, path=directory, remedy="give the directory of the shards")
     others.sort(key=lambda name: (name.upper().startswith(("README", "LICENSE")), name))
+    sheets = workbook(os.path.join(directory, others[0]))
+    if sheets is not None:
+        return sheets
     return NoMatch(
         f"{problem}; it has {others[0]}",
         path=directory,

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Literal
 
 from headrace.errors import CorruptShard, HeadraceError, InputError, first_line
 from headrace.formats.dialect import PLAIN, UTF8, TextDialect
+from headrace.formats.foreign import workbook
 from headrace.gate import RESTORE
 from headrace.storage.places import place_of
 
@@ -413,6 +414,20 @@ def _no_data_name(path: Path) -> InputError:
     )
 
 
+def _not_as_named(path: Path, file_type: FileType, content: str, start: bytes) -> InputError:
+    """Build the error for a file with the content of another format than its name says."""
+    remedy = "rename it to what it is, and convert or unpack it"
+    if start.startswith(_ENCRYPTED):
+        remedy = DECRYPT
+    if content in {"text", "json", *(entry.name for entry in FORMATS)}:
+        remedy = "rename it to what it is"
+    return InputError(
+        f"the name says {file_type.format.name}, the content is {content}",
+        path=path,
+        remedy=remedy,
+    )
+
+
 def detect(path: Path) -> FileType:
     """Detect format and compression of a file from its name and content, which must agree.
 
@@ -444,17 +459,7 @@ def detect(path: Path) -> FileType:
     else:
         expected = file_type.format.content
     if content not in (expected, "nothing"):
-        known = {"text", "json", *(entry.name for entry in FORMATS)}
-        remedy = "rename it to what it is, and convert or unpack it"
-        if start.startswith(_ENCRYPTED):
-            remedy = DECRYPT
-        if content in known:
-            remedy = "rename it to what it is"
-        raise InputError(
-            f"the name says {file_type.format.name}, the content is {content}",
-            path=path,
-            remedy=remedy,
-        )
+        raise workbook(path) or _not_as_named(path, file_type, content, start)
     return file_type
 
 

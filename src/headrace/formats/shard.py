@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.errors import InputError
+from headrace.errors import InputError, setting
 from headrace.formats.column_paths import (
     columns_of_paths,
     known_columns,
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from headrace.formats.write import BlockRows, HashingFile
 
 _TITLED = (
-    "rename one of them; if the line of names stands below others, such as a title, remove these"
+    "rename one of them; if the line of names stands below others, such as a title, give their"
+    f" number, such as {setting('dialect', {'skip_rows': 1})}"
 )
 BOM = b"\xef\xbb\xbf"
 Pages = Literal["check", "trust"]  # trust: the shard's own checksum was verified

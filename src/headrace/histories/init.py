@@ -37,6 +37,7 @@ from headrace.cli.init.roles import (
     mixed_times,
     named_time,
     names_entity,
+    refuse_short_years,
     time_columns,
     with_joined,
 )
@@ -168,11 +169,8 @@ def _sections_of_odd_rows(
     read: the columns that these settings name.
     """
     sections = []
-    dialect: dict[str, Any] = {}
-    about_texts = []
-    if seen.encoding:
-        dialect["encoding"] = seen.encoding
-        about_texts.append("The texts are not UTF-8; this encoding reads them.")
+    dialect = seen.dialect.stored()
+    about_texts = [seen.unusual.words] if dialect else []
     if any(seen.holds(name, NULLS) for name in read):
         dialect["null_values"] = list(NULLS)
         about_texts.append("Texts that mean missing.")
@@ -265,6 +263,7 @@ def _find_time(seen: Look, chosen: str | None) -> tuple[Column, Section]:
     else:
         matches = [*time_columns(seen), *mixed]
         if not matches:
+            refuse_short_years(seen)
             raise Unsure.of(
                 "no column that all files have holds times",
                 "time",

@@ -94,6 +94,11 @@ class PackedSequencesRecipe(Recipe):
 
         return pack_sections(options, data)
 
+    def example(self, settings: Any) -> list[str]:
+        from headrace.packing.mask_view import masked_lines
+
+        return masked_lines(settings)
+
     def verify(self, run: FinishedRun, workers: int | None) -> list[Check]:
         from headrace.packing.verify import verify_packed
 

@@ -18,6 +18,7 @@ from headrace.errors import InputError, SettingsError, setting_name
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from headrace.packing.chat_recipe import ChatRecipe
     from headrace.packing.chats.settings import ChatForm
     from headrace.packing.chats.tokenise import ChatEncoder
 
@@ -71,6 +72,8 @@ class MaskOptions:
 
 
 _BATCH_ROWS = 16
+_LOOKED_AT = 64  # rows, of which the first that has a sequence is shown
+_LONGEST = 2000  # characters shown
 
 
 def show_masks(source: str, rows: int, options: MaskOptions, *, as_json: bool) -> None:
@@ -156,6 +159,26 @@ def _records(
             left -= len(first_rows)
             if not left:
                 return
+
+
+def masked_lines(settings: ChatRecipe) -> list[str]:
+    """Return the first chat of the first dataset as lines, what is trained on in brackets; none
+    if it has no sequence.
+    """
+    from headrace.packing.chats.tokenise import ChatEncoder
+
+    dataset = settings.blend.groups()[0][1][0]
+    for record in _records(str(dataset.path[0]), _LOOKED_AT, ChatEncoder(settings), dataset):
+        for sequence in record.get("sequences", ()):
+            text = "".join(
+                f"⟦{part['text']}⟧" if part["trained"] else part["text"]
+                for part in sequence["parts"]
+            )
+            if len(text) > _LONGEST:
+                text = f"{text[:_LONGEST]}…"
+            share = f"{sequence['trained_tokens']:,} of {sequence['tokens']:,} tokens"
+            return [f"a chat, ⟦trained on⟧: {share}", *text.rstrip("\n").split("\n")]
+    return []
 
 
 def _print(console: Console, record: dict[str, Any]) -> None:

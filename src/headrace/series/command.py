@@ -19,12 +19,17 @@ if TYPE_CHECKING:
     from headrace.cli.tables import Detail
     from headrace.dataset.manifest import Manifest
 
+_CONFIGS = (".yaml", ".yml", ".json")
 _SHOWN = 5  # left-out entities in the summary
 
 
 def series(
-    config: Annotated[
-        Path, typer.Argument(help="YAML or JSON file with the settings of `Series`, and out.")
+    first: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE|CONFIG",
+            help="Time series; or a YAML or JSON file with the settings of `Series`, and out.",
+        ),
     ],
     *,
     out: Annotated[
@@ -37,11 +42,19 @@ def series(
 ) -> None:
     """Clean, split and scale the time series of many entities, for training on windows of them.
 
-    Flags override the file's settings. `headrace run CONFIG` does the same for a file with `recipe:
-    series`. A run that was killed resumes.
+    Flags override the settings of a file. `headrace run CONFIG` does the same for a file with
+    `recipe: series`. A run that was killed resumes.
+
+    Example:  headrace series data --out out --target streamflow
 
     Example:  headrace series config.yaml --out out --min-train-years 3
     """
+    if not first.lower().endswith(_CONFIGS):
+        target, about = take_run_options(Path(first), {}, out=out, flags=about)
+        values = {**flag_values.values, "source": [first, *flag_values.values.get("source", ())]}
+        execute(flag_values.model(**with_settings(values, settings or ())), target, about)
+        return
+    config = Path(first)
     record = read_config(config)
     if record.pop("recipe", "series") != "series":
         raise SettingsError("of another recipe", path=config, remedy=f"use `headrace run {config}`")

@@ -34,15 +34,22 @@ from headrace.cli.init.look import (
     nameless,
     number_share,
 )
-from headrace.cli.init.roles import best_time, entities, is_panel, series_owners, time_columns
+from headrace.cli.init.numbers import number_marks
+from headrace.cli.init.roles import (
+    best_time,
+    entities,
+    is_panel,
+    refuse_short_years,
+    series_owners,
+    time_columns,
+)
 from headrace.cli.init.times import number_time_format, time_format
 from headrace.cli.settings_flags import describe
 from headrace.errors import InputError, SettingsError, setting, setting_name
 from headrace.formats import grids
 from headrace.formats.dates import MISSING
-from headrace.formats.dialect import TextDialect
 from headrace.formats.registry import stem_of_name
-from headrace.formats.text_columns import as_text, plain_numerals
+from headrace.formats.text_columns import as_text
 from headrace.formats.types import is_text
 from headrace.report.words import many_entities, pluralise
 from headrace.series.arrays.axis import DAY_US, Frequency, agreed, infer, place_rows
@@ -55,7 +62,6 @@ from headrace.series.times import Observed
 from headrace.series.usable import count_usable
 from headrace.storage.places import expanded
 
-_MARKS = {"decimal": ","}, {"decimal": ",", "thousands": "."}
 _TIME_NAMES = ("date", "time", "datetime", "timestamp", "valid_time", "ds", "day")
 _STEP_NAMES = (
     "step",
@@ -222,7 +228,7 @@ def _camels(options: AskedSeries, root: Path) -> _SeriesDraft:
 def _tables(options: AskedSeries, source: Data) -> _SeriesDraft:  # noqa: PLR0914 - each guess needs earlier ones
     reader, data = _look(options, source)
     time = _choose_time(options, data)
-    marks, marked = _marks(data, time)
+    marks, marked = number_marks(data, options.decimal, (time,))
     are_numbers = {*data.everywhere("number"), *marked} - {time}
     numbers = [name for name in data.columns if name in are_numbers]
     if options.target is None:
@@ -267,29 +273,13 @@ def _dialect(data: Look, form: str | None, marks: Mapping[str, str]) -> dict[str
 
     form: of the time. marks: of numbers.
     """
-    dialect: dict[str, Any] = {}
-    if data.encoding:
-        dialect["encoding"] = data.encoding
+    dialect = data.dialect.stored()
     dialect |= marks
     if form not in (None, "iso"):
         dialect["time_format"] = form
     if any(data.holds(name, NULLS) for name in data.texts()):
         dialect["null_values"] = list(NULLS)
     return dialect
-
-
-def _marks(data: Look, time: str) -> tuple[dict[str, str], list[str]]:
-    """Return the parts of the dialect that make most columns of text numbers, and these columns."""
-    best: tuple[dict[str, str], list[str]] = {}, []
-    for marks in _MARKS:
-        names = []
-        for name in data.everywhere("text"):
-            parts = [plain_numerals(part, TextDialect(**marks)) for part in _parts(data, name)]
-            if name != time and all(number_share(part) is not None for part in parts):
-                names.append(name)
-        if len(names) > len(best[1]):
-            best = marks, names
-    return best
 
 
 def _time_form(draft: _SeriesDraft, data: Look, time: str) -> str | None:
@@ -387,6 +377,7 @@ def _find_time(options: AskedSeries, data: Look) -> str:
         others = [owner for owner in owners if owner != name]
         if all(_grows(table, name, others) for _, table in data.tables):
             return name
+    refuse_short_years(data)
     raise Unsure.of("no column holds times", "time", list(data.columns), path=data.names[0])
 
 

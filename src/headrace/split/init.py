@@ -22,8 +22,8 @@ from headrace.cli.init.look import (
     Look,
     Unsure,
     id_like,
-    number_share,
 )
+from headrace.cli.init.numbers import are_numbers, number_marks
 from headrace.cli.init.roles import (
     NO_TIME,
     all_whole,
@@ -44,9 +44,9 @@ from headrace.cli.init.roles import (
 from headrace.cli.init.times import day_first_doubt
 from headrace.errors import InputError, SettingsError, setting
 from headrace.formats.dates import parse_dates
-from headrace.formats.dialect import TextDialect
+from headrace.formats.dialect import UTF8, TextDialect
 from headrace.formats.registry import file_type_of_name
-from headrace.formats.text_columns import nulled, plain_numerals
+from headrace.formats.text_columns import nulled
 from headrace.formats.types import is_text
 from headrace.report.words import pluralise, size
 from headrace.split.random_split import RandomSplit
@@ -55,14 +55,6 @@ from headrace.split.settings import TemporalSplit
 
 _TEST_SHARE = 0.2  # share of rows from the proposed cutoff on
 _DAY_US = 86_400_000_000
-
-# parts of the dialect, and what shows for certain that a number is written with them
-_MARKS = (
-    ({"decimal": ","}, r",([0-9]{1,2}|[0-9]{4,})\s*$"),
-    ({"decimal": ",", "thousands": "."}, r"\.[0-9]{3},"),
-    ({"decimal": ",", "thousands": " "}, r"[\s\x{a0}\x{202f}][0-9]{3},"),
-    ({"thousands": ","}, r",[0-9]{3}[.,]"),
-)
 
 _SHARES = Section(
     "This share of the entities with rows before the cutoff goes to train and the others to val;"
@@ -120,7 +112,7 @@ def _temporal_sections(
         entity_section,
         Section(cut_words, {"split_date": split_date}),
         *([_SHARES] if entity else []),
-        *_column_sections(sample, entity),
+        *_column_sections(sample, options, entity),
         Section(
             "layout: a shard per source shard, or single: a file per split. format: same as the"
             " source, or e.g. parquet, which is read several times faster than text. lineage:"
@@ -139,7 +131,7 @@ def _about(sample: Look, rows: int) -> str:
         f"{pluralise(len(sample.names), 'file')}, {size(sample.bytes)},"
         f" {pluralise(len(sample.columns), 'column')}; looked at {pluralise(rows, 'row')} of"
         f" {pluralise(len(sample.tables), 'file')}"
-        f"{f', read as {sample.encoding}' if sample.encoding else ''}"
+        f"{f', read as {sample.dialect.encoding}' if sample.dialect.encoding != UTF8 else ''}"
     )
 
 
@@ -183,7 +175,7 @@ def _random_sections(sample: Look, options: AskedSplit, rows: int) -> tuple[list
             f" gets its share. {why}".strip(),
             {"val_ratio": 0.1, "test_ratio": 0.1, "seed": 42, "stratify": label},
         ),
-        *_column_sections(sample, by),
+        *_column_sections(sample, options, by),
         Section(
             "layout: a shard per source shard, or single: a file per split. format: same as the"
             " source, or e.g. parquet, which is read several times faster than text.",
@@ -338,12 +330,11 @@ def _day(micros: int) -> str:
     return str(np.datetime64(int(micros), "us").astype("datetime64[D]"))
 
 
-def _column_sections(sample: Look, entity: str) -> list[Section]:
+def _column_sections(sample: Look, options: AskedSplit, entity: str) -> list[Section]:
     """Propose types for text columns, texts that mean null, and columns that some files lack."""
     sections = []
-    if sample.encoding:
-        words = "The texts are not UTF-8; this encoding reads them. Look at them."
-        sections.append(Section(words, {"dialect": {"encoding": sample.encoding}}))
+    if sample.unusual.settings:
+        sections.append(sample.unusual)
     if _numbers_clash(sample):
         words = "Several files have the same number, such as part-0; dense numbers them anew."
         sections.append(Section(words, {"shard_numbers": "dense"}))
@@ -359,7 +350,7 @@ def _column_sections(sample: Look, entity: str) -> list[Section]:
         )
         sections.append(Section(words, {"schema_drift": "widen"}))
     texts = sample.texts()
-    sections += _number_sections(sample, entity)
+    sections += _number_sections(sample, options, entity)
     if any(sample.holds(name, NULLS) for name in texts):
         sections.append(
             Section("Texts that mean missing.", {"dialect": {"null_values": list(NULLS)}})
@@ -367,7 +358,7 @@ def _column_sections(sample: Look, entity: str) -> list[Section]:
     return sections
 
 
-def _number_sections(sample: Look, entity: str) -> list[Section]:
+def _number_sections(sample: Look, options: AskedSplit, entity: str) -> list[Section]:
     """Propose types for columns of text that hold numbers; they are set where texts alone would not
     be read as such.
     """
@@ -377,10 +368,10 @@ def _number_sections(sample: Look, entity: str) -> list[Section]:
         is_code = name == entity or id_like(name) or _matches(sample, name, r"^\s*0[0-9]")
         if column.content == "number" and column.missing < 1 and not is_code:
             numbers[name] = "int64" if all_whole(sample, name) else "float64"
-    marks, marked = _marks(sample)
+    marks, marked = number_marks(sample, options.decimal, (entity,))
     if marked:
         dialect = TextDialect(**marks)
-        read = [name for name in numbers if _are_numbers(sample, name, dialect)]
+        read = [name for name in numbers if are_numbers(sample, name, dialect)]
         numbers = {name: numbers[name] for name in read}
         numbers |= dict.fromkeys(marked, "float64")
         spelled = " and ".join(f"{name} {mark!r}" for name, mark in marks.items())
@@ -411,31 +402,6 @@ def _format(sample: Look) -> str:
         if file_type is not None:
             formats.add(file_type.format.written_as or file_type.format.name)
     return "same" if len(formats) <= 1 else "parquet"
-
-
-def _are_numbers(sample: Look, name: str, dialect: TextDialect) -> bool:
-    """Return whether a column holds only numbers as this dialect writes them."""
-    for _, table in sample.tables:
-        if name in table.column_names:
-            texts = nulled(table[name], ("", *NULLS))
-            if number_share(plain_numerals(texts, dialect)) is None:
-                return False
-    return True
-
-
-def _marks(sample: Look) -> tuple[dict[str, str], list[str]]:
-    """Return the parts of the dialect that make most columns of text numbers, and these columns.
-
-    1,234 alone is not certain.
-    """
-    best: tuple[dict[str, str], list[str]] = {}, []
-    texts = [name for name in sample.texts() if sample.columns[name].content == "text"]
-    for marks, sure in _MARKS:
-        dialect = TextDialect(**marks)
-        names = [name for name in texts if _are_numbers(sample, name, dialect)]
-        if len(names) > len(best[1]) and any(_matches(sample, name, sure) for name in names):
-            best = marks, names
-    return best
 
 
 def _numbers_clash(sample: Look) -> bool:

@@ -36,6 +36,16 @@ Entity = Annotated[
     str | None, unless_given(help="Column of the entity, or file_name; detected unless given.")
 ]
 Time = Annotated[str | None, unless_given(help="Column of the time; detected unless given.")]
+TimeFormat = Annotated[
+    str | None,
+    unless_given(
+        help="How times are written, such as %d/%m/%y; detected unless given, but for years of two"
+        " digits."
+    ),
+]
+Decimal = Annotated[
+    Literal[".", ","] | None, unless_given(help="Decimal mark of numbers; detected unless given.")
+]
 Tokenizer = Annotated[
     str | None,
     unless_given(
@@ -80,6 +90,8 @@ class AskedSeries:
     ] = None
     entity: Entity = None
     time: Time = None
+    time_format: TimeFormat = None
+    decimal: Decimal = None
     time_zone: Annotated[
         str | None, unless_given(help="Time zone of times without an offset; UTC unless given.")
     ] = None
@@ -118,6 +130,8 @@ class AskedSplit:
             help="Column of the time; none: rows are drawn at random; detected unless given."
         ),
     ] = None
+    time_format: TimeFormat = None
+    decimal: Decimal = None
     entity: Annotated[
         str | None, unless_given(help="Column of the entity; detected unless given.")
     ] = None
@@ -143,6 +157,7 @@ class AskedHistories:
     out: Out
     entity: Entity = None
     time: Time = None
+    time_format: TimeFormat = None
     peer: Annotated[
         str | None, unless_given(help="Column of the other endpoint; detected unless given.")
     ] = None
@@ -194,6 +209,8 @@ class AboutData:
     time: Annotated[
         str | None, unless_given(help="Column of the time, or none; detected unless given.")
     ] = None
+    time_format: TimeFormat = None
+    decimal: Decimal = None
     entity: Entity = None
     target: Annotated[
         str | None, unless_given(help="Column to predict, if rows are readings in time.")
@@ -354,7 +371,7 @@ class _Target:
             emit({"config": str(self.config), **record})
             return
         say(f"{self.config}: {fit.word}: {fit.about}")
-        for row in fit.rows:
+        for row in fit.trial.example or fit.rows:
             say(f"  {row}")
         for line in fit.trial.lines():
             say(line)

@@ -61,6 +61,7 @@ def proposal(recipe: Recipe, data: Data, out: str, options: Mapping[str, Any]) -
     options: of `recipe.init_options()`. Raises `Unsure` if a guess is not certain, what the run
     raises, and `SettingsError` if no row would be in train.
     """
+    data = data.with_time_format(options.get("time_format"))
     request = recipe.init_options()(source=data.source, out=out, **options)
     sections, about = recipe.init(request, data)
     fit = Fit(recipe, sections, about, rows=_rows_of(data))
@@ -75,6 +76,7 @@ def fits(data: Data, out: str, options: Mapping[str, Any]) -> list[Fit]:
     """
     usable = [recipe for recipe in recipes().values() if recipe.init_word is not None]
     _check_options(options, usable)
+    data = data.with_time_format(options.get("time_format"))
     _refuse_no_rows(data)
     every = {}
     for recipe in usable:

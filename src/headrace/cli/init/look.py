@@ -8,6 +8,7 @@ other way to store them.
 from __future__ import annotations
 
 import codecs
+import csv
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -21,15 +22,19 @@ import polars as pl
 import pyarrow as pa
 
 from headrace.checks import nearest
+from headrace.cli.init.commented import Section
 from headrace.cli.init.times import NUMBERS, is_typed_time, time_format
 from headrace.dataset.tables import with_paths
 from headrace.errors import HeadraceError, InputError, SettingsError, setting
-from headrace.formats.dialect import PLAIN, TextDialect
+from headrace.formats.dates import date_word
+from headrace.formats.dialect import PLAIN, UTF8, TextDialect
 from headrace.formats.listing import Listing, NoMatch, list_files, nested_pattern
 from headrace.formats.partitions import partition_types
+from headrace.formats.registry import SEPARATOR_NAMES
 from headrace.formats.source import read_chunks, survey
 from headrace.formats.text_columns import nulled
 from headrace.formats.types import is_text
+from headrace.report.words import pluralise
 
 Kind = Literal["number", "time", "text", "other"]
 Value = TypeVar("Value")
@@ -38,6 +43,8 @@ Value = TypeVar("Value")
 FILES = 16
 ROWS = 1 << 18
 WHOLE = 64 << 20  # bytes of a source that is looked at whole
+_HEAD_BYTES = 1 << 18
+_MOST_TITLES = 50  # lines before the line of names
 _MOST_FILES = 1024
 _MOST_ROWS = 1 << 23
 NULLS = ("NA",)
@@ -64,7 +71,7 @@ class Look:
     """A source.
 
     root, names, bytes: of all its files. tables: (name, first rows) of the files looked at.
-    complete: whether these are all rows. encoding: of the texts; "" if they are UTF-8.
+    complete: whether these are all rows. dialect: what is unusual about how texts are written.
     """
 
     source: tuple[str, ...]
@@ -74,7 +81,21 @@ class Look:
     tables: list[tuple[str, pa.Table]]
     columns: dict[str, Column]
     complete: bool = False
-    encoding: str = ""
+    dialect: TextDialect = PLAIN
+
+    @property
+    def unusual(self) -> Section:
+        """The dialect that the files need to be read at all, and what shows it; empty for most."""
+        words = []
+        if self.dialect.encoding != UTF8:
+            words.append("The texts are not UTF-8; this encoding reads them. Look at them.")
+        if self.dialect.skip_rows:
+            words.append(
+                f"The line of names stands below {pluralise(self.dialect.skip_rows, 'line')}, which"
+                " have not its fields: all lines from it on have."
+            )
+        settings = {"dialect": self.dialect.stored()} if words else {}
+        return Section(" ".join(words), settings)
 
     def everywhere(self, content: Kind) -> list[str]:
         """Return the columns of this kind that all files have, in file order."""
@@ -129,9 +150,18 @@ class Data:
     replaced by their pattern, and a table by the directory of its copy.
     """
 
-    def __init__(self, source: Sequence[Any]) -> None:
+    def __init__(self, source: Sequence[Any], time_format: str | None = None) -> None:
         self.source = [_reached(path) for path in with_paths(list(source))]
+        self._time_format = time_format
         self._read: dict[Hashable, Any] = {}
+
+    def with_time_format(self, time_format: str | None) -> Data:
+        """Return the data, whose times in texts are declared to be of this format."""
+        if time_format == self._time_format:
+            return self
+        if time_format is not None:
+            date_word(time_format, "time_format")
+        return Data(self.source, time_format)
 
     @cached_property
     def listing(self) -> Listing:
@@ -140,17 +170,22 @@ class Data:
 
     @cached_property
     def tables(self) -> Look:
-        """Its files as tables; of texts that are not UTF-8, in the likeliest encoding.
+        """Its files as tables; of texts that are not UTF-8, in the likeliest encoding, and of those
+        with lines before the line of names, from it on.
 
         Raises `InputError` if one cannot be read.
         """
         try:
-            return look(self.source)
+            seen = look(self.source, time_format=self._time_format)
+            if "" not in list(seen.columns)[1:]:
+                return seen
+            dialect = _dialect_of(str(seen.root / seen.tables[0][0]))
+            return look(self.source, dialect, time_format=self._time_format)
         except InputError as error:
-            encoding = _encoding_of(error.path)
-            if encoding is None:
+            dialect = _dialect_of(error.path)
+            if dialect == PLAIN:
                 raise
-            return look(self.source, TextDialect(encoding=encoding))
+            return look(self.source, dialect, time_format=self._time_format)
 
     def once(self, read: Callable[[Listing], Value]) -> Value:
         """Read its files in another way, if they have not been read in it yet."""
@@ -184,6 +219,43 @@ def _encoding_of(path: str | None) -> str | None:
     except UnicodeDecodeError:
         return None if b"\0" in head else "cp1252"
     return None
+
+
+def _dialect_of(path: str | None) -> TextDialect:
+    """Return the dialect that a file may have which is not read as it is."""
+    encoding = _encoding_of(path) or UTF8
+    lines = 0
+    if path is not None and path.endswith((".csv", ".tsv")) and Path(path).is_file():
+        with Path(path).open("rb") as file:
+            head = file.read(_HEAD_BYTES).decode(encoding, "replace")
+        lines = _lines_before_names(head.removeprefix("\ufeff"), whole=len(head) < _HEAD_BYTES)
+    return TextDialect(encoding=encoding, skip_rows=lines)
+
+
+def _lines_before_names(text: str, *, whole: bool) -> int:
+    """Return the number of lines before the first from which on all have as many fields, two or
+    more, with distinct names in it; 0 if there is none.
+
+    whole: whether the last line is complete.
+    """
+    lines = text.splitlines(keepends=True)
+    if not whole:
+        lines = lines[:-1]
+    for skipped in range(1, min(_MOST_TITLES, len(lines) - 1) + 1):
+        if not lines[skipped].strip():
+            continue
+        for separator in SEPARATOR_NAMES:
+            rows = [row for row in csv.reader(lines[skipped:], delimiter=separator) if row]
+            names = rows[0]
+            are_names = len(names) > 1 and len({*names} - {""}) == len(names)
+            if are_names and not any(map(_is_value, names)) and len(set(map(len, rows))) == 1:
+                return skipped
+    return 0
+
+
+def _is_value(text: str) -> bool:
+    """Return whether a field is rather a value than a name: a number or a date."""
+    return re.fullmatch(r"[-+]?[\d.,:/ -]*\d", text.strip()) is not None
 
 
 class Unsure(SettingsError):
@@ -222,9 +294,16 @@ def _is_text(table: pa.Table, name: str) -> bool:
     return name in table.column_names and is_text(table[name].type)
 
 
-def look(source: Sequence[str | Path], dialect: TextDialect = PLAIN) -> Look:
+def look(
+    source: Sequence[str | Path],
+    dialect: TextDialect = PLAIN,
+    *,
+    time_format: str | None = None,
+) -> Look:
     """Look at up to 16 files of a source and up to 262,144 rows of each; at all of a source of at
     most 64 MiB.
+
+    time_format: of times in texts, if it is declared.
 
     Raises `InputError` if there are no files or one cannot be read.
     """
@@ -243,9 +322,9 @@ def look(source: Sequence[str | Path], dialect: TextDialect = PLAIN) -> Look:
     complete = len(chosen) == len(listing.names)
     complete &= all(len(table) < rows for _, table in tables)
     size = int(listing.sizes.sum())
-    seen = look_of(tuple(map(str, source)), listing.root, listing.names, size, tables)
-    encoding = "" if dialect is PLAIN else dialect.encoding
-    return replace(seen, complete=complete, encoding=encoding)
+    paths = tuple(map(str, source))
+    seen = look_of(paths, listing.root, listing.names, size, tables, time_format=time_format)
+    return replace(seen, complete=complete, dialect=dialect)
 
 
 def look_of(
@@ -254,10 +333,12 @@ def look_of(
     files: list[str],
     size: int,
     tables: list[tuple[str, pa.Table]],
+    *,
+    time_format: str | None = None,
 ) -> Look:
     """Describe the columns of tables: (name, first rows) of some of the files.
 
-    size: bytes of all files.
+    size: bytes of all files. time_format: of times in texts, if it is declared.
     """
     # Empty files have no columns to describe.
     tables = [(name, table) for name, table in tables if table.num_columns] or tables[:1]
@@ -265,7 +346,9 @@ def look_of(
     for _, table in tables:
         for name in table.column_names:
             parts.setdefault(name, []).append(table[name])
-    columns = {name: _column(name, of_column) for name, of_column in parts.items()}
+    columns = {}
+    for name, of_column in parts.items():
+        columns[name] = _column(name, of_column, time_format)
     return Look(source, root, files, size, tables, columns)
 
 
@@ -328,8 +411,11 @@ def number_share(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
         return None
 
 
-def _column(name: str, parts: Sequence[pa.ChunkedArray]) -> Column:
-    """Describe a column from its parts; files without rows are ignored if others have some."""
+def _column(name: str, parts: Sequence[pa.ChunkedArray], declared: str | None) -> Column:
+    """Describe a column from its parts; files without rows are ignored if others have some.
+
+    declared: the format of times in texts.
+    """
     count = len(parts)
     parts = [part for part in parts if len(part)] or parts
     rows = max(1, sum(len(part) for part in parts))
@@ -341,7 +427,8 @@ def _column(name: str, parts: Sequence[pa.ChunkedArray]) -> Column:
             absent += part.null_count
     form = None
     if all(is_text(part.type) or is_typed_time(part) for part in parts):
-        form = time_format([nulled(part, NULLS) if is_text(part.type) else part for part in parts])
+        of_texts = [nulled(part, NULLS) if is_text(part.type) else part for part in parts]
+        form = time_format(of_texts, declared)
     if form is not None and form not in NUMBERS:
         return Column(name, "time", count, absent / rows, form if is_text(parts[0].type) else None)
     numbers = [number_share(part) for part in parts]

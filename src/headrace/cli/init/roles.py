@@ -30,6 +30,7 @@ from headrace.cli.init.times import (
     TimeForms,
     is_typed_time,
     number_time_format,
+    short_year_formats,
     time_format,
     time_forms,
 )
@@ -151,6 +152,7 @@ def named_time(sample: Look, name: str) -> Column:
         if number.name == name:
             return number
     if best.content == "text":
+        refuse_short_years(sample)
         forms = time_forms([table[name] for _, table in sample.tables])
         if forms is None:
             raise SettingsError(
@@ -224,12 +226,35 @@ def mixed_times(sample: Look) -> Iterator[tuple[str, TimeForms]]:
             yield name, forms
 
 
+def refuse_short_years(sample: Look) -> None:
+    """Raise `Unsure` for a column of times whose years have two digits: of which century, and which
+    part is the year, no value shows.
+    """
+    for column in sample.columns.values():
+        for _, table in sample.tables:
+            is_there = column.content == "text" and column.name in table.column_names
+            if not is_there or not is_text(table[column.name].type):
+                continue
+            forms = short_year_formats(nulled(table[column.name], NULLS))
+            if forms:
+                flags = " or ".join(setting("time_format", form) for form in forms)
+                raise Unsure.of(
+                    f"its years have two digits, as in {_least_like_time(sample, column.name)!r}",
+                    "time_format",
+                    forms,
+                    path=sample.source[0],
+                    column=column.name,
+                    remedy=f"give {flags}",
+                )
+
+
 def refuse_doubtful_times(sample: Look) -> None:
     """Refuse a column that may be a time and is not read as one: by its name, by several forms, or
     as columns named like times. Such rows are not drawn at random unasked.
 
     Raises `Unsure`, and `InputError` for times that must be written anew.
     """
+    refuse_short_years(sample)
     for name, forms in mixed_times(sample):
         if not forms.unread:
             raise InputError(

@@ -45,6 +45,14 @@ TIME_FORMATS = (
 )
 _WHOLE_COLUMNS = ("yyyymmdd", PERIOD)  # forms of all values or none
 NUMBERS = ("yyyymmdd", *_EPOCHS)
+_SHORT_YEARS = tuple(
+    f"{day}{clock}"
+    for day in (
+        *("%d/%m/%y", "%m/%d/%y", "%d.%m.%y", "%d-%m-%y", "%m-%d-%y", "%y-%m-%d", "%y/%m/%d"),
+        *("%d-%b-%y", "%d %b %y", "%b-%y", "%b %y"),
+    )
+    for clock in ("", " %H:%M", " %H:%M:%S", " %I:%M %p")
+)
 
 
 @dataclass(frozen=True)
@@ -60,17 +68,25 @@ class TimeForms:
     doubt: str
 
 
-def time_format(columns: Sequence[pa.ChunkedArray]) -> str | None:
+def time_format(columns: Sequence[pa.ChunkedArray], declared: str | None = None) -> str | None:
     """Return the format that reads all values of these columns; None if there is none, or
     no value.
+
+    declared: a format that is tried before those which four digits of a year make certain.
     """
     columns = [_distinct(column) for column in columns if len(column)]
-    for form in TIME_FORMATS:
+    for form in TIME_FORMATS if declared is None else (declared, *TIME_FORMATS):
         if all(_is_time(column, form) for column in columns) and any(
             len(column) > column.null_count for column in columns
         ):
             return form
     return None
+
+
+def short_year_formats(column: pa.ChunkedArray) -> list[str]:
+    """Return the formats of years of two digits that read all values of a column of texts."""
+    texts = nulled(_distinct(column), ("",)).drop_null()
+    return [form for form in _SHORT_YEARS if len(texts) and bool(_read(texts, form).all())]
 
 
 def number_time_format(columns: Sequence[pa.ChunkedArray], more: Sequence[str] = ()) -> str | None:

@@ -37,7 +37,8 @@ class Trial:
 
     tried: bytes, 0 if it was not run. of: bytes of the source. why: it was not run. stand_ins: the
     settings that are still to be given, and were replaced. rows: by split. dropped: rows by
-    sentence. warnings: of the run.
+    sentence. warnings: of the run. example: a row as the run reads it, if it is more than its
+    columns.
     """
 
     tried: int = 0
@@ -47,6 +48,7 @@ class Trial:
     rows: dict[str, int] = field(default_factory=dict)
     dropped: dict[str, int] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    example: list[str] = field(default_factory=list)
 
     def lines(self) -> list[str]:
         """Return sentences for people."""
@@ -91,6 +93,7 @@ def try_out(recipe: Recipe, sections: Sequence[Section], data: Data) -> Trial:
             job = chosen.settings()(**settings)
         reasons = {**chosen.reasons, **recipe.reasons}
         _run(trial, job, reasons, Path(folder) / "out")
+        trial.example = chosen.example(job)
     return trial
 
 

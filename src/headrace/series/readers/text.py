@@ -39,6 +39,7 @@ def text_table(
     with reading(path), open_bytes(path, file_type.compression) as stream:
         data = read_whole(path, stream, file_type.compression)
     data = decoded(data, path, dialect.of_file(data[:4]))
+    data = data[delimited.lines_end(data, dialect.skip_rows) :]
     if comment is not None:
         data = re.sub(
             rb"(?m)^[ \t]*" + re.escape(comment.encode()) + rb"[^\n]*(\n|\Z)", b"", data
