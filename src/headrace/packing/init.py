@@ -76,6 +76,7 @@ MODELS = ("gpt", "bot", "model", "output", "target", "chosen")
 _CONTENTS = ("content", "value")  # keys of a message's text, or of a list of its parts
 _MATERIALS = ("input", "context")  # what an instruction is about
 _WITHOUT_BLANKS = re.compile("[\u0e00-\u0eff\u3040-\u9fff]")  # Thai, Chinese, Japanese
+_ID = re.compile(r"(?=.*\d)[0-9a-fA-F-]{8,64}")
 _SPLIT_WORDS: dict[str, Split] = {
     **dict.fromkeys(("train", "training"), "train"),
     **dict.fromkeys(("val", "valid", "validation", "dev"), "valid"),
@@ -396,6 +397,7 @@ def _look(listing: Listing, sampled: Sampled, tokenizer: str | None) -> _Look:
             rejected[number] = "nothing_trained"  # as the encoder would say
         if isinstance(row, Mapping):
             layouts[layout_of(row, mapping)] += 1
+    _refuse_ids(read, listing.names[0])
     tokens = np.array([_length(sample) for sample in read], np.int64)
     how = "counted"
     notes = list[str]()
@@ -409,8 +411,7 @@ def _look(listing: Listing, sampled: Sampled, tokenizer: str | None) -> _Look:
         rejected |= {rejection.row: rejection.reason for rejection in encoded.rejected}
         notes = _notes(encoder, encoded)
     look = _Look(rows, sampled.wheres, sampled.complete, mapping, layouts, tokens, how, rejected)
-    silent = sum(map(_is_silent, read))
-    return replace(look, notes=notes, unanswered=_unanswered(read), silent=silent)
+    return replace(look, notes=notes, unanswered=_unanswered(read), silent=_unanswered_at_all(read))
 
 
 def _unanswered(samples: Sequence[Sample]) -> int:
@@ -418,8 +419,40 @@ def _unanswered(samples: Sequence[Sample]) -> int:
     count = 0
     for sample in samples:
         if isinstance(sample, Conversation) and sample.messages:
-            count += sample.messages[-1].get("role") != "assistant"
+            count += not _answers(sample.messages[-1])
     return count
+
+
+def _unanswered_at_all(samples: Sequence[Sample]) -> int:
+    """Count the chats in which no message is an answer."""
+    count = 0
+    for sample in samples:
+        if isinstance(sample, Conversation) and sample.messages:
+            count += not any(map(_answers, sample.messages))
+    return count
+
+
+def _answers(message: Mapping[str, Any]) -> bool:
+    """Return whether a message is an answer of the assistant that says or calls something."""
+    if message.get("role") != "assistant":
+        return False
+    content = message.get("content")
+    says = bool(content.strip()) if isinstance(content, str) else bool(content)
+    return says or bool(message.get("tool_calls") or message.get("reasoning_content"))
+
+
+def _refuse_ids(samples: Sequence[Sample], file: str) -> None:
+    """Raise `SettingsError` for texts most of which are ids: digits of base 16, maybe in groups."""
+    ids = 0
+    for sample in samples:
+        if not isinstance(sample, Conversation | TokenSample):
+            ids += _ID.fullmatch(sample.text.strip()) is not None
+    if 2 * ids > len(samples):
+        raise SettingsError(
+            "most of its texts are ids rather than texts",
+            path=file,
+            remedy="give files of texts or chats",
+        )
 
 
 def _is_silent(sample: Sample) -> bool:

@@ -23,7 +23,7 @@ from headrace.cli.init.look import (
     Unsure,
     id_like,
 )
-from headrace.cli.init.numbers import are_numbers, number_marks
+from headrace.cli.init.numbers import are_numbers, number_marks, odd_numbers
 from headrace.cli.init.roles import (
     NO_TIME,
     all_whole,
@@ -39,6 +39,7 @@ from headrace.cli.init.roles import (
     named_time,
     refuse_doubtful_times,
     time_columns,
+    time_of_day,
     with_joined,
 )
 from headrace.cli.init.times import day_first_doubt
@@ -351,6 +352,7 @@ def _column_sections(sample: Look, options: AskedSplit, entity: str) -> list[Sec
         sections.append(Section(words, {"schema_drift": "widen"}))
     texts = sample.texts()
     sections += _number_sections(sample, options, entity)
+    sections += _odd_number_section(sample, entity)
     if any(sample.holds(name, NULLS) for name in texts):
         sections.append(
             Section("Texts that mean missing.", {"dialect": {"null_values": list(NULLS)}})
@@ -383,6 +385,23 @@ def _number_sections(sample: Look, options: AskedSplit, entity: str) -> list[Sec
     if _format(sample) == "same":
         return [Section(words, {"types": Aside(numbers)})]
     return [Section("Columns of numbers, which some files hold as text.", {"types": numbers})]
+
+
+def _odd_number_section(sample: Look, entity: str) -> list[Section]:
+    """Say which columns of numbers stay texts, because of a unit or a word for missing."""
+    names = []
+    for name in sample.texts():
+        if sample.columns[name].content == "text" and name != entity and not id_like(name):
+            names.append(name)
+    odd = odd_numbers(sample, [name for name in names if time_of_day(sample, name) is None])
+    if not odd:
+        return []
+    listed = ", ".join(f"{name} ({value!r})" for name, value in odd.items())
+    words = (
+        f"Numbers that stay texts, because of values such as these: {listed}. If they mean missing,"
+        f" give null_values and types; if a unit, write the numbers alone."
+    )
+    return [Section(words, doubt=words)]
 
 
 def _matches(sample: Look, name: str, pattern: str) -> bool:

@@ -177,6 +177,7 @@ class Data:
         """
         try:
             seen = look(self.source, time_format=self._time_format)
+            _refuse_values_as_names(seen)
             if "" not in list(seen.columns)[1:]:
                 return seen
             dialect = _dialect_of(str(seen.root / seen.tables[0][0]))
@@ -251,6 +252,24 @@ def _lines_before_names(text: str, *, whole: bool) -> int:
             if are_names and not any(map(_is_value, names)) and len(set(map(len, rows))) == 1:
                 return skipped
     return 0
+
+
+def _refuse_values_as_names(seen: Look) -> None:
+    """Raise `InputError` if the line of names is a row: a name is a time as those below it, or
+    a number with a fraction above numbers.
+    """
+    for column in seen.columns.values():
+        name = pa.chunked_array([[column.name]])
+        is_value = column.content == "time" and time_format([name]) is not None
+        if column.content == "number":
+            is_value = re.fullmatch(r"[-+]?\d+\.\d+", column.name) is not None
+        if is_value:
+            raise InputError(
+                "has no line of names: its first line is a row",
+                path=seen.root / seen.tables[0][0],
+                column=column.name,
+                remedy="write a line of names above the rows",
+            )
 
 
 def _is_value(text: str) -> bool:

@@ -32,6 +32,8 @@ _COMMA = r"^\s*[-+]?[0-9]+,[0-9]{3}\s*$"
 _GROUPED = r"^\s*[-+]?([1-9][0-9]{0,2}(,[0-9]{3})+|[0-9]{1,3})\s*$"
 _POINT_GROUPED = _GROUPED.replace(",[", r"\.[")
 _POINT = _COMMA.replace(",[", r"\.[")
+_PLAIN = r"^\s*[-+]?[0-9]+([.,][0-9]+)*\s*$"
+_WITH_UNIT = r"^\s*[$€£]?\s*[-+]?[0-9]+([.,][0-9]+)*\s*([%€$£°]|[a-zA-Z]{1,3})?\s*$"
 _BELOW_THOUSAND = r"^\s*[-+]?[0-9]{1,3}\s*$"
 
 
@@ -116,6 +118,21 @@ def _unsure(sample: Look, name: str, pattern: str) -> Unsure:
         column=name,
         remedy=f"give {setting('decimal', '.')} or {setting('decimal', ',')}",
     )
+
+
+def odd_numbers(sample: Look, names: Sequence[str]) -> dict[str, str]:
+    """Return the columns of text most of whose values are numbers, or numbers with a unit, each
+    with the first value that is none.
+    """
+    odd = {}
+    for name in names:
+        texts = _values(sample, name)
+        read = pc.match_substring_regex(texts, _WITH_UNIT)
+        plain = pc.match_substring_regex(texts, _PLAIN)
+        others = texts.filter(pc.invert(plain))
+        if len(others) and 2 * (pc.sum(read).as_py() or 0) > len(texts):
+            odd[name] = str(others[0].as_py())
+    return odd
 
 
 def are_numbers(sample: Look, name: str, dialect: TextDialect) -> bool:

@@ -14,7 +14,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.arrays import I64
+from headrace.arrays import F64, I64
 from headrace.cli.init.look import (
     NULLS,
     Column,
@@ -87,6 +87,8 @@ _NAMED_YEAR = re.compile(
 )
 # 1.5, 1,5, 1.234,5; but not the address 10.0.0.1
 _FRACTION = r"^\s*[-+]?([0-9]*[.,]|[0-9]{1,3}(\.[0-9]{3})+,|[0-9]{1,3}(,[0-9]{3})+\.)[0-9]+\s*$"
+_ID = r"^[0-9a-fA-F-]*[0-9][0-9a-fA-F-]*$"
+_ID_BYTES = 16  # of the shortest
 NO_TIME = "none"  # for the name of a column
 _LEAST_WIDE = 3  # columns named like times
 _CLOCKS = {r"^\d{1,2}:\d{2}$": "%H:%M", r"^\d{1,2}:\d{2}:\d{2}$": "%H:%M:%S"}
@@ -94,6 +96,14 @@ _LEAST_DAYS = 2  # of a time, for a cutoff between them
 _DAY_US = 86_400_000_000
 _OWN_TIMES = 0.98  # share of rows of a panel whose entity and time no other row has
 _PRESENT = 0.5  # share of the dates between an entity's first and last at which it has a row
+_LATER = frozenset(
+    (
+        *("updated", "modified", "changed", "deleted", "closed", "ended", "finished", "due"),
+        *("expires", "expiry", "until", "end", "last", "loaded", "exported"),
+    )
+)
+_BIRTH = frozenset(("birth", "dob", "born", "birthday", "birthdate", "dateofbirth"))
+_RECENT_S = 946_684_800, 2_051_222_400  # seconds since 1970, of 2000 to 2035
 TIME_WORDS = ("date", "time", "datetime", "timestamp", "created", "occurred", "day", "event")
 _LEAST_ENTITIES = 3  # a column of two values is a flag
 _MOSTLY = 0.5  # share of texts
@@ -122,7 +132,10 @@ class Candidate:
 
 def time_columns(sample: Look) -> list[Column]:
     """Return the columns that may be the time."""
-    typed = [sample.columns[name] for name in sample.everywhere("time")]
+    typed = []
+    for name in sample.everywhere("time"):
+        if _BIRTH.isdisjoint(_WORD.findall(name.lower())):
+            typed.append(sample.columns[name])
     return typed or [*number_times(sample)] or years(sample)
 
 
@@ -138,7 +151,8 @@ def best_time(sample: Look, matches: Sequence[Column]) -> Column:
         matches,
         key=lambda column: (
             column.name not in one_day,
-            named(column.name, TIME_WORDS),
+            not _of_later(column.name),
+            _time_rank(column.name),
             -column.missing,
             -matches.index(column),
         ),
@@ -148,7 +162,7 @@ def best_time(sample: Look, matches: Sequence[Column]) -> Column:
 def named_time(sample: Look, name: str) -> Column:
     """Return the column that is to be the time, with the format of most of its values."""
     best = sample.known(name, "time")
-    for number in (*number_times(sample), *years(sample, sure=False)):
+    for number in (*number_times(sample, name), *years(sample, sure=False)):
         if number.name == name:
             return number
     if best.content == "text":
@@ -170,13 +184,29 @@ def _first_text(sample: Look, name: str) -> str:
     return str(next(filter(None, texts.to_pylist()), ""))
 
 
-def number_times(sample: Look) -> Iterator[Column]:
+def _of_later(name: str) -> bool:
+    """Return whether a time is named as one that is known only after the row happened."""
+    return not _LATER.isdisjoint(_WORD.findall(name.lower()))
+
+
+def _time_rank(name: str) -> int:
+    """Score how well the words of a name fit a time: higher for earlier ones, 0 for none."""
+    ranks = [0]
+    for word in _WORD.findall(name.lower()):
+        for rank, time_word in enumerate(TIME_WORDS):
+            if word.endswith(time_word):
+                ranks.append(len(TIME_WORDS) - rank)
+    return max(ranks)
+
+
+def number_times(sample: Look, named_time: str | None = None) -> Iterator[Column]:
     """Yield the columns of numbers that a split reads as times; seconds since 1970 only if the name
-    says so.
+    says so, or it is the named one.
     """
     for name in sample.everywhere("number"):
         words = _WORD.findall(name.lower())
         is_named = named(name, TIME_WORDS) or not _MAYBE_TIMES.isdisjoint(words)
+        is_named = is_named or name == named_time
         form = number_time_format([table[name] for _, table in sample.tables])
         may_be_excel = form is None and not _DAYS_SINCE_1900.isdisjoint(words)
         if may_be_excel and _are_excel_days(sample, name):
@@ -255,6 +285,7 @@ def refuse_doubtful_times(sample: Look) -> None:
     Raises `Unsure`, and `InputError` for times that must be written anew.
     """
     refuse_short_years(sample)
+    _refuse_births(sample)
     for name, forms in mixed_times(sample):
         if not forms.unread:
             raise InputError(
@@ -320,6 +351,55 @@ def refuse_doubtful_times(sample: Look) -> None:
             )
 
 
+def _refuse_births(sample: Look) -> None:
+    """Raise `Unsure` for data whose times are days of birth, or seconds that no name calls so."""
+    for name in sample.everywhere("time"):
+        raise Unsure.of(
+            "is a day of birth rather than of a row",
+            "time",
+            [NO_TIME, name],
+            path=sample.source[0],
+            column=name,
+            remedy=(
+                f"give {setting('time', NO_TIME)} to draw rows at random, or"
+                f" {setting('time', name)}"
+            ),
+        )
+    for name in sample.everywhere("number"):
+        if names_entity(name) or not _are_recent(sample, name):
+            continue
+        raise Unsure.of(
+            "may be a time, as seconds since 1970 or a part of them",
+            "time",
+            [name, NO_TIME],
+            path=sample.source[0],
+            column=name,
+            remedy=(
+                f"give {setting('time', name)}, or {setting('time', NO_TIME)} to draw rows at"
+                " random"
+            ),
+        )
+
+
+def _are_recent(sample: Look, name: str) -> bool:
+    """Return whether all numbers of a column are seconds since 1970, or 1,000 or a million times
+    as many, from 2000 to 2035.
+    """
+    parts = [number_share(table[name]) for _, table in sample.tables]
+    values = np.concatenate([np.zeros(0)] + [_whole(part) for part in parts if part is not None])
+    if not len(values):
+        return False
+    for unit in (1, 10**3, 10**6, 10**9):
+        if values.min() >= _RECENT_S[0] * unit and values.max() <= _RECENT_S[1] * unit:
+            return True
+    return False
+
+
+def _whole(part: pa.ChunkedArray) -> F64:
+    values: F64 = np.asarray(part.drop_null().to_numpy(), np.float64)
+    return values
+
+
 def _may_be_time(sample: Look, name: str) -> bool:
     """Return whether a column's name, or most of its texts, are like those of times."""
     if not _MAYBE_TIMES.isdisjoint(_WORD.findall(name.lower())):
@@ -368,9 +448,19 @@ def has_content(sample: Look) -> bool:
     """Return whether a column is more than an id or a nested value."""
     for column in sample.columns.values():
         is_plain = column.content in ("text", "number", "time")
-        if is_plain and not id_like(column.name) and not nameless(column.name):
+        is_named = not id_like(column.name) and not nameless(column.name)
+        if is_plain and is_named and not _are_ids(sample, column.name):
             return True
     return False
+
+
+def _are_ids(sample: Look, name: str) -> bool:
+    """Return whether most texts of a column are digits of base 16, as many in each."""
+    texts = pl.concat([_texts(table[name], name) for _, table in sample.tables]).drop_nulls()
+    ids = texts.filter(texts.str.contains(_ID))
+    lengths = ids.str.len_bytes()
+    is_one_size = len(ids) > 0 and lengths.n_unique() == 1 and ids.n_unique() == len(ids)
+    return len(ids) > _MOSTLY * len(texts) and is_one_size and lengths[0] >= _ID_BYTES
 
 
 def entities(sample: Look, time: Column | None) -> list[Candidate]:
