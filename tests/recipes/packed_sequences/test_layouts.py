@@ -247,9 +247,11 @@ def test_real_files_keep_every_message(name):
 
 
 def test_the_page_lists_every_reason():
-    page = (Path(__file__).parents[3] / "docs" / "chats.md").read_text("utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "format.md").read_text("utf-8")
     table = [
-        line for line in page.split("| reason | what |")[1].splitlines() if line.startswith("| `")
+        line
+        for line in page.split("| reason | what |")[1].split("\n\n")[0].splitlines()
+        if line.startswith("| `")
     ]
 
     assert [f"| `{word}` | {what} |" for word, what in REASONS.items()] == table
