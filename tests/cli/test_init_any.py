@@ -301,7 +301,7 @@ def test_python_raises_with_the_setting_to_give(tmp_path: Path) -> None:
     ("options", "problem"),
     [
         ({"tme": "when"}, "did you mean 'time'"),
-        ({"recipe": "split", "tokenizer": "."}, "use one of entity, split_date, time"),
+        ({"recipe": "split", "tokenizer": "."}, "use one of decimal, entity, split_date, time"),
         ({"time": "when", "tokenizer": "."}, "no recipe takes time and tokenizer together"),
     ],
 )
@@ -485,12 +485,6 @@ def test_files_without_rows_are_refused_by_that(tmp_path: Path) -> None:
         fits(Data([written(tmp_path, "a.csv", "a,b\n")]), "out", {})
 
 
-@pytest.mark.parametrize("title", ["Sales 2024\n\n", "Sales 2024,,\n,,\n"])
-def test_lines_above_the_header_are_said(tmp_path: Path, title: str) -> None:
-    with raised(InputError, remedy="title"):
-        fits(Data([written(tmp_path, "a.csv", title + EVENTS)]), "out", {})
-
-
 def test_numbers_with_points_beside_decimal_commas_get_no_type(tmp_path: Path) -> None:
     text = "date;price;weight\n" + "".join(
         f"2024-{1 + n % 12:02d}-{1 + n % 28:02d};{n},{n % 90 + 10};{n}.5\n" for n in range(300)
@@ -581,7 +575,8 @@ def test_years_of_two_digits_are_asked_for(tmp_path: Path) -> None:
         (sales('"{of:,}"'), {"thousands": ","}),
         (sales('"{n},{cents:02d}"'), {"decimal": ","}),
         (sales("{of:,}", sep=";").replace(",", "."), None),
-        (sales('"{n},125"'), None),
+        (sales('"{n},125"'), {"decimal": ","}),
+        (sales('"1{n},125"'), None),
         (sales('"1,{n:03d}"'), None),
     ],
 )
@@ -623,3 +618,28 @@ def test_one_chat_is_shown_with_its_mask(tmp_path: Path) -> None:
 
     assert "⟦yes<|im_end|>⟧" in shown
     assert "⟦0?" not in shown
+
+
+@pytest.mark.parametrize(
+    ("text", "setting", "problem"),
+    [
+        (EVENTS.split("\n", 1)[1], None, "no line of names"),
+        (EVENTS.replace("when", "birth_date", 1), "time", "day of birth"),
+        ("x,customer\n" + "".join(f"{1_700_000_000 + 86_400 * n},c{n % 30}\n" for n in range(300)), "time", "seconds since 1970"),
+    ],
+    ids=["rows for names", "births", "seconds"],
+)  # fmt: skip
+def test_what_looks_like_something_else_is_asked_about(
+    text: str, setting: str | None, problem: str, tmp_path: Path
+) -> None:
+    with pytest.raises(HeadraceError, match=problem) as caught:
+        fits(Data([written(tmp_path, "a.csv", text)]), "out", {})
+
+    assert setting == caught.value.setting
+
+
+def test_numbers_with_a_unit_stay_texts_and_that_is_said(tmp_path: Path) -> None:
+    text = sales("${n}.25")
+    best = fits(Data([written(tmp_path, "a.csv", text)]), "out", {})[0]
+
+    assert "amount ('$0.25')" in " ".join(best.trial.warnings)

@@ -245,7 +245,7 @@ _OTHERS: tuple[tuple[bytes, str], ...] = (  # formats that headrace does not rea
     (b"Obj\x01", "Avro"),
     (b"FEA1", "Feather version 1"),
     (_ENCRYPTED, "Parquet with an encrypted footer"),
-    (b"\xd0\xcf\x11\xe0", "an old Excel workbook"),
+    (b"\xd0\xcf\x11\xe0", "a document of old Office"),
     (b"SQLite format 3\x00", "an SQLite database"),
     (b"\x89HDF", "HDF5"),
     (b"\x93NUMPY", "a NumPy array"),
@@ -435,7 +435,7 @@ def detect(path: Path) -> FileType:
     """
     file_type = file_type_of_name(path.name)
     if file_type is None:
-        raise _no_data_name(path)
+        raise workbook(path) or _no_data_name(path)
     with path.open("rb") as file:
         head = file.read(512)
     for pattern, problem, remedy in _INSTEAD:

@@ -21,6 +21,7 @@ Draw = Callable[[Chart, str, str], str]
 
 _MOST_ROWS = 200
 _NUMBER = re.compile(r"[-+–]?[\d,.]+( %)?")
+_SENTENCE = re.compile(r"(?<=[.])\s+(?=[A-Z`0-9])|\n")  # borders; decimals have no blank
 _CODE = re.compile(r"`([^`]+)`")
 # A name in the data may look like markup or an address, but the page must never load anything.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
@@ -141,15 +142,21 @@ def _figure(figure: Figure, draw: Draw) -> str:
         width = figure.width
         drawn = f'<div class="picture">{draw(figure.chart, figure.key, figure.question)}</div>'
         picture = f"{drawn}{_folded('numbers', figure.chart.columns, figure.chart.rows)}"
-    # Text between backticks in an answer is shown as code.
-    answer = "<br>".join(
-        _CODE.sub(r"<code>\1</code>", _shown(line)) for line in figure.answer.splitlines()
-    )
+    heading, *rest = _SENTENCE.split(figure.answer, maxsplit=1)
+    more = ""
+    if rest:
+        lines = "<br>".join(map(_with_code, rest[0].splitlines()))
+        more = f'<p class="more">{lines}</p>'
     return (
-        f'<section class="figure {width}"'
-        f' id="{_shown(figure.key)}"><h2>{_shown(figure.question)}</h2><p class="answer'
-        f' {figure.tone}">{answer}</p>{picture}</section>'
+        f'<section class="figure {width}" id="{_shown(figure.key)}">'
+        f'<p class="question">{_shown(figure.question)}</p>'
+        f'<h2 class="answer {figure.tone}">{_with_code(heading)}</h2>{more}{picture}</section>'
     )
+
+
+def _with_code(text: str) -> str:
+    """Escape a text; what is between backticks is shown as code."""
+    return _CODE.sub(r"<code>\1</code>", _shown(text))
 
 
 def _folded(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

@@ -21,7 +21,7 @@ from headrace.report.bins import counted, even_edges, spread, time_edges
 from headrace.report.figure import Chart, Figure, Tone
 from headrace.report.run_facts import RunFacts
 from headrace.report.words import listed, many_entities, moment, percentage, pluralise, verb
-from headrace.series.arrays.axis import YEAR_US, Axis
+from headrace.series.arrays.axis import Axis
 from headrace.series.division import SPLITS
 from headrace.series.reuse import REUSED
 from headrace.series.store import (
@@ -30,6 +30,7 @@ from headrace.series.store import (
     REPORTS_TABLE,
     read_entities,
     read_summary,
+    row_times,
     shared_times,
     split_rows,
     stored_settings,
@@ -41,7 +42,6 @@ _MOST_BYTES = 1 << 30  # of the store, to be read for the lines
 _MOST_REPORTS = 4_000
 _MOST_COLUMNS = 16
 _MOST_REASONS = 10
-_MONTH_US = 30.4375 * 86_400e6
 _PALER = "Paler = more missing targets."
 _CELLS = {"trained": "observed", "context": "filled", "empty": "still missing"}
 
@@ -62,27 +62,31 @@ def figures(run_facts: RunFacts) -> list[Figure]:
 
 def _split_tables(run_facts: RunFacts) -> dict[str, pl.DataFrame]:
     """Return, for each split, a row per entity: its steps, observed targets, and microseconds from
-    `begin` to `end`.
+    `begin` to `end`, that of the step after the `last`.
     """
     entities = read_entities(run_facts.run.root)
     settings = stored_settings(run_facts.run)
-    frequency = settings.step
-    # Months and business days are drawn as if they were equally long.
-    step = frequency.micros or frequency.months * _MONTH_US or YEAR_US / frequency.steps_per_year
-    first = pl.col("first_time").cast(pl.Float64)
     tables = {}
     for split, rows in split_rows(entities, settings.division.layout).items():
-        start, stop = map(pl.Series, rows)
+        start, stop = rows
+        times = {}
+        for name, steps in (("begin", start), ("end", stop), ("last", stop - 1)):
+            times[name] = pl.Series(row_times(settings, entities, steps)).cast(pl.Float64)
         tables[split] = entities.select(
             "entity",
-            start=start,
-            stop=stop,
-            steps=stop - start,
+            start=pl.Series(start),
+            stop=pl.Series(stop),
+            steps=pl.Series(stop - start),
             targets=f"{split}_targets",
-            begin=first + start * step,
-            end=first + stop * step,
+            **times,
         )
     return tables
+
+
+def _last_of(table: pl.DataFrame) -> float:
+    """Return the time of the last step of any entity; that before the first if there is none."""
+    latest = table.filter(pl.col("steps") > 0)["last"].max()
+    return float("-inf") if latest is None else float(latest)  # type: ignore[arg-type]  # of floats
 
 
 def _availability_figure(  # noqa: PLR0914 - two pictures, by the number of entities
@@ -95,12 +99,13 @@ def _availability_figure(  # noqa: PLR0914 - two pictures, by the number of enti
     ends = {split: table["end"].to_numpy() for split, table in tables.items()}
     low = float(starts["train"].min())
     high = float(ends["test"].max())
+    last = max(_last_of(table) for table in tables.values())
     count = len(starts["train"])
     passed = ", none left out,"
     if read_summary(run_facts.run.root)["excluded_entities"]:
         passed = ""
     answer = (
-        f"{many_entities(count)}{passed} from {moment(low)} to {moment(high)}, a step of"
+        f"{many_entities(count)}{passed} from {moment(low)} to {moment(last)}, a step of"
         f" {metadata['frequency']}. {_describe_cuts(run_facts, tables)}"
     )
     warnings = [*metadata.get("no_rows", []), *metadata.get("long_axes", [])]
@@ -134,9 +139,11 @@ def _describe_cuts(run_facts: RunFacts, tables: Mapping[str, pl.DataFrame]) -> s
     for split in SPLITS[1:]:
         table = tables[split]
         if table["steps"].sum():
-            starts = table["begin"].to_numpy()
+            starts = table.filter(pl.col("steps") > 0)["begin"].to_numpy()
             earliest = moment(starts.min())
-            periods.append(f"{split} begins between {earliest} and {moment(starts.max())}")
+            latest = moment(starts.max())
+            when = f"on {earliest}" if earliest == latest else f"between {earliest} and {latest}"
+            periods.append(f"{split} begins {when}")
     cuts = f"Every entity is cut {how}"
     if periods:
         cuts += f": {', '.join(periods)}"

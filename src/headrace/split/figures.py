@@ -193,7 +193,8 @@ def shared_figure(data: RunFacts) -> Figure | None:
         " them."
     )
     texts = [f"{count:,} · {percentage(count, rows[split])}" for split, count in shared.items()]
-    chart = charts.bars(list(shared), list(shared.values()), list(shared), unit="rows", texts=texts)
+    shares = [count / max(1, rows[split]) for split, count in shared.items()]
+    chart = charts.bars(list(shared), shares, list(shared), unit="rows", texts=texts)
     return Figure("shared", _SHARED, answer, chart, "warning")
 
 
@@ -266,7 +267,7 @@ def _most_frequent(column: str, names: Sequence[str], counts: Mapping[str, I64])
         part = percentage(int(class_rows[widest]), int(class_rows.sum()))
         fractions.append(f"{part} of {split}")
     return (
-        f"{answer} The share of {names[widest]} differs most between splits: {listed(fractions)}."
+        f"The share of {names[widest]} differs most between splits: {listed(fractions)}. {answer}"
     )
 
 

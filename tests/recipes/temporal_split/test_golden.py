@@ -18,7 +18,7 @@ SHARDS = {
     "val": "2177fb83b77285ff",
     "test": "e2de5b1a1c8c0937",
 }
-RUN_ID = "X"
+RUN_ID = "730f59b9-0396-5319-947f-8a5cfa6e4214"
 
 
 def split(tmp_path: Path) -> headrace.types.Prepared:
