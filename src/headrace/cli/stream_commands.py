@@ -155,7 +155,9 @@ def _say_published(published: PublishedIndex, location: str | None) -> None:
 def peek(
     path: Source,
     *,
-    split: Split = None,
+    split: Annotated[
+        str | None, typer.Option(help="The split; of several, train unless given.")
+    ] = None,
     rows: Annotated[int, typer.Option(min=1, help="Number of rows.")] = 10,
     shards: PlainShards,
     masks: MaskOptions,
@@ -166,7 +168,7 @@ def peek(
     With --mask: the first rows of chat files as a packing run would encode them, trained text in
     colour.
 
-    Example:  headrace peek out --split train --rows 5
+    Example:  headrace peek out --rows 5
 
     Example:  headrace peek chats.jsonl --mask --tokenizer qwen3/ --rows 3
     """
@@ -181,6 +183,8 @@ def peek(
     from headrace.formats.types import describe
 
     dataset = shards.open(path)
+    if split is None and len(dataset.splits) > 1:
+        split = dataset.split_named("train")
     index = dataset.split_index(split)
     first = _first_rows(dataset, index, path, rows)
     columns = describe(first.schema)

@@ -131,3 +131,14 @@ def test_flags_override_the_file(tmp_path: Path) -> None:
     asked = json.loads((Path(json.loads(done.stdout)["run"]) / "config.json").read_bytes())
     assert (["rain"], [-999.0], ["g1", "g2"], "drop") == (asked["features"], asked["missing_numbers"], asked["entities"], asked["bad_rows"])  # fmt: skip
     assert "MinMaxScaler" in json.dumps(asked["preprocessing_configs"]["target"])
+
+
+def test_a_source_is_taken_as_by_other_commands(tmp_path: Path) -> None:
+    source = write_basins(tmp_path / "in", {f"g{place}": a_basin(place) for place in range(2)})
+    words = ["--out", tmp_path / "out", "--target", "flow", "--features", "rain"]
+    done = run_command("series", source, *words, "--min-train-years", "0.02", "--json")
+
+    assert 0 == done.returncode, done.stderr
+    assert ["g0", "g1"] == json.loads(
+        (Path(json.loads(done.stdout)["run"]) / "quality_summary.json").read_text()
+    )["retained_entities"]
