@@ -643,3 +643,10 @@ def test_numbers_with_a_unit_stay_texts_and_that_is_said(tmp_path: Path) -> None
     best = fits(Data([written(tmp_path, "a.csv", text)]), "out", {})[0]
 
     assert "amount ('$0.25')" in " ".join(best.trial.warnings)
+
+
+def test_chats_below_a_title_are_packed(tmp_path: Path) -> None:
+    lines = "".join(f"what is {n}?,it is {n} here\n" for n in range(100))
+    settings = proposed(tmp_path, f"Questions of 2024\n\nquestion,answer\n{lines}")
+
+    assert ("packed_sequences", {"skip_rows": 2}) == (settings["recipe"], settings["dialect"])

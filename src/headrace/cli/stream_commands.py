@@ -15,7 +15,7 @@ import typer
 from headrace.cli.entities import EntityAnswer, EntityColumn, EntityQuestion, index_entities
 from headrace.cli.output import cell, emit, fitting_tables, in_flags, printer, say, table
 from headrace.cli.settings_flags import Json, unless_given, with_groups
-from headrace.cli.stream_flags import BatchSize, OneEpoch, PlainShards, Ranks, Source, Split
+from headrace.cli.stream_flags import BatchSize, OneEpoch, PlainShards, Ranks, Source
 from headrace.digest import RepeatedKey, loads
 from headrace.errors import HeadraceError, InputError, SettingsError, setting, setting_name
 from headrace.packing.mask_view import MaskOptions, show_masks

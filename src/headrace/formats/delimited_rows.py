@@ -197,7 +197,8 @@ class DelimitedChunk:
     def _width_remedy(self, *, wider: bool) -> str:
         remedy = "complete or remove that row"
         if wider:
-            remedy += "; if the line of names stands below others, such as a title, remove these"
+            lines = setting("dialect", {"skip_rows": 1})
+            remedy += f"; if the line of names stands below others, such as a title, give {lines}"
         if self._text.quoting == "none":
             return f"{remedy}, or leave {setting('dialect', {'quoting': 'none'})} out"
         if self._text.escape is None and b"\\" in bytes(self.data):

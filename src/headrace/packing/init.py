@@ -19,6 +19,7 @@ from headrace.cli.init.commented import Aside, Section, proposed_settings
 from headrace.cli.init.look import WHOLE, Data, evenly
 from headrace.dataset.tables import with_paths
 from headrace.errors import InputError, SettingsError
+from headrace.formats.dialect import TextDialect
 from headrace.formats.listing import Listing, list_files
 from headrace.packing.blend import SPLITS, Split, is_blend_file, plain
 from headrace.packing.chats import hub
@@ -165,6 +166,7 @@ def pack_sections(options: AskedPack, data: Data) -> tuple[list[Section], str]:
             "pack", about, {"recipe": "packed_sequences", "out": options.out}, "packing.md"
         ),
         Section(f"{_about_layouts(look)} {why}".strip(), {"blend": blend}),
+        *([data.unusual] if data.unusual.settings else []),
         *(
             [tokenizer_section(tokenizer, pack_size=_bin_size(look) * 2 * CHARACTERS_A_TOKEN)]
             if tokenizer is not None or look.how != "counted"
@@ -343,7 +345,7 @@ def _size_section(look: _Look) -> Section:
     return Section(words, {"pack_size": bin_size, "too_long": "drop"})
 
 
-def read_some(listing: Listing) -> Sampled:
+def read_some(listing: Listing, dialect: TextDialect) -> Sampled:
     """Read some rows of some files.
 
     Raises `InputError`, and `SettingsError` if there are no rows.
@@ -355,7 +357,9 @@ def read_some(listing: Listing) -> Sampled:
     complete = len(chosen) == len(listing.names)
     for number in chosen:
         room = _MOST_ROWS if is_small else max(1, _ROWS // len(chosen))
-        for batch in read_rows(listing.path(number), name=listing.names[number], batch_rows=_ROWS):
+        path = listing.path(number)
+        name = listing.names[number]
+        for batch in read_rows(path, name=name, batch_rows=_ROWS, dialect=dialect):
             rows += batch.rows[:room]
             wheres += [batch.where(at) for at in range(min(room, len(batch.rows)))]
             room -= len(batch.rows)
@@ -593,7 +597,8 @@ def _proposals(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str]]:
                 if renamed:
                     yield renamed
             yield {"user": texts[user], "assistant": texts[assistant]}
-    if len(texts) == 1 and is_prose(rows, *texts.values()):
+    alone = len(texts) == 1 and texts.keys().isdisjoint(USERS)  # else there are prompts alone
+    if alone and is_prose(rows, *texts.values()):
         yield {"text": next(iter(texts.values()))}
 
 

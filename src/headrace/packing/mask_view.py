@@ -14,6 +14,7 @@ import typer
 from headrace.cli.output import emit, printer
 from headrace.cli.settings_flags import pairs_of
 from headrace.errors import InputError, SettingsError, setting_name
+from headrace.formats.dialect import PLAIN, TextDialect
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -121,7 +122,12 @@ def show_masks(source: str, rows: int, options: MaskOptions, *, as_json: bool) -
 
 
 def _records(
-    source: str, rows: int, encoder: ChatEncoder, form: ChatForm
+    source: str,
+    rows: int,
+    encoder: ChatEncoder,
+    form: ChatForm,
+    *,
+    dialect: TextDialect = PLAIN,
 ) -> Iterator[dict[str, Any]]:
     """Yield each of the first rows with its sequences, or with the reason why it has none."""
     import numpy as np
@@ -132,7 +138,8 @@ def _records(
 
     left = rows
     for path, file in find_files([source]):
-        for batch in read_rows(path, name=file, batch_rows=min(left, _BATCH_ROWS)):
+        size = min(left, _BATCH_ROWS)
+        for batch in read_rows(path, name=file, batch_rows=size, dialect=dialect):
             first_rows = batch.rows[:left]
             encoded = encoder.encode(first_rows, form)
             texts = encoder.texts(encoded)
@@ -167,8 +174,13 @@ def masked_lines(settings: ChatRecipe) -> list[str]:
     """
     from headrace.packing.chats.tokenise import ChatEncoder
 
+    if settings.tokenizer is None:  # rows are tokens
+        return []
     dataset = settings.blend.groups()[0][1][0]
-    for record in _records(str(dataset.path[0]), _LOOKED_AT, ChatEncoder(settings), dataset):
+    encoder = ChatEncoder(settings)
+    for record in _records(
+        str(dataset.path[0]), _LOOKED_AT, encoder, dataset, dialect=settings.dialect
+    ):
         for sequence in record.get("sequences", ()):
             text = "".join(
                 f"⟦{part['text']}⟧" if part["trained"] else part["text"]

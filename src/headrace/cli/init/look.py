@@ -43,6 +43,7 @@ Value = TypeVar("Value")
 FILES = 16
 ROWS = 1 << 18
 WHOLE = 64 << 20  # bytes of a source that is looked at whole
+_DELIMITED = (".csv", ".tsv")
 _HEAD_BYTES = 1 << 18
 _MOST_TITLES = 50  # lines before the line of names
 _MOST_FILES = 1024
@@ -188,10 +189,19 @@ class Data:
                 raise
             return look(self.source, dialect, time_format=self._time_format)
 
-    def once(self, read: Callable[[Listing], Value]) -> Value:
+    @cached_property
+    def unusual(self) -> Section:
+        """The dialect that its text files need to be read at all; see `Look.unusual`."""
+        with suppress(HeadraceError):  # which is said where the files are read
+            if any(name.endswith(_DELIMITED) for name in self.listing.names):
+                return self.tables.unusual
+        return Section("")
+
+    def once(self, read: Callable[[Listing, TextDialect], Value]) -> Value:
         """Read its files in another way, if they have not been read in it yet."""
         if read not in self._read:
-            self._read[read] = read(self.listing)
+            dialect = TextDialect(**self.unusual.settings.get("dialect", {}))
+            self._read[read] = read(self.listing, dialect)
         result: Value = self._read[read]
         return result
 
@@ -226,7 +236,7 @@ def _dialect_of(path: str | None) -> TextDialect:
     """Return the dialect that a file may have which is not read as it is."""
     encoding = _encoding_of(path) or UTF8
     lines = 0
-    if path is not None and path.endswith((".csv", ".tsv")) and Path(path).is_file():
+    if path is not None and path.endswith(_DELIMITED) and Path(path).is_file():
         with Path(path).open("rb") as file:
             head = file.read(_HEAD_BYTES).decode(encoding, "replace")
         lines = _lines_before_names(head.removeprefix("\ufeff"), whole=len(head) < _HEAD_BYTES)
@@ -259,6 +269,13 @@ def _refuse_values_as_names(seen: Look) -> None:
     a number with a fraction above numbers.
     """
     for column in seen.columns.values():
+        if nameless(column.name) and column.content == "time":
+            raise InputError(
+                "holds times, and has no name",
+                path=seen.root / seen.tables[0][0],
+                column=column.name,
+                remedy="write a name, such as date, into the line of names",
+            )
         name = pa.chunked_array([[column.name]])
         is_value = column.content == "time" and time_format([name]) is not None
         if column.content == "number":

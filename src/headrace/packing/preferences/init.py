@@ -91,6 +91,7 @@ def preference_sections(options: AskedPreferences, data: Data) -> tuple[list[Sec
             f"What is read{', mapping says from which columns' if mapping else ''}. {why}".strip(),
             {"blend": blend},
         ),
+        *([data.unusual] if data.unusual.settings else []),
         tokenizer_section(tokenizer),
         _lengths_section(rows, tokenizer, listing.names[0]),
         *bad_rows_section(sampled, rejected),
