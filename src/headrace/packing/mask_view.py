@@ -188,8 +188,8 @@ def masked_lines(settings: ChatRecipe) -> list[str]:
             )
             if len(text) > _LONGEST:
                 text = f"{text[:_LONGEST]}…"
-            share = f"{sequence['trained_tokens']:,} of {sequence['tokens']:,} tokens"
-            return [f"a chat, ⟦trained on⟧: {share}", *text.rstrip("\n").split("\n")]
+            fraction = f"{sequence['trained_tokens']:,} of {sequence['tokens']:,} tokens"
+            return [f"a chat, ⟦trained on⟧: {fraction}", *text.rstrip("\n").split("\n")]
     return []
 
 

@@ -142,10 +142,10 @@ def _figure(figure: Figure, draw: Draw) -> str:
         width = figure.width
         drawn = f'<div class="picture">{draw(figure.chart, figure.key, figure.question)}</div>'
         picture = f"{drawn}{_folded('numbers', figure.chart.columns, figure.chart.rows)}"
-    heading, *rest = _SENTENCE.split(figure.answer, maxsplit=1)
+    heading, *remainder = _SENTENCE.split(figure.answer, maxsplit=1)
     more = ""
-    if rest:
-        lines = "<br>".join(map(_with_code, rest[0].splitlines()))
+    if remainder:
+        lines = "<br>".join(map(_with_code, remainder[0].splitlines()))
         more = f'<p class="more">{lines}</p>'
     return (
         f'<section class="figure {width}" id="{_shown(figure.key)}">'
