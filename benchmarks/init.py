@@ -408,6 +408,38 @@ def alpaca(folder: Path) -> None:
     (folder / "alpaca.json").write_text(json.dumps(rows))
 
 
+@case(recipe="temporal_split", time="time_hour", entity="tailnum", skip_rows=3)
+def titled(folder: Path) -> None:
+    title = 'Flights "2013\n\n# exported by hand\n'
+    (folder / "flights.csv").write_text(title + flights().to_csv(index=False))
+
+
+@case(asks=True)
+def short_years(folder: Path) -> None:
+    table = flights()
+    table["when"] = pd.to_datetime(table["time_hour"]).dt.strftime("%d.%m.%y")
+    table[["when", "tailnum", "dep_delay"]].to_csv(folder / "flights.csv", index=False)
+
+
+@case(recipe="temporal_split", time="time_hour", entity="tailnum", thousands=",")
+def thousands(folder: Path) -> None:
+    table = flights()
+    table["distance"] = table["distance"].map("{:,}".format)
+    table.to_csv(folder / "flights.csv", index=False)
+
+
+@case(asks=True)
+def no_names(folder: Path) -> None:
+    flights().to_csv(folder / "flights.csv", index=False, header=False)
+
+
+@case(asks=True)
+def births(folder: Path) -> None:
+    table = r("datasets", "iris")
+    table["date_of_birth"] = pd.date_range("1950-01-01", periods=len(table), freq="30D")
+    table.to_csv(folder / "people.csv", index=False)
+
+
 def judge(source: Path, right: dict[str, Any]) -> tuple[str, str]:
     """Return right, asks or wrong, and what was done."""
     expected = dict(right)
@@ -418,7 +450,9 @@ def judge(source: Path, right: dict[str, Any]) -> tuple[str, str]:
     except HeadraceError as error:
         return "asks", f"{error.setting}: {error}"
     settings = settings_of(best.sections)
-    settings["form"] = (settings.get("dialect") or {}).get("time_format")
+    dialect = settings.get("dialect") or {}
+    settings["form"] = dialect.get("time_format")
+    settings |= {name: dialect.get(name) for name in ("skip_rows", "thousands")}
     shown = {}
     for name in ("recipe", "time", "entity", "by", "stratify", *expected):
         if settings.get(name) is not None:

@@ -369,7 +369,8 @@ def _number_sections(sample: Look, options: AskedSplit, entity: str) -> list[Sec
         column = sample.columns[name]  # an empty one has no type
         is_code = name == entity or id_like(name) or _matches(sample, name, r"^\s*0[0-9]")
         if column.content == "number" and column.missing < 1 and not is_code:
-            numbers[name] = "int64" if all_whole(sample, name) else "float64"
+            is_whole = all_whole(sample, name) and not _matches(sample, name, r"[.eE]")
+            numbers[name] = "int64" if is_whole else "float64"
     marks, marked = number_marks(sample, options.decimal, (entity,))
     if marked:
         dialect = TextDialect(**marks)

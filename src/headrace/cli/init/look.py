@@ -239,18 +239,18 @@ def _dialect_of(path: str | None) -> TextDialect:
     if path is not None and path.endswith(_DELIMITED) and Path(path).is_file():
         with Path(path).open("rb") as file:
             head = file.read(_HEAD_BYTES).decode(encoding, "replace")
-        lines = _lines_before_names(head.removeprefix("\ufeff"), whole=len(head) < _HEAD_BYTES)
+        lines = _lines_before_names(head.removeprefix("\ufeff"), complete=len(head) < _HEAD_BYTES)
     return TextDialect(encoding=encoding, skip_rows=lines)
 
 
-def _lines_before_names(text: str, *, whole: bool) -> int:
+def _lines_before_names(text: str, *, complete: bool) -> int:
     """Return the number of lines before the first from which on all have as many fields, two or
     more, with distinct names in it; 0 if there is none.
 
-    whole: whether the last line is complete.
+    complete: whether the last line is.
     """
     lines = text.splitlines(keepends=True)
-    if not whole:
+    if not complete:
         lines = lines[:-1]
     for skipped in range(1, min(_MOST_TITLES, len(lines) - 1) + 1):
         if not lines[skipped].strip():
