@@ -576,7 +576,7 @@ def test_years_of_two_digits_are_asked_for(tmp_path: Path) -> None:
         (sales('"{n},{cents:02d}"'), {"decimal": ","}),
         (sales("{of:,}", sep=";").replace(",", "."), None),
         (sales('"{n},125"'), {"decimal": ","}),
-        (sales('"1{n},125"'), None),
+        (sales('"1{n},125"'), {"decimal": ","}),
         (sales('"1,{n:03d}"'), None),
     ],
 )

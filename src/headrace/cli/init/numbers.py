@@ -18,7 +18,7 @@ from headrace.formats.dialect import TextDialect
 from headrace.formats.text_columns import nulled, plain_numerals
 from headrace.formats.types import is_text
 
-_DECIMAL_COMMA = r",([0-9]{1,2}|[0-9]{4,})\s*$|^\s*[-+]?0,[0-9]"
+_DECIMAL_COMMA = r",([0-9]{1,2}|[0-9]{4,})\s*$|^\s*[-+]?(0|[0-9]{4,}),[0-9]"
 # parts of the dialect, and what shows for certain that a number is written with them
 _MARKS = (
     ({"decimal": ","}, _DECIMAL_COMMA),
