@@ -287,10 +287,10 @@ def _opener(
         fact, metadata = footer.version, footer.metadata
         if block.groups.stop > metadata.num_row_groups:
             raise pa.ArrowInvalid(f"it has {metadata.num_row_groups} row groups")
-        pieces = []
+        ranges = []
         for group in block.groups:
-            pieces.extend(_column_ranges(metadata, fact.size, group, file_names))
-        chunks = place_of(block.path).read_pieces(pieces, fact)
+            ranges.extend(_column_ranges(metadata, fact.size, group, file_names))
+        chunks = place_of(block.path).read_pieces(ranges, fact)
         source = pa.PythonFile(place_of(block.path).open(fact, chunks), mode="r")
     return partial(_file, source, footer.metadata, block.pages)
 
