@@ -33,6 +33,7 @@ from headrace.stream.order.epoch import (
     OrderSettings,
     Pool,
     Reads,
+    as_array,
     block_identities,
     epoch_order,
     expand,
@@ -390,8 +391,8 @@ class RestOfRound(Order):
         )
         return Reads(run[base_reads.run], base_reads.block, base_reads.laying)
 
-    def pool_of(self, positions: I64) -> Pool:
-        return self.base.pool_of(self._base_positions(positions))
+    def pool_of(self, positions: I64 | range) -> Pool:
+        return self.base.pool_of(self._base_positions(as_array(positions)))
 
     def _base_positions(self, positions: I64) -> I64:
         dealt = self._rank_starts[positions % self.groups] + positions // self.groups

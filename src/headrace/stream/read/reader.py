@@ -219,7 +219,7 @@ class _Gather:
     def chunk(self, laid: LaidPool, number: int) -> tuple[int, Columns]:
         """Return the number of items and the columns of a chunk, whose memory is then free."""
         items = laid.items_of(number)
-        columns = self._both(laid.names, items, partial(laid.chunk, number))
+        columns = self._both(laid.names, items, partial(laid.chunk, number, laid.rows_of(number)))
         laid.free(number)
         return items, columns
 
@@ -290,7 +290,7 @@ class _Pools:
             yield from self._chunks(laid, sections, is_first=is_first)
             return
         parts = self._fetcher.get(pool.spans)
-        columns = self._gathered(parts, pool.index, pool.rows)
+        columns = self._gathered(parts, pool.index, pool.items)
         if is_first:
             yield pool.items, columns
             # before the release, so rows that both need stay decoded
@@ -335,7 +335,7 @@ class _Pools:
 
     def _is_large(self, pool: Pool) -> bool:
         """Return whether a pool is laid out for chunks."""
-        return pool.index is not None and pool.items > self._chunk_rows
+        return pool.item_of is not None and pool.items > self._chunk_rows
 
 
 def _gathered(
@@ -355,7 +355,7 @@ def _gathered(
             count, STORE_THREADS
         ) and count * plan.world_size * _MANY_TIMES <= len(index.rows)
         if options.shuffle and few_of_all and 4 * first.rows <= int(index.rows[first.blocks].sum()):
-            yield first.items, gathered(fetcher.get_alone(first.spans), first.index, first.rows)
+            yield first.items, gathered(fetcher.get_alone(first.spans), first.index, first.items)
             pools.announce(1)
         else:
             pools.add(first)
@@ -383,8 +383,8 @@ def _from_memory(
         block, row = plan.order.locate(
             plan.order.line_of(plan.remaining.positions(rank_rows.indices(0, begun)))
         )
-        pool = span_rows(block, row)
-        yield begun, gather(fetcher.get_alone(pool.spans), pool.index)
+        pieces = span_rows(block, row)
+        yield begun, gather(fetcher.get_alone(pieces.spans), pieces.index)
     if memory.columns is None:
         memory.columns = _decode_whole(fetcher, index, names)
     columns = memory.columns
