@@ -316,7 +316,7 @@ class EpochOrder(Order):
             of_round = item_of[base : base + int(rows.sum())]
             base += len(of_round)
             if self.shuffle:
-                taken = self._permuted(group, round_, lanes, rows)[inside]
+                taken: Ints = self._permuted(group, round_, lanes, rows)[inside]
             else:
                 taken = _numbers(inside) - _limits(inside)[0]
             if len(taken) < len(of_round):
@@ -333,10 +333,7 @@ class EpochOrder(Order):
         Positions that are evenly apart, like those of a rank, need no sorting, because their groups
         alternate.
         """
-        if isinstance(positions, range):
-            evenly = positions
-        else:
-            evenly = as_range(positions, self.groups)
+        evenly = as_range(positions, self.groups)
         if evenly and self.groups % evenly.step == 0:
             return self._in_turn(evenly, self.groups // evenly.step)
         return self._sorted_by_round(as_array(positions))
@@ -535,7 +532,8 @@ class EpochOrder(Order):
         return self.blocks[along], lows - shift, ends - shift
 
 
-class PieceRows(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class PieceRows:
     """Rows of blocks in any order: item i is row `index[i]` of the pieces laid end to end.
 
     index: int64 [items]; a row may be there several times.
@@ -573,8 +571,10 @@ def as_array(numbers: I64 | range) -> I64:
     return numbers
 
 
-def as_range(numbers: I64, alone: int) -> range | None:
+def as_range(numbers: I64 | range, alone: int) -> range | None:
     """Return the range that ascending numbers are, or None; one number has the step `alone`."""
+    if isinstance(numbers, range):
+        return numbers
     if not len(numbers):
         return None
     step = alone

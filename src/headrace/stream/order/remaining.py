@@ -249,9 +249,7 @@ class RankRows:
     def run(self, start: int, stop: int) -> range:
         """Return the places of the own items start..stop-1, ascending."""
         stop = min(stop, self.rows)
-        return range(
-            self.begin + self.stride * start, self.begin + self.stride * stop, self.stride
-        )
+        return range(self.begin + self.stride * start, self.begin + self.stride * stop, self.stride)
 
     def indices(self, start: int, stop: int) -> I64:
         """Return the places of the own items start..stop-1: int64, ascending."""
