@@ -1,12 +1,12 @@
 """Read one consumer's rows, from blocks to batches.
 
 For each pool (see `plan_pools`) threads decode the needed blocks ahead. The blocks are sliced to
-the needed rows and gathered by one index for all columns; batches are then views. A thread gathers
-the next pool while this one is used, and another plans the one after it. Rows that coming pools
-need of a block stay decoded. Only a batch that crosses a pool border is copied again. Memory is
-the rows of a round, about half of the rows of the open blocks, and what is decoded ahead. A large
-pool is laid out for chunks, section by section, while the one before is used, and gathered chunk by
-chunk, see `laid`.
+the needed rows and gathered by one index for all columns; batches are then views. In file order,
+batches of numbers are views of the blocks themselves. A thread gathers the next pool while this one
+is used, and another plans the one after it. Rows that coming pools need of a block stay decoded.
+Only a batch that crosses a pool border is copied again. Memory is the rows of a round, about half
+of the rows of the open blocks, and what is decoded ahead. A large pool is laid out for chunks,
+section by section, while the one before is used, and gathered chunk by chunk, see `laid`.
 
 The loop waits for the first pool. If that takes few rows of many blocks, and at most an eighth of
 all blocks, only these rows are kept. The blocks are decoded again for the next pool, while the
@@ -423,8 +423,8 @@ def _from_memory(
         block, row = plan.order.locate(
             plan.order.line_of(plan.remaining.positions(rank_rows.indices(0, begun)))
         )
-        pieces = span_rows(block, row)
-        yield begun, gather(fetcher.get_alone(pieces.spans), pieces.index)
+        first_rows = span_rows(block, row)
+        yield begun, gather(fetcher.get_alone(first_rows.spans), first_rows.index)
     if memory.columns is None:
         memory.columns = _decode_whole(fetcher, index, names)
     columns = memory.columns
