@@ -30,7 +30,7 @@ from typing import Any, NamedTuple, TypedDict, Unpack, cast
 import numpy as np
 import numpy.typing as npt
 
-from headrace.arrays import I64, U64, Ints, offsets_from_lengths
+from headrace.arrays import I64, U64, Ints, as_array, offsets_from_lengths
 from headrace.dataset.index import SplitIndex, text_array
 from headrace.digest import derive_key
 from headrace.keyed_hash import hash_texts, hash_words, permutation, places_in_permutation
@@ -564,13 +564,6 @@ def item_type(items: int) -> type[np.int32 | np.int64]:
     return np.int64
 
 
-def as_array(numbers: I64 | range) -> I64:
-    """Return numbers that may be given as a range."""
-    if isinstance(numbers, range):
-        return np.arange(numbers.start, numbers.stop, numbers.step, dtype=np.int64)
-    return numbers
-
-
 def as_range(numbers: I64 | range, alone: int) -> range | None:
     """Return the range that ascending numbers are, or None; one number has the step `alone`."""
     if isinstance(numbers, range):
@@ -586,8 +579,8 @@ def as_range(numbers: I64 | range, alone: int) -> range | None:
         return None
     # in pieces, as fresh memory for the differences would take longer than to compare them
     for begin in range(0, len(numbers), _ROWS_IN_CACHE):
-        piece = numbers[begin : begin + _ROWS_IN_CACHE + 1]
-        if not (piece[1:] - piece[:-1] == step).all():
+        part = numbers[begin : begin + _ROWS_IN_CACHE + 1]
+        if not (part[1:] - part[:-1] == step).all():
             return None
     return range(first, last + 1, step)
 

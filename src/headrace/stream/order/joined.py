@@ -22,7 +22,7 @@ from typing import NamedTuple, Unpack
 
 import numpy as np
 
-from headrace.arrays import I64, U64, Bools, Ints, offsets_from_lengths
+from headrace.arrays import I64, U64, Bools, Ints, as_array, offsets_from_lengths
 from headrace.digest import derive_key
 from headrace.stream.order.epoch import (
     EpochOrder,
@@ -31,7 +31,6 @@ from headrace.stream.order.epoch import (
     Piece,
     Pool,
     Reads,
-    as_array,
     each_number,
     epoch_order,
     expand,

@@ -22,7 +22,7 @@ from typing import Unpack
 
 import numpy as np
 
-from headrace.arrays import I64, offsets_from_lengths
+from headrace.arrays import I64, as_array, offsets_from_lengths
 from headrace.dataset.index import SplitIndex
 from headrace.digest import canonical_json, derive_key, sha256_hex
 from headrace.errors import StreamError, setting
@@ -33,7 +33,6 @@ from headrace.stream.order.epoch import (
     OrderSettings,
     Pool,
     Reads,
-    as_array,
     block_identities,
     epoch_order,
     expand,

@@ -20,7 +20,7 @@ from typing import Literal
 
 import numpy as np
 
-from headrace.arrays import I64, offsets_from_lengths, ranges
+from headrace.arrays import I64, as_array, offsets_from_lengths, ranges
 from headrace.errors import SettingsError, StreamError, setting
 
 
@@ -119,7 +119,7 @@ class Remaining:
         if ends[0] == ends[1]:
             shift = int(self._starts[ends[0]] - self._before[ends[0]])
             return range(indices.start + shift, indices.stop + shift, indices.step)
-        return self.positions(np.arange(indices.start, indices.stop, indices.step, dtype=np.int64))
+        return self.positions(as_array(indices))
 
     def indices_of(self, positions: I64) -> I64:
         """Return the places of these positions in the sequence, -1 if received already: the inverse
@@ -253,8 +253,7 @@ class RankRows:
 
     def indices(self, start: int, stop: int) -> I64:
         """Return the places of the own items start..stop-1: int64, ascending."""
-        places = self.run(start, stop)
-        return np.arange(places.start, places.stop, places.step, dtype=np.int64)
+        return as_array(self.run(start, stop))
 
     def items_below(self, index: int) -> int:
         """Count the own items below a place."""

@@ -303,7 +303,7 @@ class _Pools:
             return
         parts = self._fetcher.get(pool.spans)
         index = pool.index
-        if index is None and self._are_batches(parts):
+        if index is None and self._are_batches(parts, pool.rows):
             ready = [(_rows_of(part), part) for part in parts]
         else:
             ready = [(pool.items, self._gathered(parts, index, pool.items))]
@@ -343,9 +343,9 @@ class _Pools:
         while self._next.fits and self._next.laid_rows < fraction * self._next.rows:
             self._lay(self._next, release=True)
 
-    def _are_batches(self, parts: list[Columns]) -> bool:
+    def _are_batches(self, parts: list[Columns], rows: int) -> bool:
         """Return whether pieces of blocks may be cut into batches without a copy."""
-        if self._piece_rows is None or len(parts) * self._piece_rows > sum(map(_rows_of, parts)):
+        if self._piece_rows is None or len(parts) * self._piece_rows > rows:
             return False
         return all(
             isinstance(column, np.ndarray) and column.flags.writeable
