@@ -301,8 +301,8 @@ class EpochOrder(Order):
                 rows = np.array([stop - first], np.int64)
             starts.append(lane_begin)
             counts.append(rows)
-        begins = np.concatenate(starts)
-        spans = self.rows_between(begins, begins + np.concatenate(counts))
+        stretch_starts = np.concatenate(starts)
+        spans = self.rows_between(stretch_starts, stretch_starts + np.concatenate(counts))
         block_spans = list(zip(*(numbers.tolist() for numbers in spans), strict=True))
         items = len(positions)
         if not self.shuffle and len(rounds) == 1 and isinstance(rounds[0][3], slice):
@@ -316,12 +316,12 @@ class EpochOrder(Order):
             of_round = item_of[base : base + int(rows.sum())]
             base += len(of_round)
             if self.shuffle:
-                taken: Ints = self._permuted(group, round_, lanes, rows)[inside]
+                selected: Ints = self._permuted(group, round_, lanes, rows)[inside]
             else:
-                taken = _numbers(inside) - _limits(inside)[0]
-            if len(taken) < len(of_round):
+                selected = _numbers(inside) - _limits(inside)[0]
+            if len(selected) < len(of_round):
                 of_round.fill(-1)
-            of_round[taken] = _numbers(members, items, of_round.dtype)
+            of_round[selected] = _numbers(members, items, of_round.dtype)
         return Pool(spans=block_spans, item_of=item_of, items=items)
 
     def _by_round(
