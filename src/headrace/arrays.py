@@ -34,6 +34,13 @@ def ranges(first: I64 | int, sizes: I64) -> I64:
     return numbers
 
 
+def as_array(numbers: I64 | range) -> I64:
+    """Return numbers that may be given as a range."""
+    if isinstance(numbers, range):
+        return np.arange(numbers.start, numbers.stop, numbers.step, dtype=np.int64)
+    return numbers
+
+
 def offsets_from_lengths(counts: npt.ArrayLike) -> I64:
     """Return where runs of these lengths begin when they are laid end to end, then their total:
     int64 [N + 1].

@@ -5,12 +5,14 @@ import itertools
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from option_cases import KINDS, ROWS, Kinds, items_of, kinds_dataset, real_rows, values_of
 from stream_cases import index_of, ranks
 from torch.utils.data import DataLoader
 
+import headrace
 from headrace.errors import SettingsError
 from headrace.stream.audit.rows import audit
 from headrace.stream.loader.options import StreamOptions
@@ -228,3 +230,29 @@ def test_dates_of_rows_are_python_dates():
     assert datetime.date(2020, 1, 2) == row["day"]
     assert datetime.datetime(2021, 1, 1, 0, 0, 1, 1, tzinfo=datetime.UTC) == row["time"]
     assert type(row["time"]) is datetime.datetime
+
+
+@pytest.mark.parametrize("source", ["parquet", "decoded", "arrow", "table"])
+def test_what_a_loop_writes_to_a_batch_is_in_no_other_one(source, tmp_path):
+    """Batches in file order may be cut from decoded blocks."""
+    table = pa.table({"row": np.arange(6000), "share": np.arange(6000) / 8})
+    data = tmp_path / "data"
+    data.mkdir()
+    if source == "arrow":
+        with pa.ipc.new_file(str(data / "part.arrow"), table.schema) as writer:
+            writer.write_table(table, max_chunksize=1000)
+    else:
+        pq.write_table(table, data / "part.parquet", row_group_size=1000)
+    dataset = headrace.open(table if source == "table" else data, cache_dir=tmp_path / "cache")
+    options = {"cache": "decoded"} if source == "decoded" else {}
+    stream = dataset.stream(batch_size=64, shuffle=False, batch_format="numpy", **options)
+    for _ in range(2):
+        rows = []
+        for batch in stream:
+            rows.append(batch["row"].copy())
+            for name in ("row", "share"):
+                assert batch[name].flags.c_contiguous
+                batch[name].fill(-1)
+
+        assert np.concatenate(rows).tolist() == list(range(6000))
+    assert table["row"].to_numpy().tolist() == list(range(6000))

@@ -43,7 +43,15 @@ def pools(random: np.random.Generator) -> Iterator[Pool]:
         index = random.permutation(rows)[: rows - number % 2 * 100]
         if number == 3:
             index = np.append(index, np.full(150, index[-1]))
-        yield Pool(spans=spans, index=index)
+        yield pool_of(spans, index)
+
+
+def pool_of(spans: list[tuple[int, int, int]], index: np.ndarray) -> Pool:
+    """The pool that has row index[i] as item i; only the last row may repeat."""
+    item_of = np.full(sum(stop - start for _, start, stop in spans), -1, np.int32)
+    distinct = len(dict.fromkeys(index.tolist()))
+    item_of[index[:distinct]] = np.arange(distinct)
+    return Pool(spans=spans, item_of=item_of, items=len(index), filling=len(index) - distinct)
 
 
 def parts(spans: list[tuple[int, int, int]]) -> list[Columns]:
@@ -73,7 +81,7 @@ def test_chunks_are_the_rows_of_one_gather(names: list[str]) -> None:
         whole = gather(of_names(parts(pool.spans), names), pool.index)
         chunks = []
         for number in range(laid.chunks):
-            chunks.append(as_lists(laid.chunk(number, names, memory)))
+            chunks.append(as_lists(laid.chunk(number, laid.rows_of(number), names, memory)))
             laid.free(number)
             assert len(chunks[-1][names[0]]) == laid.items_of(number)
         for name, values in as_lists(whole).items():
@@ -84,9 +92,9 @@ def test_chunks_are_the_rows_of_one_gather(names: list[str]) -> None:
 
 def test_the_next_pool_is_laid_into_what_chunks_left() -> None:
     first, second = (
-        Pool(
-            spans=[(block, 0, BLOCK_ROWS) for block in range(8)],
-            index=np.random.default_rng(seed).permutation(8 * BLOCK_ROWS),
+        pool_of(
+            [(block, 0, BLOCK_ROWS) for block in range(8)],
+            np.random.default_rng(seed).permutation(8 * BLOCK_ROWS),
         )
         for seed in (1, 2)
     )
@@ -96,7 +104,7 @@ def test_the_next_pool_is_laid_into_what_chunks_left() -> None:
     following = LaidPool(second, cut_sections(second), laid.pages, chunk_rows=CHUNK_ROWS)
     ahead = []
     for number in range(laid.chunks):
-        chunk = laid.chunk(number, ["row"], Buffers())["row"]
+        chunk = laid.chunk(number, laid.rows_of(number), ["row"], Buffers())["row"]
         start = number * CHUNK_ROWS
         assert chunk.tolist() == first.index[start : start + CHUNK_ROWS].tolist()
         laid.free(number)
@@ -109,7 +117,10 @@ def test_the_next_pool_is_laid_into_what_chunks_left() -> None:
     assert not following.sections
     # a section or two more than the chunks that are gone
     assert max(ahead) <= 5 * BLOCK_ROWS
-    found = [following.chunk(number, ["row"], Buffers())["row"] for number in range(laid.chunks)]
+    found = [
+        following.chunk(number, following.rows_of(number), ["row"], Buffers())["row"]
+        for number in range(laid.chunks)
+    ]
     assert np.concatenate(found).tolist() == second.index.tolist()
 
 

@@ -259,7 +259,8 @@ class BinnedPass(ABC):
                     for block, start, stop in pool.spans
                 ]
             )
-            parts.append(laid if pool.index is None else laid[pool.index])
+            index = pool.index
+            parts.append(laid if index is None else laid[index])
         return np.concatenate(parts)[: rank_rows.rows].astype(np.int64)
 
     def bins_of_windows(self, rank: int) -> I64:

@@ -67,7 +67,7 @@ from headrace.stream.loader.options import IN_ARROW, StreamOptions
 from headrace.stream.loader.passes import Pass, Reading, RowPass, RowPasses
 from headrace.stream.order.epoch import (
     EpochOrder,
-    Pool,
+    PieceRows,
     block_identities,
     each_number,
     epoch_order,
@@ -127,7 +127,7 @@ def claim_borders(order: EpochOrder, remaining: Remaining, *, batch_size: int, r
     return np.concatenate([[0], boundaries[1:][needed]]).astype(np.int64)
 
 
-def claim_rows(order: EpochOrder, identities: U64, line_positions: I64) -> Pool:
+def claim_rows(order: EpochOrder, identities: U64, line_positions: I64) -> PieceRows:
     """Return the locations of the rows at these places of the line, in the order of delivery."""
     along, rows = split_at(order.line, line_positions)
     for at, of_block in each_number(along) if order.shuffle else ():
@@ -529,14 +529,14 @@ class DynamicPass(RowPass):
         passes, reader = self.passes, str(self.passes.topology)
         for first, last in claims.take():
             positions = self.start.remaining.positions(np.arange(first, last, dtype=np.int64))
-            pool = claim_rows(order, passes.identities, positions)
+            claimed = claim_rows(order, passes.identities, positions)
             decoded = {}
-            for block in pool.blocks:
+            for block, _, _ in claimed.spans:
                 decoded[block] = decode_block(
                     passes.index, read_block, block, names, reader, arrow=passes.arrow
                 )
-            chunks = [cut(decoded[block], low, high) for block, low, high in pool.spans]
-            yield pool.items, gather(chunks, pool.index)
+            chunks = [cut(decoded[block], low, high) for block, low, high in claimed.spans]
+            yield len(claimed.index), gather(chunks, claimed.index)
 
     def _filled(
         self, names: Sequence[str], parts: list[Columns], real: int, quarantine: Quarantine | None

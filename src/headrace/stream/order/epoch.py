@@ -28,8 +28,9 @@ from functools import cached_property
 from typing import Any, NamedTuple, TypedDict, Unpack, cast
 
 import numpy as np
+import numpy.typing as npt
 
-from headrace.arrays import I64, U64, offsets_from_lengths
+from headrace.arrays import I64, U64, Ints, as_array, offsets_from_lengths
 from headrace.dataset.index import SplitIndex, text_array
 from headrace.digest import derive_key
 from headrace.keyed_hash import hash_texts, hash_words, permutation, places_in_permutation
@@ -39,7 +40,7 @@ from headrace.stream.order.remaining import count_out, even_parts, split_at
 _NAME_KEY = derive_key(0, "block identity")
 FIRST_ROWS = 1 << 18  # of the first round: the loop waits for them
 _LARGE_ROUND_ROWS = 1 << 19
-_HASH_ROWS = 1 << 14  # one part's hash state stays in the processor's cache
+_ROWS_IN_CACHE = 1 << 14
 
 
 class Reads(NamedTuple):
@@ -54,24 +55,39 @@ class Reads(NamedTuple):
     laying: I64
 
 
+Piece = tuple[int, int, int]  # block number, first row, stop row
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Pool:
-    """Rows of blocks that hold the rows at some positions: item i is row `index[i]` of the pieces
-    laid end to end.
+    """Rows of blocks that hold the rows at some positions, in pieces laid end to end.
 
-    spans: (block number, first row, stop row), none empty; a block may repeat. index: int64
-    [items]; None for all rows of the pieces in order.
+    spans: the pieces, none empty; a block may repeat. item_of: the item that takes each row, int32
+    [rows] (int64 if there are more items), -1 for none; None for all rows in order. items: their
+    number. filling: how many items at the end repeat the one before them.
+
+    The order is kept by row: laid out so, a round is read and written front to back.
     """
 
-    spans: list[tuple[int, int, int]]
-    index: I64 | None
+    spans: list[Piece]
+    item_of: Ints | None
+    items: int
+    filling: int = 0
 
     @property
-    def items(self) -> int:
-        """The number of items."""
-        if self.index is None:
-            return self.rows
-        return len(self.index)
+    def index(self) -> I64 | None:
+        """The row of each item: int64 [items]; None for all rows of the pieces in order."""
+        distinct = self.items - self.filling
+        if self.item_of is None:
+            return np.minimum(np.arange(self.items), distinct - 1) if self.filling else None
+        index = np.empty(self.items, np.int64)
+        if distinct == len(self.item_of):
+            index[self.item_of] = np.arange(distinct)
+        else:
+            rows = np.flatnonzero(self.item_of >= 0)
+            index[self.item_of[rows]] = rows
+        index[distinct:] = index[distinct - 1]
+        return index
 
     @property
     def blocks(self) -> list[int]:
@@ -173,7 +189,7 @@ class Order(ABC):
         """
 
     @abstractmethod
-    def pool_of(self, positions: I64) -> Pool:
+    def pool_of(self, positions: I64 | range) -> Pool:
         """Return the pieces of blocks that hold the rows of ascending positions [n > 0]."""
 
 
@@ -260,62 +276,67 @@ class EpochOrder(Order):
             return self.lane_starts[positions % self.groups] + positions // self.groups
         line_positions = np.empty_like(positions)
         for group, round_, members, inside in self._by_round(positions):
-            starts, counts, mixed = self._round(group, round_)
-            rows = mixed[inside]
+            starts, counts = self._lanes_of_round(group, round_)
+            rows = self._permuted(group, round_, starts, counts)[inside]
             ends = np.cumsum(counts)
             lane = np.searchsorted(ends, rows, side="right")
             line_positions[members] = starts[lane] + rows - (ends - counts)[lane]
         return line_positions
 
-    def pool_of(self, positions: I64) -> Pool:
+    def pool_of(self, positions: I64 | range) -> Pool:
         """Return the pieces that hold the rows of ascending positions [n > 0]: all rows of the
         rounds of their groups.
 
         Without shuffle, all rows of each lane from the first to the last one asked for.
         """
+        rounds = list(self._by_round(positions))
         starts: list[I64] = []
-        stops: list[I64] = []
-        index = np.empty(len(positions), np.int64)
-        base = 0
-        for group, round_, members, inside in self._by_round(positions):
+        counts: list[I64] = []
+        for group, round_, _, inside in rounds:
             if self.shuffle:
-                lane_begin, counts, mixed = self._round(group, round_)
-                index[members] = mixed[inside] + base
+                lane_begin, rows = self._lanes_of_round(group, round_)
             else:
-                if isinstance(inside, slice):
-                    offsets = np.arange(inside.start, inside.stop)
-                else:
-                    offsets = inside
-                lane_begin = self.lane_starts[group : group + 1] + offsets.min()
-                counts = np.ptp(offsets)[None] + 1
-                index[members] = offsets + (base - offsets.min())
+                first, stop = _limits(inside)
+                lane_begin = self.lane_starts[group : group + 1] + first
+                rows = np.array([stop - first], np.int64)
             starts.append(lane_begin)
-            stops.append(lane_begin + counts)
-            base += int(counts.sum())
-        as_it_lies = not self.shuffle and len(starts) == 1 and base == len(positions)
-        as_it_lies = as_it_lies and bool((np.diff(index) > 0).all())
-        spans = self.rows_between(np.concatenate(starts), np.concatenate(stops))
+            counts.append(rows)
+        stretch_starts = np.concatenate(starts)
+        spans = self.rows_between(stretch_starts, stretch_starts + np.concatenate(counts))
         block_spans = list(zip(*(numbers.tolist() for numbers in spans), strict=True))
-        return Pool(spans=block_spans, index=None if as_it_lies else index)
+        items = len(positions)
+        if not self.shuffle and len(rounds) == 1 and isinstance(rounds[0][3], slice):
+            return Pool(spans=block_spans, item_of=None, items=items)
+        item_of = np.empty(sum(int(rows.sum()) for rows in counts), item_type(items))
+        # round by round, so that what is written at random stays in the processor's cache
+        base = 0
+        for (group, round_, members, inside), lanes, rows in zip(
+            rounds, starts, counts, strict=True
+        ):
+            of_round = item_of[base : base + int(rows.sum())]
+            base += len(of_round)
+            if self.shuffle:
+                selected: Ints = self._permuted(group, round_, lanes, rows)[inside]
+            else:
+                selected = _numbers(inside) - _limits(inside)[0]
+            if len(selected) < len(of_round):
+                of_round.fill(-1)
+            of_round[selected] = _numbers(members, items, of_round.dtype)
+        return Pool(spans=block_spans, item_of=item_of, items=items)
 
-    def _by_round(self, positions: I64) -> Iterator[tuple[int, int, slice | I64, slice | I64]]:
+    def _by_round(
+        self, positions: I64 | range
+    ) -> Iterator[tuple[int, int, slice | I64, slice | I64]]:
         """Sort ascending positions by round and group: (group, round, indices into `positions`,
         offsets).
 
-        Positions that are `step` apart, like those of a rank, need no sorting, because their groups
+        Positions that are evenly apart, like those of a rank, need no sorting, because their groups
         alternate.
         """
-        rows = len(positions)
-        if rows > 1:
-            step = int(positions[1] - positions[0])
-        else:
-            step = self.groups
-        in_turn = rows > 0 and step > 0 and self.groups % step == 0
-        if in_turn and np.array_equal(
-            positions, np.arange(positions[0], positions[0] + rows * step, step)
-        ):
-            return self._in_turn(positions, self.groups // step)
-        return self._sorted_by_round(positions)
+        evenly = as_range(positions, self.groups)
+        if evenly and self.groups % evenly.step == 0:
+            return self._in_turn(evenly, self.groups // evenly.step)
+        return self._sorted_by_round(as_array(positions))
 
     def _sorted_by_round(self, positions: I64) -> Iterator[tuple[int, int, I64, I64]]:
         """Sort any positions by round and group, as `_by_round` does."""
@@ -329,9 +350,9 @@ class EpochOrder(Order):
         for key, of_key in zip(keys.tolist(), members, strict=True):
             yield int(key % groups), least + int(key // groups), of_key, inside[of_key]
 
-    def _in_turn(self, positions: I64, turns: int) -> Iterator[tuple[int, int, slice, slice]]:
+    def _in_turn(self, positions: range, turns: int) -> Iterator[tuple[int, int, slice, slice]]:
         """Cut positions whose groups alternate every `turns` by round, as `_by_round` does."""
-        begin, group = np.divmod(positions[:turns], self.groups)
+        begin, group = np.divmod(as_array(positions[:turns]), self.groups)
         end = begin + (len(positions) - np.arange(len(begin)) + turns - 1) // turns
         by_group = np.argsort(group).tolist()
         ends = np.array([begin.min(), end.max() - 1])
@@ -395,7 +416,8 @@ class EpochOrder(Order):
                 key = derive_key(self.seed, "round", self.epoch, of_group, number)
                 offset[in_round] += places_in_permutation(key, count, inside[in_round])
                 continue
-            _, _, mixed = self._round(of_group, number)
+            lanes = self._lanes_of_round(of_group, number)
+            mixed = self._permuted(of_group, number, *lanes)
             turns = np.empty_like(mixed)
             turns[mixed] = np.arange(len(mixed))
             offset[in_round] += turns[inside[in_round]]
@@ -461,25 +483,26 @@ class EpochOrder(Order):
         first = lanes * self.first_window_rows
         return np.maximum(-1, (offset - first) // (lanes * self.window_rows)) + 1
 
-    def _round(self, group: int, round_: int) -> tuple[I64, I64, I64]:
-        """Return (first place on the line, rows) of each lane of a group's round, int64 [L / D],
-        and the permutation.
-
-        The permutation, int64 [rows], lists which row of its lanes, laid end to end, is delivered
-        first, second, …
-        """
+    def _lanes_of_round(self, group: int, round_: int) -> tuple[I64, I64]:
+        """Return (first place on the line, rows) of each lane of a group's round, int64 [L / D]."""
         lanes = slice(group, None, self.groups)
         first_row, last_row = self._rows_before_round(np.array([round_, round_ + 1])).tolist()
-        window = last_row - first_row
         starts, stops = self._stretches(lanes, first_row, last_row)
-        counts = stops - starts
+        return starts, stops - starts
+
+    def _permuted(self, group: int, round_: int, starts: I64, counts: I64) -> I64:
+        """Return the permutation of a group's round, whose lanes are given: int64 [rows].
+
+        It lists which row of these lanes, laid end to end, is delivered first, second, …
+        """
         rows = int(counts.sum())
         mixed = self._large_round.get((group, round_))
         if mixed is None:
             mixed = permutation(derive_key(self.seed, "round", self.epoch, group, round_), rows)
             if self.costs is not None:
                 costs = self.costs.between(*self.rows_between(starts, starts + counts))
-                of_each_lane = int(np.clip(self.lane_rows.min() - first_row, 0, window))
+                begin, end = self._rows_before_round(np.array([round_, round_ + 1])).tolist()
+                of_each_lane = int(np.clip(self.lane_rows.min() - begin, 0, end - begin))
                 # as many as every group can fill
                 runs = of_each_lane * len(counts) // self.run_rows
                 key = runs_key(self.seed, self.epoch, round_)
@@ -488,7 +511,7 @@ class EpochOrder(Order):
             if rows > _LARGE_ROUND_ROWS or self.costs is not None:
                 self._large_round.clear()
                 self._large_round[group, round_] = mixed
-        return starts, counts, mixed
+        return mixed
 
     def rows_between(self, starts: I64, stops: I64) -> tuple[I64, I64, I64]:
         """Return stretches of the line as (block number, first row, stop row), none empty; int64,
@@ -509,9 +532,20 @@ class EpochOrder(Order):
         return self.blocks[along], lows - shift, ends - shift
 
 
-def span_rows(blocks: I64, rows: I64) -> Pool:
-    """Return the range of rows of each block that items need; item i is row rows[i] of block
-    blocks[i].
+@dataclass(frozen=True, slots=True, eq=False)
+class PieceRows:
+    """Rows of blocks in any order: item i is row `index[i]` of the pieces laid end to end.
+
+    index: int64 [items]; a row may be there several times.
+    """
+
+    spans: list[Piece]
+    index: I64
+
+
+def span_rows(blocks: I64, rows: I64) -> PieceRows:
+    """Return the range of rows of each block that items need, each block once; item i is row
+    rows[i] of block blocks[i].
     """
     needed, which = np.unique(blocks, return_inverse=True)
     starts = np.full(len(needed), np.iinfo(np.int64).max)
@@ -520,7 +554,51 @@ def span_rows(blocks: I64, rows: I64) -> Pool:
     np.maximum.at(stops, which, rows + 1)
     offsets = offsets_from_lengths(stops - starts)
     spans = list(zip(needed.tolist(), starts.tolist(), stops.tolist(), strict=True))
-    return Pool(spans=spans, index=rows - starts[which] + offsets[which])
+    return PieceRows(spans, rows - starts[which] + offsets[which])
+
+
+def item_type(items: int) -> type[np.int32 | np.int64]:
+    """Return the type that numbers this many items; half as wide, they take half of the time."""
+    if items < 1 << 31:
+        return np.int32
+    return np.int64
+
+
+def as_range(numbers: I64 | range, alone: int) -> range | None:
+    """Return the range that ascending numbers are, or None; one number has the step `alone`."""
+    if isinstance(numbers, range):
+        return numbers
+    if not len(numbers):
+        return None
+    step = alone
+    if len(numbers) > 1:
+        step = int(numbers[1] - numbers[0])
+    first = int(numbers[0])
+    last = int(numbers[-1])
+    if step <= 0 or last - first != step * (len(numbers) - 1):
+        return None
+    # in pieces, as fresh memory for the differences would take longer than to compare them
+    for begin in range(0, len(numbers), _ROWS_IN_CACHE):
+        part = numbers[begin : begin + _ROWS_IN_CACHE + 1]
+        if not (part[1:] - part[:-1] == step).all():
+            return None
+    return range(first, last + 1, step)
+
+
+def _limits(numbers: slice | I64) -> tuple[int, int]:
+    """Return the least number and the one after the largest."""
+    if isinstance(numbers, slice):
+        return numbers.start, numbers.stop
+    return int(numbers.min()), int(numbers.max()) + 1
+
+
+def _numbers(
+    numbers: slice | I64, stop: int | None = None, dtype: npt.DTypeLike = np.int64
+) -> Ints:
+    """Return the numbers of a slice, which may be open where they end before `stop`."""
+    if isinstance(numbers, slice):
+        return np.arange(*numbers.indices(numbers.stop if stop is None else stop), dtype=dtype)
+    return numbers
 
 
 def expand(starts: I64, ends: I64, line: I64) -> tuple[I64, I64]:
@@ -553,8 +631,8 @@ def epoch_order(
         key = derive_key(settings["seed"], "blocks", settings["epoch"])
         high = np.empty(len(identities), np.uint64)
         low = np.empty(len(identities), np.uint64)
-        for begin in range(0, len(identities), _HASH_ROWS):
-            part = slice(begin, begin + _HASH_ROWS)
+        for begin in range(0, len(identities), _ROWS_IN_CACHE):
+            part = slice(begin, begin + _ROWS_IN_CACHE)
             high[part], low[part] = hash_words(key, identities[part])
         blocks = np.lexsort((low, high)).astype(np.int64)
     else:

@@ -22,17 +22,19 @@ from typing import NamedTuple, Unpack
 
 import numpy as np
 
-from headrace.arrays import I64, U64, Bools, offsets_from_lengths
+from headrace.arrays import I64, U64, Bools, Ints, as_array, offsets_from_lengths
 from headrace.digest import derive_key
 from headrace.stream.order.epoch import (
     EpochOrder,
     Order,
     OrderSettings,
+    Piece,
     Pool,
     Reads,
     each_number,
     epoch_order,
     expand,
+    item_type,
 )
 from headrace.stream.order.lanes import LANE_FAMILY
 from headrace.stream.order.remaining import even_parts, split_at
@@ -74,19 +76,21 @@ class JoinedOrder(Order):
             blocks[members], rows[members] = self._member(number)[0].locate(inside[members])
         return blocks, rows
 
-    def pool_of(self, positions: I64) -> Pool:
-        which, inside = self._split(positions)
-        spans: list[tuple[int, int, int]] = []
-        index = np.empty_like(positions)
-        laid = 0
+    def pool_of(self, positions: I64 | range) -> Pool:
+        which, inside = self._split(as_array(positions))
+        spans: list[Piece] = []
+        items = np.arange(len(positions), dtype=item_type(len(positions)))
+        parts: list[Ints] = []
         for number, members in each_number(which):
             pool = self._member(number)[0].pool_of(inside[members])
             if pool.items == len(positions):
                 return pool
-            index[members] = laid + (np.arange(pool.items) if pool.index is None else pool.index)
+            of_member = items[members]
+            if pool.item_of is not None:
+                of_member = np.where(pool.item_of < 0, -1, of_member[pool.item_of])
+            parts.append(of_member)
             spans += pool.spans
-            laid += pool.rows
-        return Pool(spans=spans, index=index)
+        return Pool(spans=spans, item_of=np.concatenate(parts), items=len(positions))
 
     def reads(self, first: I64, last: I64) -> Reads:
         if not len(first):

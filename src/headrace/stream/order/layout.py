@@ -22,7 +22,7 @@ from typing import Unpack
 
 import numpy as np
 
-from headrace.arrays import I64, offsets_from_lengths
+from headrace.arrays import I64, as_array, offsets_from_lengths
 from headrace.dataset.index import SplitIndex
 from headrace.digest import canonical_json, derive_key, sha256_hex
 from headrace.errors import StreamError, setting
@@ -390,8 +390,8 @@ class RestOfRound(Order):
         )
         return Reads(run[base_reads.run], base_reads.block, base_reads.laying)
 
-    def pool_of(self, positions: I64) -> Pool:
-        return self.base.pool_of(self._base_positions(positions))
+    def pool_of(self, positions: I64 | range) -> Pool:
+        return self.base.pool_of(self._base_positions(as_array(positions)))
 
     def _base_positions(self, positions: I64) -> I64:
         dealt = self._rank_starts[positions % self.groups] + positions // self.groups

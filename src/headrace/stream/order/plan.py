@@ -535,23 +535,11 @@ def plan_pools(
             filling = 0
             if stop == rank_rows.rows:
                 filling = rank_rows.items - rank_rows.rows
-            yield _pool(order, remaining.positions(rank_rows.indices(item, stop)), filling)
+            pool = order.pool_of(remaining.positions_of_run(rank_rows.run(item, stop)))
+            yield replace(pool, items=pool.items + filling, filling=filling)
             item = stop
         if item == rank_rows.rows:
             return
     if not rank_rows.rows:
-        yield _pool(
-            order, remaining.positions(np.array([rank_rows.index_of(0)])), rank_rows.items - 1
-        )
-
-
-def _pool(order: Order, positions: I64, filling: int) -> Pool:
-    """Make the pool of ascending positions, with the last one repeated `filling` more times."""
-    pool = order.pool_of(positions)
-    if not filling:
-        return pool
-    if pool.index is None:
-        index = np.arange(pool.items, dtype=np.int64)
-    else:
-        index = pool.index
-    return replace(pool, index=np.append(index, np.full(filling, index[-1])))
+        pool = order.pool_of(remaining.positions(np.array([rank_rows.index_of(0)])))
+        yield replace(pool, items=rank_rows.items, filling=rank_rows.items - 1)

@@ -20,7 +20,7 @@ from typing import Literal
 
 import numpy as np
 
-from headrace.arrays import I64, offsets_from_lengths, ranges
+from headrace.arrays import I64, as_array, offsets_from_lengths, ranges
 from headrace.errors import SettingsError, StreamError, setting
 
 
@@ -110,6 +110,16 @@ class Remaining:
             return indices + self.ranges[0][0]
         part, inside = split_at(self._before, indices)
         return self._starts[part] + inside
+
+    def positions_of_run(self, indices: range) -> I64 | range:
+        """Return the positions at places that are evenly apart [n > 0], as a range if one range
+        holds them.
+        """
+        ends, _ = split_at(self._before, np.array([indices[0], indices[-1]], np.int64))
+        if ends[0] == ends[1]:
+            shift = int(self._starts[ends[0]] - self._before[ends[0]])
+            return range(indices.start + shift, indices.stop + shift, indices.step)
+        return self.positions(as_array(indices))
 
     def indices_of(self, positions: I64) -> I64:
         """Return the places of these positions in the sequence, -1 if received already: the inverse
@@ -236,9 +246,14 @@ class RankRows:
             return self.begin + self.stride * min(item, self.rows - 1)
         return self.filler
 
+    def run(self, start: int, stop: int) -> range:
+        """Return the places of the own items start..stop-1, ascending."""
+        stop = min(stop, self.rows)
+        return range(self.begin + self.stride * start, self.begin + self.stride * stop, self.stride)
+
     def indices(self, start: int, stop: int) -> I64:
         """Return the places of the own items start..stop-1: int64, ascending."""
-        return self.begin + self.stride * np.arange(start, min(stop, self.rows), dtype=np.int64)
+        return as_array(self.run(start, stop))
 
     def items_below(self, index: int) -> int:
         """Count the own items below a place."""

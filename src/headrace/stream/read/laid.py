@@ -17,12 +17,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from headrace.arrays import I64, ranges
+from headrace.arrays import I64, Ints, ranges
 from headrace.dataset.index import int64_array
 from headrace.stream.order.epoch import Pool
 from headrace.stream.read.ahead import Piece
@@ -76,8 +76,25 @@ class PoolSection:
     complete: bool
 
 
+class LaidRows(NamedTuple):
+    """What a section has for one chunk: its items, ascending by row, and the pages they are in."""
+
+    items: Ints
+    pages: I64
+
+
+class ChunkRows(NamedTuple):
+    """Where the items of a chunk are, in their order: int64 [items].
+
+    rows: in the pages. turns: among the rows of the chunk, section by section.
+    """
+
+    rows: I64
+    turns: I64
+
+
 class LaidPool:
-    """The rows of a pool: item i is row `index[i]` of them; only the last item may be repeated.
+    """The rows of a pool that has items in another order.
 
     sections: the pieces that are not laid yet. pages: those of the pool before this one; they serve
     this one too if they are enough for all of it and a section of the next one.
@@ -86,27 +103,19 @@ class LaidPool:
     def __init__(
         self, pool: Pool, sections: list[list[Piece]], pages: Pages | None, *, chunk_rows: int
     ) -> None:
-        assert pool.index is not None
-        index = pool.index
+        assert pool.item_of is not None
         self.sections = deque(sections)
         self.rows = pool.rows
         self.laid_rows = 0
         self.names: list[str] = []
-        self._items = len(index)
+        self._items = pool.items
+        self._item_of = pool.item_of
         self._chunk_rows = chunk_rows
-        differs = int(np.argmax(index[::-1] != index[-1]))  # counted from the end; 0 if none does
-        distinct = len(index) - differs + 1 if differs else 1
-        self.chunks = -(-distinct // chunk_rows)
+        self.chunks = -(-(pool.items - pool.filling) // chunk_rows)
         self._chunk_type = np.min_scalar_type(self.chunks)
-        self._item_of: npt.NDArray[np.signedinteger[Any]]
-        self._item_of = np.full(pool.rows, -1, np.int32 if distinct < 1 << 31 else np.int64)
-        self._item_of[index[:distinct]] = np.arange(distinct, dtype=self._item_of.dtype)
-        self._row = np.empty(distinct, np.int64)  # of each item, in the pages
-        self._taken: list[list[I64]] = [[] for _ in range(self.chunks)]
+        self._laid: list[list[LaidRows]] = [[] for _ in range(self.chunks)]
         # Lists and texts of each chunk are gathered from each section, and once more from there.
         self._others: dict[str, list[list[Column]]] = {}
-        self._turn = np.empty(0, np.int64)  # of each item, in these
-        self._turns = np.zeros(self.chunks, np.int64)
         # each chunk may fill a page of each section in part
         self._section_pages = -(-section_rows(self.rows) // _PAGE_ROWS) + self.chunks
         self._most_pages = self._section_pages * (len(sections) + 1)
@@ -136,12 +145,7 @@ class LaidPool:
         chunk = (items // self._chunk_rows).astype(self._chunk_type)
         counts = np.bincount(chunk, minlength=self.chunks)
         along = np.argsort(chunk, kind="stable")  # of small numbers: by their digits, in one pass
-        page_rows = self._take(counts)
-        items = items[along].astype(np.int64)
-        self._row[items] = page_rows
-        if self._others:
-            self._turn[items] = ranges(self._turns, counts)
-            self._turns += counts
+        page_rows = self._take(items[along], counts)
         if delivered is not None:
             along = delivered[along]
         target = np.full(rows, -1, np.int64) if delivered is not None else np.empty(rows, np.int64)
@@ -149,26 +153,28 @@ class LaidPool:
         by_chunk = np.split(along, np.cumsum(counts)[:-1])
         return PoolSection(parts, target, by_chunk, complete=complete)
 
-    def _take(self, counts: I64) -> I64:
-        """Take pages for this many rows of each chunk, and return the rows in them."""
+    def _take(self, items: Ints, counts: I64) -> I64:
+        """Take pages for these items, of which each chunk has this many, and return the rows in
+        them.
+        """
         assert self.pages is not None
-        page_counts = -(-counts // _PAGE_ROWS)
-        ends = np.cumsum(page_counts)
-        pages = self.pages.take(int(ends[-1]))
-        sizes = np.full(len(pages), _PAGE_ROWS)
-        some = page_counts > 0
-        sizes[ends[some] - 1] -= (page_counts * _PAGE_ROWS - counts)[some]
-        for number, of_chunk in enumerate(np.split(pages, ends[:-1])):
-            self._taken[number].append(of_chunk)
-        return ranges(pages * _PAGE_ROWS, sizes)
+        page_ends = np.cumsum(-(-counts // _PAGE_ROWS))
+        pages = self.pages.take(int(page_ends[-1]))
+        of_chunks = zip(
+            self._laid,
+            np.split(items, np.cumsum(counts)[:-1]),
+            np.split(pages, page_ends[:-1]),
+            strict=True,
+        )
+        for laid, of_chunk, pages_of_chunk in of_chunks:
+            laid.append(LaidRows(of_chunk, pages_of_chunk))
+        return _rows_in(pages, counts)
 
     def _begin(self, example: Columns) -> None:
         self.names = list(example)
         for name, column in example.items():
             if not isinstance(column, np.ndarray):
                 self._others[name] = [[] for _ in range(self.chunks)]
-        if self._others:
-            self._turn = np.empty(len(self._row), np.int64)
         if self.pages is None:
             self.pages = Pages(example, self._most_pages)
 
@@ -202,36 +208,60 @@ class LaidPool:
             return self._items - number * self._chunk_rows
         return self._chunk_rows
 
-    def chunk(self, number: int, names: Sequence[str], memory: Buffers) -> Columns:
-        """Gather these columns of a chunk, in this order."""
+    def rows_of(self, number: int) -> ChunkRows:
+        """Find the items of a chunk that is laid."""
+        laid = self._laid[number]
+        items = np.concatenate([section.items for section in laid]) - number * self._chunk_rows
+        counts = np.array([len(section.items) for section in laid])
+        turns = np.empty(self.items_of(number), np.int64)
+        turns[items] = np.arange(len(items))
+        turns[len(items) :] = turns[len(items) - 1]
+        rows = _rows_in(np.concatenate([section.pages for section in laid]), counts)
+        return ChunkRows(rows[turns], turns)
+
+    def chunk(
+        self, number: int, items: ChunkRows, names: Sequence[str], memory: Buffers
+    ) -> Columns:
+        """Gather these columns of a chunk, in this order; several threads may gather other ones at
+        the same time.
+
+        items: of `rows_of`.
+        """
         assert self.pages is not None
-        items = np.arange(self.items_of(number)) + number * self._chunk_rows
-        np.minimum(items, len(self._row) - 1, out=items)
-        rows = self._row[items]
         gathered: Columns = {}
         others = [name for name in names if name in self._others]
         for name in names:
             if name in self._others:
                 continue
             array = self.pages.arrays[name]
-            column = memory.empty((len(rows), *array.shape[1:]), array.dtype)
-            np.take(array, rows, axis=0, out=column, mode="clip")
+            column = memory.empty((len(items.rows), *array.shape[1:]), array.dtype)
+            np.take(array, items.rows, axis=0, out=column, mode="clip")
             gathered[name] = column
         if others:
             sections = zip(*(self._others[name][number] for name in others), strict=True)
             sources: list[Columns] = [
                 dict(zip(others, section, strict=True)) for section in sections
             ]
-            gathered.update(gather(sources, self._turn[items], memory))
+            gathered.update(gather(sources, items.turns, memory))
         return {name: gathered[name] for name in names}
 
     def free(self, number: int) -> None:
         """Free the memory of a chunk that was gathered."""
         assert self.pages is not None
-        for pages in self._taken[number]:
-            self.pages.give_back(pages)
+        for section in self._laid[number]:
+            self.pages.give_back(section.pages)
+        self._laid[number].clear()
         for of_chunk in self._others.values():
             of_chunk[number].clear()
+
+
+def _rows_in(pages: I64, counts: I64) -> I64:
+    """Return the rows in pages that groups of this many rows have one after the other."""
+    page_counts = -(-counts // _PAGE_ROWS)
+    sizes = np.full(len(pages), _PAGE_ROWS)
+    some = page_counts > 0
+    sizes[np.cumsum(page_counts)[some] - 1] -= (page_counts * _PAGE_ROWS - counts)[some]
+    return ranges(pages * _PAGE_ROWS, sizes)
 
 
 def _copied_rows(column: Any, rows: I64) -> Column:

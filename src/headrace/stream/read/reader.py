@@ -1,12 +1,12 @@
 """Read one consumer's rows, from blocks to batches.
 
 For each pool (see `plan_pools`) threads decode the needed blocks ahead. The blocks are sliced to
-the needed rows and gathered by one index for all columns; batches are then views. A thread gathers
-the next pool while this one is used, and another plans the one after it. Rows that coming pools
-need of a block stay decoded. Only a batch that crosses a pool border is copied again. Memory is
-the rows of a round, about half of the rows of the open blocks, and what is decoded ahead. A large
-pool is laid out for chunks, section by section, while the one before is used, and gathered chunk by
-chunk, see `laid`.
+the needed rows and gathered by one index for all columns; batches are then views. In file order,
+batches of numbers are views of the blocks themselves. A thread gathers the next pool while this one
+is used, and another plans the one after it. Rows that coming pools need of a block stay decoded.
+Only a batch that crosses a pool border is copied again. Memory is the rows of a round, about half
+of the rows of the open blocks, and what is decoded ahead. A large pool is laid out for chunks,
+section by section, while the one before is used, and gathered chunk by chunk, see `laid`.
 
 The loop waits for the first pool. If that takes few rows of many blocks, and at most an eighth of
 all blocks, only these rows are kept. The blocks are decoded again for the next pool, while the
@@ -96,6 +96,7 @@ _MOST_PLACES = 1 << 18  # per lookup, which takes a dozen arrays of this length
 _WORTH_A_THREAD = 4096  # rows of a pool
 _POOLS_OF_MEMORY = 3  # in the loop, waiting for it, and being gathered
 _CHUNK_POOLS = 4  # smallest pools that a chunk of a large pool is long
+_LEAST_PIECE = 4  # batches of a piece: the one that crosses its border is copied
 _MANY_TIMES = 8  # blocks per block that may be decoded twice for an earlier first batch
 
 
@@ -219,7 +220,7 @@ class _Gather:
     def chunk(self, laid: LaidPool, number: int) -> tuple[int, Columns]:
         """Return the number of items and the columns of a chunk, whose memory is then free."""
         items = laid.items_of(number)
-        columns = self._both(laid.names, items, partial(laid.chunk, number))
+        columns = self._both(laid.names, items, partial(laid.chunk, number, laid.rows_of(number)))
         laid.free(number)
         return items, columns
 
@@ -244,15 +245,26 @@ class _Gather:
 
 
 class _Pools:
-    """The pools of a reader, announced to its fetcher in sections; a small pool is one section."""
+    """The pools of a reader, announced to its fetcher in sections; a small pool is one section.
+
+    piece_rows: of pieces that are worth being cut into batches without a copy; None if they may
+    not be written to.
+    """
 
     def __init__(
-        self, fetcher: Fetcher, planned: Iterator[Pool], gathered: _Gather, *, chunk_rows: int
+        self,
+        fetcher: Fetcher,
+        planned: Iterator[Pool],
+        gathered: _Gather,
+        *,
+        chunk_rows: int,
+        piece_rows: int | None,
     ) -> None:
         self._fetcher = fetcher
         self._planned = planned
         self._gathered = gathered
         self._chunk_rows = chunk_rows
+        self._piece_rows = piece_rows
         self.ahead: deque[tuple[Pool, list[list[Piece]]]] = deque()
         self._next: LaidPool | None = None  # the next pool, if some of it is laid
 
@@ -290,15 +302,19 @@ class _Pools:
             yield from self._chunks(laid, sections, is_first=is_first)
             return
         parts = self._fetcher.get(pool.spans)
-        columns = self._gathered(parts, pool.index, pool.rows)
+        index = pool.index
+        if index is None and self._are_batches(parts, pool.rows):
+            ready = [(_rows_of(part), part) for part in parts]
+        else:
+            ready = [(pool.items, self._gathered(parts, index, pool.items))]
         if is_first:
-            yield pool.items, columns
+            yield from ready
             # before the release, so rows that both need stay decoded
             self.announce(1)
         del parts  # or they would stay alive during the wait for the next pool
         self._fetcher.release(pool.spans)
         if not is_first:
-            yield pool.items, columns
+            yield from ready
 
     def _chunks(
         self, laid: LaidPool, sections: list[list[Piece]], *, is_first: bool
@@ -327,6 +343,16 @@ class _Pools:
         while self._next.fits and self._next.laid_rows < fraction * self._next.rows:
             self._lay(self._next, release=True)
 
+    def _are_batches(self, parts: list[Columns], rows: int) -> bool:
+        """Return whether pieces of blocks may be cut into batches without a copy."""
+        if self._piece_rows is None or len(parts) * self._piece_rows > rows:
+            return False
+        return all(
+            isinstance(column, np.ndarray) and column.flags.writeable
+            for part in parts
+            for column in part.values()
+        )
+
     def _lay(self, laid: LaidPool, *, release: bool) -> None:
         section = laid.sections.popleft()
         self._gathered.lay(laid, self._fetcher.get(section))
@@ -335,7 +361,11 @@ class _Pools:
 
     def _is_large(self, pool: Pool) -> bool:
         """Return whether a pool is laid out for chunks."""
-        return pool.index is not None and pool.items > self._chunk_rows
+        return pool.item_of is not None and pool.items > self._chunk_rows
+
+
+def _rows_of(columns: Columns) -> int:
+    return len(next(iter(columns.values())))
 
 
 def _gathered(
@@ -346,8 +376,18 @@ def _gathered(
         first = next(planned, None)
         if first is None:
             return
-        pools = _Pools(fetcher, planned, gathered, chunk_rows=_CHUNK_POOLS * least_pool_rows(plan))
         index = plan.index
+        # A loop may write to its batches, so they are views of nothing that outlives a pass.
+        decoded = options.cache != "decoded" and all(
+            name.startswith("parquet") for name in set(index.formats)
+        )
+        pools = _Pools(
+            fetcher,
+            planned,
+            gathered,
+            chunk_rows=_CHUNK_POOLS * least_pool_rows(plan),
+            piece_rows=_LEAST_PIECE * options.batch_size if decoded else None,
+        )
         count = len(first.blocks)
         # With STORE_THREADS the data is in an object store, where fetching twice costs more than
         # memory.
@@ -355,7 +395,7 @@ def _gathered(
             count, STORE_THREADS
         ) and count * plan.world_size * _MANY_TIMES <= len(index.rows)
         if options.shuffle and few_of_all and 4 * first.rows <= int(index.rows[first.blocks].sum()):
-            yield first.items, gathered(fetcher.get_alone(first.spans), first.index, first.rows)
+            yield first.items, gathered(fetcher.get_alone(first.spans), first.index, first.items)
             pools.announce(1)
         else:
             pools.add(first)
@@ -383,8 +423,8 @@ def _from_memory(
         block, row = plan.order.locate(
             plan.order.line_of(plan.remaining.positions(rank_rows.indices(0, begun)))
         )
-        pool = span_rows(block, row)
-        yield begun, gather(fetcher.get_alone(pool.spans), pool.index)
+        first_rows = span_rows(block, row)
+        yield begun, gather(fetcher.get_alone(first_rows.spans), first_rows.index)
     if memory.columns is None:
         memory.columns = _decode_whole(fetcher, index, names)
     columns = memory.columns
