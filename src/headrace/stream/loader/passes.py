@@ -25,7 +25,6 @@ from headrace.stream.loader.options import StreamOptions
 from headrace.stream.order.advice import sentence_of, sorted_mixing
 from headrace.stream.order.balance import CountedIndex, RowCosts
 from headrace.stream.order.epoch import Order
-from headrace.stream.order.joined import Leg
 from headrace.stream.order.lanes import (
     Lanes,
     choose_lanes,
@@ -41,6 +40,7 @@ from headrace.stream.order.layout import (
     samples_of_epoch,
     sources_of,
 )
+from headrace.stream.order.mixed import Leg
 from headrace.stream.order.plan import Plan
 from headrace.stream.order.remaining import RankRows, Remainder, resolve_remainder
 from headrace.stream.order.shard_partition import (
@@ -512,12 +512,13 @@ class RowPasses:
 
     def _changed_mixture(self, state: StreamState, mixture: MixtureState) -> MixtureState:
         """Begin a leg of the run at the position of a state."""
-        mixture = mixture.before(state.epoch, state.position)
+        begin = state.epoch * state.rows + state.position
+        mixture = mixture.before(begin)
         if len(mixture.legs) >= MOST_CHANGES:
             return mixture
         before = Lanes(state.lanes, state.window_rows, state.groups)
         if mixture.legs:
-            before = Lanes(*mixture.legs[-1][2:])
+            before = Lanes(*mixture.legs[-1][1:])
         lanes = choose_lanes_again(
             before,
             shuffle=state.shuffle,
@@ -525,8 +526,7 @@ class RowPasses:
             ranks=self.ranks,
             batch_size=self.options.rank_step_rows(self.ranks),
         )
-        leg = Leg(state.epoch, state.position, *lanes)
-        return replace(mixture, legs=(*mixture.legs, leg))
+        return replace(mixture, legs=(*mixture.legs, Leg(begin, *lanes)))
 
     def _fits(self, state: StreamState) -> bool:
         """Check whether these ranks can read a state's lanes without reading those of other

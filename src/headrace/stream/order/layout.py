@@ -37,19 +37,17 @@ from headrace.stream.order.epoch import (
     epoch_order,
     expand,
 )
-from headrace.stream.order.joined import (
-    ChainedOrder,
-    EpochPart,
-    Leg,
-    MixedOrder,
-    MixedSource,
-    lay_partition,
-)
+from headrace.stream.order.joined import ChainedOrder, EpochPart, lay_partition
+from headrace.stream.order.lanes import estimate_block_bytes
+from headrace.stream.order.mixed import Leg, MixedOrder, MixedSource
 from headrace.stream.order.mixture import Mixture, check_epoch, check_shares
 from headrace.stream.order.remaining import even_parts, split_at
 from headrace.stream.order.schedule import Schedule
 from headrace.stream.order.shard_partition import deal_shards
 from headrace.stream.order.state import Change, MixtureState, StreamState
+
+SMALL_SOURCE_ROWS = 1 << 12  # of larger ones, an own epoch is worth the fixed cost of its order
+_SMALL_SOURCE_BYTES = 1 << 22
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,6 +172,12 @@ def lay_epoch(
     return ChainedOrder(parts=tuple(parts), **parts[-1].order.settings)
 
 
+def is_small_source(part: SplitIndex) -> bool:
+    """Return whether every rank holds a source whole, so that its own epochs have no columns."""
+    small = part.total_rows <= SMALL_SOURCE_ROWS
+    return small and int(estimate_block_bytes(part).sum()) <= _SMALL_SOURCE_BYTES
+
+
 def _mixed_sources(index: SplitIndex, settings: OrderSettings) -> tuple[MixedSource, ...]:
     parts = _parts(index)
     names = _mixture(index).names
@@ -191,6 +195,7 @@ def _mixed_sources(index: SplitIndex, settings: OrderSettings) -> tuple[MixedSou
             numbers=np.arange(firsts[number], firsts[number + 1], dtype=np.int64),
             own_rows=part.total_rows,
             settings=source_settings,
+            is_small=is_small_source(part),
         )
         sources.append(source)
     return tuple(sources)
@@ -203,16 +208,16 @@ def _lay_legs(
     settings: OrderSettings,
 ) -> list[EpochPart]:
     """Lay the parts of an epoch, one for each leg that it touches."""
-    epoch = settings["epoch"]
-    first = Leg(0, 0, settings["lanes"], settings["window_rows"], settings["groups"])
-    legs = (first, *changes)
-    earlier = sum((leg.epoch, leg.position) <= (epoch, 0) for leg in legs)
+    first = settings["epoch"] * schedule.epoch_rows
+    end = first + schedule.epoch_rows
+    legs = (Leg(0, settings["lanes"], settings["window_rows"], settings["groups"]), *changes)
+    earlier = sum(leg.begin <= first for leg in legs)
     parts: list[EpochPart] = []
     for number in range(earlier, len(legs) + 1):
         leg = legs[number - 1]
-        if leg.epoch > epoch:
+        if leg.begin >= end:
             break
-        begin = leg.position if leg.epoch == epoch else 0
+        begin = max(leg.begin, first)
         leg_settings: OrderSettings = {
             **settings,
             "lanes": leg.lanes,
@@ -220,11 +225,16 @@ def _lay_legs(
             "groups": leg.groups,
         }
         order = MixedOrder(
-            sources=sources, schedule=schedule, legs=legs[:number], begin=begin, **leg_settings
+            sources=sources,
+            schedule=schedule,
+            legs=legs[:number],
+            begin=begin,
+            end=end,
+            **leg_settings,
         )
         if parts:
-            parts[-1] = parts[-1]._replace(end=begin)
-        parts.append(EpochPart(begin, schedule.epoch_rows, order))
+            parts[-1] = parts[-1]._replace(end=begin - first)
+        parts.append(EpochPart(begin - first, schedule.epoch_rows, order))
     return parts
 
 

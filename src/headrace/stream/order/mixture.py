@@ -20,7 +20,7 @@ import numpy as np
 from headrace.digest import sha256_hex
 from headrace.errors import SettingsError, setting, setting_name
 from headrace.sealed import MOST_POSITIONS
-from headrace.stream.order.schedule import Schedule, StageWeights, share_rows
+from headrace.stream.order.schedule import Schedule, StageWeights, period_rows, share_rows
 
 Unit = Literal["rows", "steps", "share"]
 
@@ -96,7 +96,8 @@ class MixtureStage:
     def shares(self, sizes: Sequence[int]) -> tuple[Fraction, ...]:
         """Return the weights of sources of these rows."""
         if self.weights is not None:
-            return tuple(map(Fraction, self.weights))
+            # as they were written: the float 0.7 is a little less
+            return tuple(Fraction(str(weight)) for weight in self.weights)
         if self.temperature == 1:
             return tuple(map(Fraction, sizes))
         largest = max(sizes, default=1)
@@ -270,14 +271,14 @@ def check_shares(mixture: Mixture, sizes: Sequence[int], epoch_rows: int) -> Non
                 remedy="raise it, or leave the dataset out",
             )
     weights = mixture.stages[-1].shares(sizes)
-    counts = share_rows(epoch_rows, weights, [None] * len(sizes))
+    rows = period_rows(weights, epoch_rows)
+    counts = share_rows(rows, weights, [None] * len(sizes))
     for name, weight, count in zip(mixture.names, weights, counts, strict=True):
         if weight and not count:
             raise SettingsError(
-                f"the share of {name} in {epoch_rows} rows an epoch is none, so it would never be"
-                " read",
+                f"the share of {name} in {rows:,} rows is none, so it would never be read",
                 setting=where,
-                remedy=f"raise its weight or {setting('samples_per_epoch')}",
+                remedy="raise its weight, or leave it out",
             )
 
 
@@ -286,7 +287,7 @@ def check_epoch(schedule: Schedule, epoch: int) -> None:
     epochs = schedule.epochs
     if epochs is not None and epoch >= epochs:
         raise SettingsError(
-            f"it leaves {schedule.most_rows:,} rows, which are {epochs} whole epochs of"
+            f"it leaves {schedule.rows:,} rows, which are {epochs} whole epochs of"
             f" {schedule.epoch_rows:,}, and epoch {epoch} is asked for",
             setting="limits",
             value=epoch,

@@ -29,7 +29,7 @@ from headrace.dataset.html import table_html
 from headrace.dataset.index import SplitIndex
 from headrace.stream.order.balance import RowCosts, step_loads
 from headrace.stream.order.epoch import Order, Pool, natural_rows
-from headrace.stream.order.joined import EpochPart, MixedOrder, parts_of
+from headrace.stream.order.joined import EpochPart, parts_of
 from headrace.stream.order.lanes import (
     OPEN_BYTES,
     ORDER_BYTES,
@@ -38,6 +38,7 @@ from headrace.stream.order.lanes import (
     is_kept,
     mixes_everything,
 )
+from headrace.stream.order.mixed import MixedOrder
 from headrace.stream.order.remaining import (
     RankRows,
     Remainder,
@@ -163,10 +164,15 @@ class Plan:
         if not isinstance(order, MixedOrder) or len(order.sources) == 1:
             return []
         names = [source.name for source in order.sources]
+        first = order.begin
+        last = first + self.order.rows
         stages = []
-        for begin, end, interleave in order.segments:
-            rows = dict(zip(names, interleave.counts, strict=True))
-            stages.append(PlanStage(begin, end, rows))
+        for segment in order.schedule.segments(first, last):
+            begin = max(segment.begin, first)
+            end = min(segment.end, last)
+            counts = order.schedule.drawn_before(end) - order.schedule.drawn_before(begin)
+            rows = dict(zip(names, counts.tolist(), strict=True))
+            stages.append(PlanStage(begin - first, end - first, rows))
         return stages
 
     @property

@@ -16,7 +16,7 @@ from headrace.errors import StreamError, setting, setting_name
 from headrace.sealed import MOST_EPOCHS, MOST_LANES, MOST_POSITIONS, seal, short_repr, unseal
 from headrace.stream.order.balance import MOST_EVEN_TOKENS
 from headrace.stream.order.epoch import OrderSettings, first_window_rows, settings_of
-from headrace.stream.order.joined import Leg
+from headrace.stream.order.mixed import Leg
 from headrace.stream.order.remaining import Remainder, Remaining, advance, count_steps
 from headrace.stream.order.shard_partition import ShardPartition
 
@@ -50,7 +50,7 @@ class MixtureState:
     """The mixture of a run whose epochs are not single passes; see `schedule`.
 
     blend: its proportions in words. stages: the row of the run at which each stage begins. legs:
-    the lanes from some positions on, as other numbers of ranks changed them.
+    the lanes from some rows on, as other numbers of ranks changed them.
     """
 
     blend: str
@@ -62,10 +62,9 @@ class MixtureState:
         legs = [list(leg) for leg in self.legs]
         return {"blend": self.blend, "stages": list(self.stages), "legs": legs}
 
-    def before(self, epoch: int, position: int) -> MixtureState:
-        """Return it without the legs from a position on."""
-        legs = [leg for leg in self.legs if (leg.epoch, leg.position) < (epoch, position)]
-        return replace(self, legs=tuple(legs))
+    def before(self, row: int) -> MixtureState:
+        """Return it without the legs from a row of the run on."""
+        return replace(self, legs=tuple(leg for leg in self.legs if leg.begin < row))
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> MixtureState:
@@ -173,7 +172,7 @@ class StreamState:
         """Return the start of an epoch, with the lanes and windows that this one began with, or
         those of a blend's last leg.
         """
-        mixture = self.mixture and self.mixture.before(epoch, 1)
+        mixture = self.mixture and self.mixture.before(epoch * self.rows + 1)
         return replace(
             self,
             epoch=epoch,
@@ -189,7 +188,10 @@ class StreamState:
         """The positions of this epoch at which other ranks changed its order."""
         positions = [change.position for change in self.changes]
         if self.mixture is not None:
-            positions += [leg.position for leg in self.mixture.legs if leg.epoch == self.epoch]
+            begin = self.epoch * self.rows
+            for leg in self.mixture.legs:
+                if leg.begin >= begin:
+                    positions.append(leg.begin - begin)
         return positions
 
     def to_dict(self, sealed_as: str = _KIND) -> dict[str, Any]:
@@ -443,10 +445,10 @@ def _legs(values: Any) -> tuple[Leg, ...]:
             least, most = _BOUNDS.get(name, (0, MOST_POSITIONS))
             if not least <= value <= most:
                 raise _bad("legs", value, f"expected {name} of {least} to {most}")
-        ascending = not legs or legs[-1][:2] < leg[:2]
+        ascending = not legs or legs[-1].begin < leg.begin
         small = leg.lanes * leg.window_rows <= MOST_POSITIONS
         if not ascending or leg.lanes % leg.groups or not small:
-            raise _bad("legs", numbers, "expected ascending positions, and groups of lanes")
+            raise _bad("legs", numbers, "expected ascending rows, and groups of lanes")
         legs.append(leg)
     return tuple(legs)
 
