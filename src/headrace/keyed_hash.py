@@ -103,9 +103,7 @@ def permutation(key: tuple[int, int], n: int) -> npt.NDArray[np.int64]:
     return words.view(np.int64)
 
 
-def permutations(
-    key: tuple[int, int], n: int, *, first: int, count: int
-) -> npt.NDArray[np.int64]:
+def permutations(key: tuple[int, int], n: int, *, first: int, count: int) -> npt.NDArray[np.int64]:
     """Return orders number first .. first + count - 1 of 0..n-1 for this key, int64 [count, n].
 
     Each is the same whichever are asked for together; number 0 is `permutation`.

@@ -36,14 +36,17 @@ def block(number: int) -> Columns:
 
 
 def pools(random: np.random.Generator) -> Iterator[Pool]:
-    """Pools of several sizes; some leave rows out, and the last repeats its last item."""
-    for number, blocks in enumerate((4, 9, 2, 9)):
+    """Pools of several sizes; some leave rows out or repeat them, and the last item."""
+    for number, blocks in enumerate((4, 9, 2, 9, 6)):
         spans = [(block, 10 * block, BLOCK_ROWS - 7) for block in range(blocks)]
         rows = sum(stop - start for _, start, stop in spans)
         index = random.permutation(rows)[: rows - number % 2 * 100]
         if number == 3:
             index = np.append(index, np.full(150, index[-1]))
-        yield Pool(spans=spans, index=index)
+        if number == 4:
+            index = np.concatenate([index, random.integers(0, 50, rows)])
+            random.shuffle(index)
+        yield Pool(spans=spans, index=index, repeats=number == 4)
 
 
 def parts(spans: list[tuple[int, int, int]]) -> list[Columns]:

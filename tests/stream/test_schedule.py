@@ -153,6 +153,56 @@ def test_shares_hold_at_every_prefix_of_a_stage(case, order, epochs):
             assert np.abs(drawn - asked).max(initial=0) < 6
 
 
+def test_epochs_do_not_round_alike():
+    third = 1 / 3
+    case = Case([[10], [10], [10]], [(0, [third, third, third])], {}, 10)
+    schedule = schedule_of(case.index, case.begin(), epoch_rows=10)
+    for epochs in (1, 2, 3, 100, 1_000_003):
+        assert np.ptp(schedule.drawn_before(10 * epochs)) <= 2
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(
+    st.lists(st.floats(1e-3, 1), min_size=2, max_size=9),
+    st.integers(1, 3000),
+    st.integers(0, 1 << 20),
+)
+def test_counts_follow_the_run_whatever_the_length_of_an_epoch(weights, epoch_rows, epochs):
+    case = Case([[9]] * len(weights), [(0, weights)], {}, epoch_rows)
+    object.__setattr__(case, "index", index_of_weights(weights))
+    schedule = schedule_of(case.index, case.begin(), epoch_rows=epoch_rows)
+    rows = epochs * epoch_rows
+    shares = np.array(weights) / sum(weights)
+    drawn = schedule.drawn_before(rows)
+
+    assert drawn.sum() == rows
+    # a period of 2^30 rows rounds to a row
+    assert np.abs(drawn - shares * rows).max() < 6 + rows / (1 << 29)
+
+
+def index_of_weights(weights):
+    names = "abcdefghi"[: len(weights)]
+    return join_indexes([index_of([9])] * len(weights), Mixture.build(names, weights=weights))
+
+
+@pytest.mark.parametrize("groups", [1, 48])
+def test_tiny_sources_beside_a_large_one_are_in_their_turns(groups):
+    sources = [[1], [7, 3], [16_384] * 62]
+    case = Case(sources, [(0, [1, 1, 1])], {}, 1_000_000)
+    order = {"seed": 1, "lanes": 48, "groups": groups, "window_rows": 400, "shuffle": True}
+    laid = lay(case.index, epoch=1, samples_per_epoch=case.epoch_rows, **order)
+    blocks, inside = laid.locate(laid.line_of(np.arange(laid.rows)))
+    rows = case.index.first_row[blocks] + inside
+    of_ten = rows[(rows >= 1) & (rows < 11)] - 1
+    first = -333_333 % 10  # the first epoch ended inside an own epoch
+    own = of_ten[first:][: len(of_ten[first:]) // 10 * 10].reshape(-1, 10)
+
+    assert abs(np.count_nonzero(rows == 0) - 333_333) <= 6
+    assert (np.sort(own, axis=1) == np.arange(10)).all()
+    assert len(np.unique(own, axis=0)) > 20_000  # each own epoch has an order of its own
+    assert np.bincount(rows[rows >= 11]).max() == 1
+
+
 @settings(max_examples=examples(100), deadline=None)
 @given(cases())
 def test_a_limited_source_ends_exactly_and_the_others_take_its_share(case):

@@ -60,11 +60,12 @@ class Pool:
     laid end to end.
 
     spans: (block number, first row, stop row), none empty; a block may repeat. index: int64
-    [items]; None for all rows of the pieces in order.
+    [items]; None for all rows of the pieces in order. repeats: whether items may have the same row.
     """
 
     spans: list[tuple[int, int, int]]
     index: I64 | None
+    repeats: bool = False
 
     @property
     def items(self) -> int:

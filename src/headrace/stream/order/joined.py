@@ -72,6 +72,7 @@ class JoinedOrder(Order):
         spans: list[tuple[int, int, int]] = []
         index = np.empty_like(positions)
         laid = 0
+        repeats = False
         for number, members in each_number(which):
             pool = self._member(number)[0].pool_of(inside[members])
             if pool.items == len(positions):
@@ -79,7 +80,8 @@ class JoinedOrder(Order):
             index[members] = laid + (np.arange(pool.items) if pool.index is None else pool.index)
             spans += pool.spans
             laid += pool.rows
-        return Pool(spans=spans, index=index)
+            repeats = repeats or pool.repeats
+        return Pool(spans=spans, index=index, repeats=repeats)
 
     def reads(self, first: I64, last: I64) -> Reads:
         if not len(first):

@@ -133,7 +133,7 @@ class RepeatedOrder(Order):
         for block, rows in zip(self.source.numbers.tolist(), self._rows_at.tolist(), strict=True):
             if rows:
                 spans.append((block, 0, rows))
-        return Pool(spans=spans, index=self.line_of(positions))
+        return Pool(spans=spans, index=self.line_of(positions), repeats=True)
 
     def _parts_of_draws(self) -> Iterator[I64]:
         size = self._permuted_together * self.source.own_rows

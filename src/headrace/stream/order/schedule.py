@@ -103,7 +103,9 @@ class Schedule:
         segments = []
         for run in self.runs:
             stop = end if run.stop is None else min(end, run.stop)
-            periods = range(max(0, begin - run.begin) // run.rows, -((run.begin - stop) // run.rows))
+            periods = range(
+                max(0, begin - run.begin) // run.rows, -((run.begin - stop) // run.rows)
+            )
             for period in periods:
                 base = run.begin + period * run.rows
                 for segment in run.segments:

@@ -22,9 +22,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headrace.arrays import I64, ranges
+from headrace.arrays import I64, offsets_from_lengths, ranges
 from headrace.dataset.index import int64_array
 from headrace.stream.order.epoch import Pool
+from headrace.stream.order.remaining import count_out
 from headrace.stream.read.ahead import Piece
 from headrace.stream.read.buffers import Buffers
 from headrace.stream.read.columns import Column, Columns, concatenate, gather
@@ -66,18 +67,19 @@ class Pages:
 class PoolSection:
     """The next rows of a pool, and where they go.
 
-    parts: their columns. target: int64, their rows in the pages; -1: another rank delivers it.
-    by_chunk: the numbers of those that each chunk takes. complete: whether all are delivered.
+    parts: their columns. rows: those that are delivered, ascending, int64; a row may repeat. None:
+    all of them, once. target: their rows in the pages, int64, parallel. by_chunk: the rows that
+    each chunk takes.
     """
 
     parts: list[Columns]
+    rows: I64 | None
     target: I64
     by_chunk: list[I64]
-    complete: bool
 
 
 class LaidPool:
-    """The rows of a pool: item i is row `index[i]` of them; only the last item may be repeated.
+    """The rows of a pool: item i is row `index[i]` of them.
 
     sections: the pieces that are not laid yet. pages: those of the pool before this one; they serve
     this one too if they are enough for all of it and a section of the next one.
@@ -98,9 +100,16 @@ class LaidPool:
         distinct = len(index) - differs + 1 if differs else 1
         self.chunks = -(-distinct // chunk_rows)
         self._chunk_type = np.min_scalar_type(self.chunks)
-        self._item_of: npt.NDArray[np.signedinteger[Any]]
-        self._item_of = np.full(pool.rows, -1, np.int32 if distinct < 1 << 31 else np.int64)
-        self._item_of[index[:distinct]] = np.arange(distinct, dtype=self._item_of.dtype)
+        number = np.int32 if distinct < 1 << 31 else np.int64
+        self._item_of: npt.NDArray[np.signedinteger[Any]]  # by row; -1: another rank delivers it
+        self._items_before: I64 | None = None  # by row, if rows repeat: then items are by row
+        if pool.repeats:
+            self._item_of = np.argsort(index[:distinct], kind="stable").astype(number)
+            counts = np.bincount(index[:distinct], minlength=pool.rows)
+            self._items_before = offsets_from_lengths(counts)
+        else:
+            self._item_of = np.full(pool.rows, -1, number)
+            self._item_of[index[:distinct]] = np.arange(distinct, dtype=number)
         self._row = np.empty(distinct, np.int64)  # of each item, in the pages
         self._taken: list[list[I64]] = [[] for _ in range(self.chunks)]
         # Lists and texts of each chunk are gathered from each section, and once more from there.
@@ -108,8 +117,10 @@ class LaidPool:
         self._turn = np.empty(0, np.int64)  # of each item, in these
         self._turns = np.zeros(self.chunks, np.int64)
         # each chunk may fill a page of each section in part
-        self._section_pages = -(-section_rows(self.rows) // _PAGE_ROWS) + self.chunks
-        self._most_pages = self._section_pages * (len(sections) + 1)
+        most, total = self._most_items(sections)
+        self._section_pages = -(-most // _PAGE_ROWS) + self.chunks
+        pool_pages = -(-total // _PAGE_ROWS) + self.chunks * len(sections)
+        self._most_pages = pool_pages + self._section_pages
         self.pages = pages
         if pages is not None and pages.count < self._most_pages:
             self.pages = None
@@ -127,12 +138,8 @@ class LaidPool:
             self._begin(parts[0])
         assert self.pages is not None
         rows = sum(len(next(iter(part.values()))) for part in parts)
-        items = self._item_of[self.laid_rows : self.laid_rows + rows]
+        items, delivered = self._delivered(self.laid_rows, self.laid_rows + rows)
         self.laid_rows += rows
-        complete = int(items.min(initial=0)) >= 0
-        delivered = None if complete else np.flatnonzero(items >= 0)
-        if delivered is not None:
-            items = items[delivered]
         chunk = (items // self._chunk_rows).astype(self._chunk_type)
         counts = np.bincount(chunk, minlength=self.chunks)
         along = np.argsort(chunk, kind="stable")  # of small numbers: by their digits, in one pass
@@ -142,12 +149,35 @@ class LaidPool:
         if self._others:
             self._turn[items] = ranges(self._turns, counts)
             self._turns += counts
+        target = np.empty(len(items), np.int64)
+        target[along] = page_rows
         if delivered is not None:
             along = delivered[along]
-        target = np.full(rows, -1, np.int64) if delivered is not None else np.empty(rows, np.int64)
-        target[along] = page_rows
         by_chunk = np.split(along, np.cumsum(counts)[:-1])
-        return PoolSection(parts, target, by_chunk, complete=complete)
+        return PoolSection(parts, delivered, target, by_chunk)
+
+    def _delivered(
+        self, first: int, stop: int
+    ) -> tuple[npt.NDArray[np.signedinteger[Any]], I64 | None]:
+        """Return the items that take rows first..stop-1 of the pool, by row, and their rows,
+        counted from `first`; None for all rows, once.
+        """
+        if self._items_before is not None:
+            before = self._items_before[first : stop + 1]
+            return self._item_of[before[0] : before[-1]], count_out(np.diff(before))[0]
+        items = self._item_of[first:stop]
+        if int(items.min(initial=0)) >= 0:
+            return items, None
+        delivered = np.flatnonzero(items >= 0)
+        return items[delivered], delivered
+
+    def _most_items(self, sections: list[list[Piece]]) -> tuple[int, int]:
+        """Return the most items that a section, and all of them, may have."""
+        if self._items_before is None:
+            return section_rows(self.rows), self.rows
+        ends = np.cumsum([sum(stop - start for _, start, stop in pieces) for pieces in sections])
+        items = np.diff(self._items_before[ends], prepend=0)
+        return int(items.max(initial=0)), int(self._items_before[-1])
 
     def _take(self, counts: I64) -> I64:
         """Take pages for this many rows of each chunk, and return the rows in them."""
@@ -178,16 +208,16 @@ class LaidPool:
         arrays = {name: self.pages.arrays[name] for name in names if name not in self._others}
         first = 0
         for part in section.parts:
-            target = section.target[first : first + len(next(iter(part.values())))]
-            first += len(target)
-            if section.complete:
+            stop = first + len(next(iter(part.values())))
+            if section.rows is None:
                 for name, array in arrays.items():
-                    array[target] = part[name]
+                    array[section.target[first:stop]] = part[name]
             else:
-                delivered = np.flatnonzero(target >= 0)
-                target = target[delivered]
+                of_part = slice(*np.searchsorted(section.rows, [first, stop]).tolist())
+                delivered = section.rows[of_part] - first
                 for name, array in arrays.items():
-                    array[target] = part[name][delivered]
+                    array[section.target[of_part]] = part[name][delivered]
+            first = stop
         for name in names:
             if name in arrays:
                 continue
