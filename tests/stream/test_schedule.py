@@ -384,7 +384,7 @@ def test_stages_begin_at_steps_rows_and_shares_and_keep_their_rows():
         loader = StreamLoader(index, Blocks(case.sources), options, topology=ranks(1)[0])
         state = loader.state_dict()
 
-        assert [0, 120] == state["mixture"]["stages"]
+        assert [0, 120] == state["mixture"]["mixtures"][-1]["stages"]
         assert {"a": 120, "b": 0} == loader.plan().stages[0].rows
 
 
@@ -463,7 +463,7 @@ def test_a_state_keeps_the_rows_of_its_stages_whatever_the_batch_size():
     with raised(SettingsError, setting="schedule", value=80, remedy="in their order"):
         other.plan()
     other.load_state_dict(state)
-    assert [0, 100, 480] == other.state_dict()["mixture"]["stages"]
+    assert [0, 100, 480] == other.state_dict()["mixture"]["mixtures"][-1]["stages"]
     assert 500 - 48 == sum(len(batch["row"]) for batch in other)
 
 
@@ -476,7 +476,7 @@ def test_a_state_from_before_the_first_step_keeps_the_rows_of_its_stages():
 
     for other in others:
         other.load_state_dict(first.state_dict())
-    assert [0, 120] == others[0].state_dict()["mixture"]["stages"]
+    assert [0, 120] == others[0].state_dict()["mixture"]["mixtures"][-1]["stages"]
 
 
 def test_numbers_of_numpy_are_numbers():

@@ -31,7 +31,7 @@ from headrace.stream.order.epoch import (
     expand,
 )
 from headrace.stream.order.lanes import LANE_FAMILY
-from headrace.stream.order.remaining import even_parts, split_at
+from headrace.stream.order.remaining import split_at
 
 _LONGEST_LINE = 1 << 56  # of places; all parts of a chain together stay in 64 bits
 

@@ -23,6 +23,7 @@ import numpy as np
 
 from headrace.arrays import I64, U64, offsets_from_lengths
 from headrace.digest import derive_key
+from headrace.errors import StreamError
 from headrace.keyed_hash import permutations
 from headrace.stream.order.epoch import (
     Order,
@@ -47,6 +48,7 @@ class MixedSource:
 
     block_rows, identities, numbers: of its blocks; numbers are those in the whole index.
     own_rows: N_d. settings: of the orders of its own epochs. is_small: every rank holds it whole.
+    A source that a changed blend no longer has has rows and no blocks.
     """
 
     name: str
@@ -163,11 +165,11 @@ class MixedOrder(JoinedOrder):
 
     Its members are the own epochs that it touches, source by source, or a small source.
 
-    legs: of the run, up to this one. The first starts with the run.
+    legs: of the run, up to this one. The first starts with the run. schedules: of each leg.
     """
 
     sources: tuple[MixedSource, ...]
-    schedule: Schedule
+    schedules: tuple[Schedule, ...]
     legs: tuple[Leg, ...]
     begin: int
     end: int
@@ -179,6 +181,11 @@ class MixedOrder(JoinedOrder):
     def rows(self) -> int:
         return self.end - self.begin
 
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule of its rows."""
+        return self.schedules[-1]
+
     @cached_property
     def segments(self) -> tuple[Segment, ...]:
         """The segments of constant proportions, by rows of the run."""
@@ -188,8 +195,8 @@ class MixedOrder(JoinedOrder):
     def _column_draws(self) -> list[ColumnDraws]:
         """The counts of draws by column of each leg."""
         counts = []
-        for leg in self.legs:
-            draws = ColumnDraws(schedule=self.schedule, columns=leg.groups, begin=leg.begin)
+        for leg, schedule in zip(self.legs, self.schedules, strict=True):
+            draws = ColumnDraws(schedule=schedule, columns=leg.groups, begin=leg.begin)
             counts.append(draws)
         return counts
 
@@ -332,7 +339,7 @@ class MixedOrder(JoinedOrder):
             "window_rows": leg.window_rows,
             "groups": leg.groups,
         }
-        drawn = int(self.schedule.drawn_before(leg.begin)[number])
+        drawn = int(self.schedules[leg_number].drawn_before(leg.begin)[number])
         if drawn > own_epoch * source.own_rows:
             return self._continue_own_epoch(number, own_epoch, leg_number, settings)
         before, after = self._ends_of(number, own_epoch, leg_number)
@@ -402,6 +409,14 @@ class MixedOrder(JoinedOrder):
         return self._own_epoch(number).order, base
 
     def _repeated(self, source: int) -> RepeatedOrder:
+        if not len(self.sources[source].numbers):
+            name = self.sources[source].name
+            raise StreamError(
+                f"rows of {name} are asked for, which the blend no longer has",
+                setting="datasets",
+                value=name,
+                remedy="open the blend as it was before it changed",
+            )
         begin, end = (int(drawn[source]) for drawn in self._drawn)
         settings = self.sources[source].settings
         return RepeatedOrder(source=self.sources[source], begin=begin, end=end, **settings)
@@ -409,6 +424,8 @@ class MixedOrder(JoinedOrder):
     def positions_of_rows(self, blocks: I64, rows: I64) -> tuple[I64, I64]:
         deliveries = []
         for source, each in enumerate(self.sources):
+            if not len(each.numbers):
+                continue
             for number in range(*self._members_before[source : source + 2].tolist()):
                 if each.is_small:
                     which, draws = self._repeated(source).positions_of_rows(blocks, rows)

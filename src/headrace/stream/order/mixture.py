@@ -20,7 +20,7 @@ import numpy as np
 from headrace.digest import sha256_hex
 from headrace.errors import SettingsError, setting, setting_name
 from headrace.sealed import MOST_POSITIONS
-from headrace.stream.order.schedule import Schedule, StageWeights, period_rows, share_rows
+from headrace.stream.order.schedule import Schedule, period_rows, share_rows
 
 Unit = Literal["rows", "steps", "share"]
 
@@ -223,11 +223,6 @@ class Mixture:
                 value=rows[number],
                 remedy="write the stages in their order",
             )
-
-    def stages_at(self, rows: Sequence[int], sizes: Sequence[int]) -> tuple[StageWeights, ...]:
-        """Return the stages that begin at these rows, for sources of these sizes."""
-        pairs = zip(rows, self.stages, strict=True)
-        return tuple(StageWeights(row, stage.shares(sizes)) for row, stage in pairs)
 
     def most_rows(self, sizes: Sequence[int]) -> tuple[int | None, ...]:
         """Return the rows of each source that a run may have; None for any number."""

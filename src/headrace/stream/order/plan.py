@@ -163,7 +163,6 @@ class Plan:
         order = parts_of(self.order)[0].order
         if not isinstance(order, MixedOrder) or len(order.sources) == 1:
             return []
-        names = [source.name for source in order.sources]
         first = order.begin
         last = first + self.order.rows
         stages = []
@@ -171,7 +170,10 @@ class Plan:
             begin = max(segment.begin, first)
             end = min(segment.end, last)
             counts = order.schedule.drawn_before(end) - order.schedule.drawn_before(begin)
-            rows = dict(zip(names, counts.tolist(), strict=True))
+            rows = {}
+            for source, count in zip(order.sources, counts.tolist(), strict=True):
+                if count or len(source.numbers):
+                    rows[source.name] = count
             stages.append(PlanStage(begin - first, end - first, rows))
         return stages
 

@@ -60,7 +60,7 @@ class LikePeriods(NamedTuple):
 
     def clip(self, rows: I64) -> I64:
         """Return rows of the run, or the nearest of these and the one behind them."""
-        return np.clip(rows, self.begin, self.stop)
+        return np.asarray(np.clip(rows, self.begin, self.stop), np.int64)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -68,13 +68,16 @@ class Schedule:
     """The sources of all rows of a run.
 
     sizes: rows of each source. stages: by ascending begin, the first at 0. most: rows that may be
-    drawn of each source in the run; None for any number. epoch_rows: S.
+    drawn of each source in the run; None for any number. epoch_rows: S. begin: the row of the run
+    from which on it holds. drawn_earlier: the rows of each source before that, int64; None for 0.
     """
 
     sizes: tuple[int, ...]
     stages: tuple[StageWeights, ...]
     most: tuple[int | None, ...]
     epoch_rows: int
+    begin: int = 0
+    drawn_earlier: I64 | None = None
 
     @cached_property
     def runs(self) -> tuple[LikePeriods, ...]:
@@ -88,7 +91,7 @@ class Schedule:
         """
         if self.runs:
             return self.runs[-1].stop
-        return 0
+        return self.begin
 
     @property
     def epochs(self) -> int | None:
@@ -103,10 +106,8 @@ class Schedule:
         segments = []
         for run in self.runs:
             stop = end if run.stop is None else min(end, run.stop)
-            periods = range(
-                max(0, begin - run.begin) // run.rows, -((run.begin - stop) // run.rows)
-            )
-            for period in periods:
+            first = max(0, begin - run.begin) // run.rows
+            for period in range(first, -((run.begin - stop) // run.rows)):
                 base = run.begin + period * run.rows
                 for segment in run.segments:
                     if begin < base + segment.end and base + segment.begin < stop:
@@ -120,10 +121,11 @@ class Schedule:
         """Return the draws of each source before a row of the run: int64 [S]."""
         sources = np.arange(len(self.sizes), dtype=np.int64)
         first = np.zeros_like(sources)
-        total = np.zeros_like(sources)
+        total = self._drawn_earlier
         for run in self.runs:
             if row > run.begin or run is self.runs[0]:
-                periods, inside = divmod(int(run.clip(np.int64(row))) - run.begin, run.rows)
+                end = row if run.stop is None else min(row, run.stop)
+                periods, inside = divmod(max(0, end - run.begin), run.rows)
                 total = run.drawn + periods * run.counts
                 for begin, end, interleave in run.segments:
                     if begin < inside:
@@ -163,13 +165,19 @@ class Schedule:
             rows[members] = segment.begin + found
         return rows
 
+    @property
+    def _drawn_earlier(self) -> I64:
+        if self.drawn_earlier is None:
+            return np.zeros(len(self.sizes), np.int64)
+        return self.drawn_earlier
+
     def _stage_of(self, row: int) -> int:
         starts = [stage.begin for stage in self.stages]
         return int(np.searchsorted(starts, row, side="right")) - 1
 
     def _lay_runs(self) -> Iterator[LikePeriods]:
-        begin = 0
-        drawn = np.zeros(len(self.sizes), np.int64)
+        begin = self.begin
+        drawn = self._drawn_earlier
         while True:
             run = self._lay_run(begin, drawn)
             if run is None:
@@ -181,7 +189,7 @@ class Schedule:
             begin = run.stop
 
     def _lay_run(self, begin: int, drawn: I64) -> LikePeriods | None:
-        """Lay what follows a row of the run; None if all sources of its stage reached their limits."""
+        """Lay what follows a row of the run; None if its stage has no source below its limit."""
         number = self._stage_of(begin)
         room = None
         if number + 1 < len(self.stages):
@@ -256,7 +264,8 @@ class ColumnDraws:
         for number, run in enumerate(self.schedule.runs):
             if run.begin < at.max() and (run.stop is None or run.stop > self.begin):
                 total += self._in_run(number, source, run.clip(at) - run.begin)
-        return total[:-1] - total[-1]
+        counts: I64 = total[:-1] - total[-1]
+        return counts
 
     def drawn_before(self, source: int, draws: I64) -> I64:
         """Count the draws of each column before draws of a source: int64 [K, D].
