@@ -94,6 +94,7 @@ def check_own_epochs(rows):
 def read_epochs(loaders, epochs):
     """The batches of whole epochs, the rest of the present one first, and the state after them."""
     batches = []
+    state = None
     for _ in range(epochs):
         more, state = read(loaders)
         batches += more
@@ -101,9 +102,7 @@ def read_epochs(loaders, epochs):
 
 
 blends = st.lists(st.sampled_from("abcd"), min_size=1, max_size=4, unique=True).flatmap(
-    lambda names: st.fixed_dictionaries(
-        {name: st.sampled_from([0.2, 1, 1, 3.7]) for name in names}
-    )
+    lambda names: st.fixed_dictionaries({name: st.sampled_from([0.2, 1, 1, 3.7]) for name in names})
 )
 
 
@@ -116,19 +115,18 @@ blends = st.lists(st.sampled_from("abcd"), min_size=1, max_size=4, unique=True).
 )
 def test_rows_come_once_through_any_changes_and_a_resume_goes_on(mixtures, stops, sizes, shuffle):
     rows = []
-    loaders = loaders_of(mixtures[0], sizes[0], shuffle=shuffle)
-    for number, weights in enumerate(mixtures):
-        if number:
-            loaders = loaded(
-                loaders_of(weights, sizes[number], shuffle=shuffle), state, changed="datasets"
-            )
-        if number == len(mixtures) - 1:
-            break
-        epochs, stop = stops[number]
-        batches, state = read_epochs(loaders, epochs)
+    state = None
+    for weights, world_size, (epochs, stop) in zip(mixtures[:-1], sizes, stops, strict=False):
+        loaders = loaders_of(weights, world_size, shuffle=shuffle)
+        if state is not None:
+            loaded(loaders, state, changed="datasets")
+        batches, _ = read_epochs(loaders, epochs)
         rows += rows_of(batches)
         batches, state = read(loaders, stop)
         rows += rows_of(batches)
+    weights = mixtures[-1]
+    loaders = loaders_of(weights, sizes[-1], shuffle=shuffle)
+    loaded(loaders, state, changed="datasets")
     first = json.loads(json.dumps(loaders[0].state_dict()))
     whole, _ = read_epochs(loaders, 2)
     rows += rows_of(whole)

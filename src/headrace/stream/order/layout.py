@@ -48,7 +48,7 @@ from headrace.stream.order.state import (
     Change,
     LaidMixture,
     MixtureState,
-    SourceState,
+    SavedSource,
     StreamState,
 )
 
@@ -122,7 +122,7 @@ def begin_mixture(
     )
     sources = []
     for name, part in zip(mixture.names, _parts(index), strict=True):
-        sources.append(SourceState(name, part.total_rows, part.identity[:_DIGITS]))
+        sources.append(SavedSource(name, part.total_rows, part.identity[:_DIGITS]))
     return MixtureState(sources=tuple(sources), mixtures=(laid,))
 
 
@@ -219,7 +219,7 @@ def _mixed_sources(
     return tuple(sources)
 
 
-def _without_blocks(state: SourceState, settings: OrderSettings) -> MixedSource:
+def _without_blocks(state: SavedSource, settings: OrderSettings) -> MixedSource:
     """Return a source that a changed blend no longer has."""
     return MixedSource(
         name=state.name,

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headrace.arrays import I64, U64, offsets_from_lengths
+from headrace.arrays import I64, U64, Bools, offsets_from_lengths
 from headrace.digest import derive_key
 from headrace.errors import StreamError
 from headrace.keyed_hash import permutations
@@ -35,7 +35,7 @@ from headrace.stream.order.epoch import (
 )
 from headrace.stream.order.joined import ColumnOrder, ContinuedOrder, JoinedOrder, end_to_end
 from headrace.stream.order.remaining import count_out, even_parts, split_at
-from headrace.stream.order.schedule import ColumnDraws, Schedule, Segment
+from headrace.stream.order.schedule import ColumnDraws, RunSegment, Schedule
 
 _OWN_EPOCHS = 32  # whose columns are counted together
 _MOST_KEPT_ORDERS = 4  # each is arrays as long as its blocks
@@ -93,15 +93,15 @@ class RepeatedOrder(Order):
 
     def line_of(self, positions: I64) -> I64:
         rows = self.source.own_rows
-        own_epoch, places = np.divmod(positions, rows)
+        own_epoch, row_turns = np.divmod(positions, rows)
         if rows == 1 or not self.shuffle:
-            return places
+            return row_turns
         line_positions = np.empty_like(positions)
         for _, members in each_number(own_epoch // self._permuted_together):
-            own = own_epoch[members]
-            first = int(own.min())
-            orders = permutations(self._key, rows, first=first, count=int(own.max()) - first + 1)
-            line_positions[members] = orders[own - first, places[members]]
+            epochs = own_epoch[members]
+            first = int(epochs.min())
+            orders = permutations(self._key, rows, first=first, count=int(epochs.max()) - first + 1)
+            line_positions[members] = orders[epochs - first, row_turns[members]]
         return line_positions
 
     def locate(self, line_positions: I64) -> tuple[I64, I64]:
@@ -112,15 +112,15 @@ class RepeatedOrder(Order):
         at = np.searchsorted(self.source.numbers, blocks)
         at = np.minimum(at, len(self.source.numbers) - 1)
         which = np.flatnonzero((self.source.numbers[at] == blocks) & (rows < self._rows_at[at]))
-        asked = self._line[at[which]] + rows[which]
+        line_positions = self._line[at[which]] + rows[which]
         deliveries = []
         for draws in self._parts_of_draws():
-            places = self.line_of(draws)
-            by_place = np.argsort(places, kind="stable")
-            first = np.searchsorted(places[by_place], asked, side="left")
-            last = np.searchsorted(places[by_place], asked, side="right")
+            drawn = self.line_of(draws)
+            order = np.argsort(drawn, kind="stable")
+            first = np.searchsorted(drawn[order], line_positions, side="left")
+            last = np.searchsorted(drawn[order], line_positions, side="right")
             row, turn = count_out(last - first)
-            deliveries.append((which[row], draws[by_place[first[row] + turn]]))
+            deliveries.append((which[row], draws[order[first[row] + turn]]))
         return end_to_end(deliveries)
 
     def reads(self, first: I64, last: I64) -> Reads:
@@ -187,7 +187,7 @@ class MixedOrder(JoinedOrder):
         return self.schedules[-1]
 
     @cached_property
-    def segments(self) -> tuple[Segment, ...]:
+    def segments(self) -> tuple[RunSegment, ...]:
         """The segments of constant proportions, by rows of the run."""
         return self.schedule.segments(self.begin, self.end)
 
@@ -205,6 +205,10 @@ class MixedOrder(JoinedOrder):
         return np.maximum(1, [source.own_rows for source in self.sources]).astype(np.int64)
 
     @cached_property
+    def _is_small(self) -> Bools:
+        return np.array([source.is_small for source in self.sources], np.bool_)
+
+    @cached_property
     def _drawn(self) -> tuple[I64, I64]:
         """The draws of each source before the first row, and before the end: int64 [S]."""
         return self.schedule.drawn_before(self.begin), self.schedule.drawn_before(self.end)
@@ -218,8 +222,7 @@ class MixedOrder(JoinedOrder):
     def _members_before(self) -> I64:
         """The number of the first member of each source, then of members: int64 [S + 1]."""
         begin, end = self._drawn
-        small = np.array([source.is_small for source in self.sources])
-        members = np.where(small, 1, (end - 1) // self._sizes + 1 - self._first_own)
+        members = np.where(self._is_small, 1, (end - 1) // self._sizes + 1 - self._first_own)
         return offsets_from_lengths(np.where(end > begin, members, 0))
 
     @cached_property
@@ -236,7 +239,7 @@ class MixedOrder(JoinedOrder):
         """Return the column of each position."""
         return (positions + (self.begin - self.legs[-1].begin)) % self.groups
 
-    def _first_of_columns(self, segment: Segment, column: I64) -> I64:
+    def _first_of_columns(self, segment: RunSegment, column: I64) -> I64:
         """Return the first place of columns in a segment."""
         return (column + (self.legs[-1].begin - segment.begin)) % self.groups
 
@@ -247,7 +250,7 @@ class MixedOrder(JoinedOrder):
             return which, inside
         source, draw = self._number_draws(positions, small=False)
         column = self._column_of(positions)
-        small = np.array([each.is_small for each in self.sources])[source]
+        small = self._is_small[source]
         if small.any():
             which[small] = self._members_before[source[small]]
             inside[small] = self._number_draws(positions, small=True)[1][small]
@@ -423,14 +426,14 @@ class MixedOrder(JoinedOrder):
 
     def positions_of_rows(self, blocks: I64, rows: I64) -> tuple[I64, I64]:
         deliveries = []
-        for source, each in enumerate(self.sources):
-            if not len(each.numbers):
+        for source, mixed_source in enumerate(self.sources):
+            if not len(mixed_source.numbers):
                 continue
             for number in range(*self._members_before[source : source + 2].tolist()):
-                if each.is_small:
+                if mixed_source.is_small:
                     which, draws = self._repeated(source).positions_of_rows(blocks, rows)
-                    found = self.schedule.find_draws(source, draws)
-                    deliveries.append((which, found - self.begin))
+                    positions = self.schedule.find_draws(source, draws) - self.begin
+                    deliveries.append((which, positions))
                 else:
                     deliveries += self._positions_in_own_epoch(source, number, blocks, rows)
         which, positions = end_to_end(deliveries)
@@ -462,13 +465,13 @@ class MixedOrder(JoinedOrder):
         """Return the blocks that each run of positions needs; a run may span own epochs."""
         columns = [np.empty((3, 0), np.int64)]
         column = self._column_of(first)
-        for source, each in enumerate(self.sources):
+        for source, mixed_source in enumerate(self.sources):
             members = range(*self._members_before[source : source + 2].tolist())
             if not members:
                 continue
             begin = self._draws_before(source, first)
             end = self._draws_before(source, last + self.groups)
-            if each.is_small:
+            if mixed_source.is_small:
                 runs = np.flatnonzero(begin < end)
                 run, block, _ = self._repeated(source).reads(first[runs], last[runs])
                 columns.append(np.stack([runs[run], block, np.full(len(block), members[0])]))

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Literal, get_args
 
 from headrace.errors import StreamError, setting
-from headrace.stream.order.state import MOST_CHANGES, MixtureState, SourceState
+from headrace.stream.order.state import MOST_CHANGES, MixtureState, SavedSource
 
 Changed = Literal["nothing", "weights", "datasets"]
 CHANGES: tuple[Changed, ...] = get_args(Changed)
@@ -26,8 +26,8 @@ def remixed(
     Raises `StreamError` if more differs than `changed` says.
     """
     numbers = {source.name: number for number, source in enumerate(saved.sources)}
-    before = {saved.sources[number].name for number in saved.mixtures[-1].sources}
-    now = {source.name for source in current.sources}
+    before = set(saved.names)
+    now = set(current.names)
     if changed == "weights" and before != now:
         names = sorted(before ^ now)
         raise StreamError(
@@ -61,7 +61,7 @@ def remixed(
     return MixtureState(sources=tuple(sources), mixtures=(*mixtures, laid), legs=legs)
 
 
-def _check_same(saved: SourceState, current: SourceState) -> None:
+def _check_same(saved: SavedSource, current: SavedSource) -> None:
     if saved != current:
         raise StreamError(
             f"stream state: dataset {current.name} had {saved.rows:,} rows with index"

@@ -36,7 +36,7 @@ class StageWeights(NamedTuple):
     weights: tuple[Fraction, ...]
 
 
-class Segment(NamedTuple):
+class RunSegment(NamedTuple):
     """Rows [begin, end) in the proportions of an interleave."""
 
     begin: int
@@ -54,7 +54,7 @@ class LikePeriods(NamedTuple):
     begin: int
     stop: int | None
     rows: int
-    segments: tuple[Segment, ...]
+    segments: tuple[RunSegment, ...]
     drawn: I64
     counts: I64
 
@@ -101,7 +101,7 @@ class Schedule:
             return None
         return rows // self.epoch_rows
 
-    def segments(self, begin: int, end: int) -> tuple[Segment, ...]:
+    def segments(self, begin: int, end: int) -> tuple[RunSegment, ...]:
         """Return the segments, by rows of the run, that have some of the rows [begin, end)."""
         segments = []
         for run in self.runs:
@@ -111,7 +111,7 @@ class Schedule:
                 base = run.begin + period * run.rows
                 for segment in run.segments:
                     if begin < base + segment.end and base + segment.begin < stop:
-                        moved = Segment(
+                        moved = RunSegment(
                             base + segment.begin, base + segment.end, segment.interleave
                         )
                         segments.append(moved)
@@ -161,8 +161,9 @@ class Schedule:
             segment = run.segments[number]
             members = which == number
             inside = draws[members] - before[number]
-            found = segment.interleave.find_draws(source, inside, np.zeros_like(inside), 1)
-            rows[members] = segment.begin + found
+            first = np.zeros_like(inside)
+            inside = segment.interleave.find_draws(source, inside, first, 1)
+            rows[members] = segment.begin + inside
         return rows
 
     @property
@@ -204,16 +205,16 @@ class Schedule:
             return None
         # Only whole epochs are alike: what comes before the first one is laid alone.
         rows = -begin % self.epoch_rows or period_rows(weights, self.epoch_rows)
-        asked = rows if room is None else min(rows, room)
-        counts = share_rows(asked, weights, left)
-        repeats = _repeats(asked, counts, left, room)
+        requested = rows if room is None else min(rows, room)
+        counts = share_rows(requested, weights, left)
+        repeats = _repeats(requested, counts, left, room)
         if begin % self.epoch_rows or sum(counts) < rows:
             repeats = 1
         segments = []
         position = 0
         for part in _short_enough(counts):
             interleave = Interleave(part)
-            segments.append(Segment(position, position + interleave.rows, interleave))
+            segments.append(RunSegment(position, position + interleave.rows, interleave))
             position += interleave.rows
         stop = None if repeats is None else begin + repeats * position
         return LikePeriods(
@@ -301,8 +302,8 @@ class ColumnDraws:
         """Count the draws of a source at the places d (mod D) of a period: int64 [D]."""
         if (number, source) not in self._of_periods:
             run = self.schedule.runs[number]
-            places = np.arange(self.columns, dtype=np.int64)[None]
-            counts = self._in_segments(run, source, places, np.array([run.rows], np.int64))
+            offsets = np.arange(self.columns, dtype=np.int64)[None]
+            counts = self._in_segments(run, source, offsets, np.array([run.rows], np.int64))
             self._of_periods[number, source] = counts[0]
         return self._of_periods[number, source]
 

@@ -27,6 +27,10 @@ FORMAT_VERSION = 7
 COUNTED = "counted stream"
 MOST_CHANGES = 64  # every question to an order is put to each of its parts
 _KIND = "stream"
+_CHANGED_BLEND = (
+    'pass the saved blend, or go on from there with load_state_dict(state, changed="weights"), or'
+    ' "datasets" if some were added or removed'
+)
 _FRACTION = re.compile(r"[0-9]{1,999}(/[1-9][0-9]{0,999})?")
 _REMEDY = "pass what state_dict() gave, unchanged"
 _OTHER_ORDER = (
@@ -49,7 +53,7 @@ class Change:
     groups: int | None = None
 
 
-class SourceState(NamedTuple):
+class SavedSource(NamedTuple):
     """One source of a mixture; identity: the first digits of that of its split's index."""
 
     name: str
@@ -92,7 +96,7 @@ class LaidMixture:
             raise _bad("mixture", values, f"expected {', '.join(names)}")
         lists = [values[name] for name in ("sources", "stages", "weights", "most")]
         known = isinstance(values["blend"], str) and _is_number(values["begin"])
-        if not known or not all(isinstance(each, list | tuple) for each in lists):
+        if not known or not all(isinstance(values, list | tuple) for values in lists):
             raise _bad("mixture", values, "expected a row, words and lists")
         numbers, stages, weights, most = map(tuple, lists)
         if not all(_is_number(number) and number < sources for number in numbers):
@@ -122,7 +126,7 @@ class MixtureState:
     ranks and other mixtures changed them.
     """
 
-    sources: tuple[SourceState, ...]
+    sources: tuple[SavedSource, ...]
     mixtures: tuple[LaidMixture, ...]
     legs: tuple[Leg, ...] = ()
 
@@ -132,6 +136,11 @@ class MixtureState:
         return self.mixtures[-1].blend
 
     @property
+    def names(self) -> list[str]:
+        """The names of the sources that it has now."""
+        return [self.sources[number].name for number in self.mixtures[-1].sources]
+
+    @property
     def stages(self) -> tuple[int, ...]:
         """The row of the run at which each stage begins."""
         return self.mixtures[-1].stages
@@ -139,6 +148,7 @@ class MixtureState:
     def schedules(self, epoch_rows: int) -> tuple[Schedule, ...]:
         """Return the schedule of each mixture, for all sources."""
         schedules: list[Schedule] = []
+        numbers = range(len(self.sources))
         drawn = None
         for mixture in self.mixtures:
             if schedules:
@@ -146,13 +156,13 @@ class MixtureState:
             stages = []
             for begin, weights in zip(mixture.stages, mixture.weights, strict=True):
                 of_source = dict(zip(mixture.sources, weights, strict=True))
-                every = [of_source.get(each, Fraction(0)) for each in range(len(self.sources))]
-                stages.append(StageWeights(begin, tuple(every)))
+                shares = [of_source.get(number, Fraction(0)) for number in numbers]
+                stages.append(StageWeights(begin, tuple(shares)))
             most = dict(zip(mixture.sources, mixture.most, strict=True))
             schedule = Schedule(
                 sizes=tuple(source.rows for source in self.sources),
                 stages=tuple(stages),
-                most=tuple(most.get(each) for each in range(len(self.sources))),
+                most=tuple(most.get(number) for number in numbers),
                 epoch_rows=epoch_rows,
                 begin=mixture.begin,
                 drawn_earlier=drawn,
@@ -184,10 +194,10 @@ class MixtureState:
         mixtures = []
         for mixture in values["mixtures"]:
             mixtures.append(LaidMixture.from_dict(mixture, sources=len(sources)))
-        begins = [mixture.begin for mixture in mixtures]
-        changed = set(begins[1:]) <= {leg.begin for leg in legs}
-        if begins[:1] != [0] or not _ascending(begins) or not changed:
-            raise _bad("mixtures", begins, "expected ascending rows from 0 on, where legs begin")
+        rows = [mixture.begin for mixture in mixtures]
+        changed = set(rows[1:]) <= {leg.begin for leg in legs}
+        if rows[:1] != [0] or not _ascending(rows) or not changed:
+            raise _bad("mixtures", rows, "expected ascending rows from 0 on, where legs begin")
         return cls(sources=sources, mixtures=tuple(mixtures), legs=legs)
 
 
@@ -410,12 +420,25 @@ class StreamState:
         saved = "none" if self.mixture is None else self.mixture.blend
         current = "none" if mixture is None else mixture.blend
         if saved != current:
+            remedy = _OTHER_ORDER
+            if self.mixture is not None and mixture is not None:
+                remedy = _CHANGED_BLEND
             raise StreamError(
                 f"stream state: it was saved with the blend {short_repr(saved)}, this stream has"
                 f" {short_repr(current)}",
                 setting="blend",
                 value=saved,
-                remedy=_OTHER_ORDER,
+                remedy=remedy,
+            )
+        names = [] if self.mixture is None else self.mixture.names
+        current_names = [] if mixture is None else mixture.names
+        if sorted(names) != sorted(current_names):
+            raise StreamError(
+                f"stream state: it was saved with the datasets {short_repr(sorted(names))}, this"
+                f" stream has {short_repr(sorted(current_names))}",
+                setting="datasets",
+                value=names,
+                remedy=_CHANGED_BLEND,
             )
         saved_stages = [] if self.mixture is None else list(self.mixture.stages)
         stages = 0 if mixture is None else len(mixture.stages)
@@ -563,17 +586,17 @@ def _ascending(numbers: Sequence[int]) -> bool:
     return list(numbers) == sorted(set(numbers))
 
 
-def _sources(values: Any) -> tuple[SourceState, ...]:
+def _sources(values: Any) -> tuple[SavedSource, ...]:
     if not isinstance(values, list | tuple) or not values:
         raise _bad("sources", values, "expected a list")
     sources = []
     for source in values:
-        known = isinstance(source, list | tuple) and len(source) == len(SourceState._fields)
+        known = isinstance(source, list | tuple) and len(source) == len(SavedSource._fields)
         if not known or not isinstance(source[0], str) or not isinstance(source[2], str):
-            raise _bad("sources", source, f"expected {', '.join(SourceState._fields)}")
+            raise _bad("sources", source, f"expected {', '.join(SavedSource._fields)}")
         if not _is_number(source[1]):
             raise _bad("sources", source[1], "expected a number of rows")
-        sources.append(SourceState(*source))
+        sources.append(SavedSource(*source))
     names = [source.name for source in sources]
     if len(names) != len(set(names)):
         raise _bad("sources", names, "expected each name once")

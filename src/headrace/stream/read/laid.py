@@ -175,7 +175,8 @@ class LaidPool:
         """Return the most items that a section, and all of them, may have."""
         if self._items_before is None:
             return section_rows(self.rows), self.rows
-        ends = np.cumsum([sum(stop - start for _, start, stop in pieces) for pieces in sections])
+        rows = [sum(stop - start for _, start, stop in section) for section in sections]
+        ends = np.cumsum(rows)
         items = np.diff(self._items_before[ends], prepend=0)
         return int(items.max(initial=0)), int(self._items_before[-1])
 
