@@ -183,6 +183,18 @@ def test_an_epoch_before_the_change_is_refused():
         next(iter(other))
 
 
+def test_an_epoch_that_changed_is_read_again_as_it_was():
+    weights = {"a": 1, "b": 1}
+    batches, state = read(loaders_of(weights, 1), 2)
+    others = loaded(loaders_of({"a": 1, "b": 3}, 1), state, changed="weights")
+    more, _ = read(others)
+    start = others[0].epoch_start()
+    for world_size in (1, 5):
+        size = {"batch_size": 12 if world_size == 1 else 3}
+        again, _ = read(loaded(loaders_of({"a": 1, "b": 3}, world_size, **size), start))
+        assert rows_of(again) == rows_of(batches + more)
+
+
 def test_the_plan_after_a_change_has_the_new_shares():
     _, state = read(loaders_of({"a": 1, "b": 1}, 1), 2)
     (other,) = loaders_of({"c": 3, "a": 1}, 1)

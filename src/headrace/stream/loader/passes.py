@@ -434,9 +434,13 @@ class RowPasses:
         """
         state = StreamState.from_dict(values)
         samples = samples_of_epoch(self.index, self.options.samples_per_epoch)
+        mixture = self._mixture(samples)
         if state.samples_per_epoch == samples:
-            state.check_blend(self._mixture(samples))
+            state.check_blend(mixture)
         state.check_index(self.index)
+        if state.mixture is not None and mixture is not None:
+            for source in mixture.sources:
+                state.mixture.check_source(source)
         state.check_order(
             seed=self.options.seed,
             shuffle=self.options.shuffle,
@@ -456,7 +460,8 @@ class RowPasses:
             return state
         # nothing was received: begin on these ranks
         first = state.samples_per_epoch is None or not state.epoch
-        if not state.position and first:
+        unchanged = state.mixture is None or len(state.mixture.mixtures) == 1
+        if not state.position and first and unchanged:
             begun = self.begin(state.epoch).start
             if state.mixture is None or begun.mixture is None:
                 return begun
@@ -553,6 +558,8 @@ class RowPasses:
     def _changed_mixture(self, state: StreamState, mixture: MixtureState) -> MixtureState:
         """Begin a leg of the run at the position of a state."""
         begin = state.epoch * state.rows + state.position
+        if mixture.mixtures[-1].begin > begin:  # the epoch again from its start: as it was
+            return mixture
         mixture = mixture.before(begin)
         if len(mixture.legs) >= MOST_CHANGES:
             return mixture

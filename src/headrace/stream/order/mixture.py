@@ -278,7 +278,14 @@ def check_shares(mixture: Mixture, sizes: Sequence[int], epoch_rows: int) -> Non
 
 
 def check_epoch(schedule: Schedule, epoch: int) -> None:
-    """Raise `SettingsError` if all limits are reached before an epoch ends."""
+    """Raise `SettingsError` if an epoch ends after all limits are reached, or after any run."""
+    if (epoch + 1) * schedule.epoch_rows > MOST_POSITIONS:
+        raise SettingsError(
+            f"it ends after {MOST_POSITIONS:,} rows, the most of a run",
+            setting="epoch",
+            value=epoch,
+            remedy="train for fewer epochs",
+        )
     epochs = schedule.epochs
     if epochs is not None and epoch >= epochs:
         raise SettingsError(

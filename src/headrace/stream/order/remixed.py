@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Literal, get_args
 
 from headrace.errors import StreamError, setting
-from headrace.stream.order.state import MOST_CHANGES, MixtureState, SavedSource
+from headrace.stream.order.state import MOST_CHANGES, MixtureState
 
 Changed = Literal["nothing", "weights", "datasets"]
 CHANGES: tuple[Changed, ...] = get_args(Changed)
@@ -39,9 +39,8 @@ def remixed(
         )
     sources = list(saved.sources)
     for source in current.sources:
-        if source.name in numbers:
-            _check_same(saved.sources[numbers[source.name]], source)
-        else:
+        saved.check_source(source)
+        if source.name not in numbers:
             numbers[source.name] = len(sources)
             sources.append(source)
     mixtures = [mixture for mixture in saved.mixtures if mixture.begin < row]
@@ -59,14 +58,3 @@ def remixed(
         sources=tuple(numbers[source.name] for source in current.sources),
     )
     return MixtureState(sources=tuple(sources), mixtures=(*mixtures, laid), legs=legs)
-
-
-def _check_same(saved: SavedSource, current: SavedSource) -> None:
-    if saved != current:
-        raise StreamError(
-            f"stream state: dataset {current.name} had {saved.rows:,} rows with index"
-            f" {saved.identity} when saved, now it has {current.rows:,} with {current.identity}",
-            setting="datasets",
-            value=current.name,
-            remedy="open it as it was when the state was saved, or give its rows another name",
-        )

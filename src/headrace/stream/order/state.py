@@ -140,6 +140,19 @@ class MixtureState:
         """The names of the sources that it has now."""
         return [self.sources[number].name for number in self.mixtures[-1].sources]
 
+    def check_source(self, current: SavedSource) -> None:
+        """Raise `StreamError` if it has other rows of a source that is read now."""
+        for saved in self.sources:
+            if saved.name == current.name and saved != current:
+                raise StreamError(
+                    f"stream state: dataset {current.name} had {saved.rows:,} rows with index"
+                    f" {short_repr(saved.identity)} when saved, now it has {current.rows:,} with"
+                    f" {short_repr(current.identity)}",
+                    setting="datasets",
+                    value=current.name,
+                    remedy="open it as it was when saved, or give its rows another name",
+                )
+
     @property
     def stages(self) -> tuple[int, ...]:
         """The row of the run at which each stage begins."""
@@ -308,7 +321,7 @@ class StreamState:
     def check_epoch(self, epoch: int) -> None:
         """Raise `StreamError` if an epoch begins before the last change of the mixture."""
         changed = self.mixture.mixtures[-1].begin if self.mixture is not None else 0
-        if epoch * self.rows < changed and epoch != self.epoch:
+        if epoch * self.rows < changed:
             raise StreamError(
                 f"epoch {epoch} begins before row {changed:,} of the run, where the blend changed",
                 setting="epoch",
@@ -440,10 +453,11 @@ class StreamState:
                 value=names,
                 remedy=_CHANGED_BLEND,
             )
-        saved_stages = [] if self.mixture is None else list(self.mixture.stages)
-        stages = 0 if mixture is None else len(mixture.stages)
-        if len(saved_stages) != stages:
-            raise _bad("mixture", saved_stages, f"expected {stages} stages")
+        if self.mixture is None or mixture is None:
+            return
+        if len(self.mixture.stages) != len(mixture.stages):
+            expected = f"expected {len(mixture.stages)} stages"
+            raise _bad("mixture", list(self.mixture.stages), expected)
 
     def check_index(self, index: SplitIndex) -> None:
         """Raise `StreamError` unless this state belongs to exactly this split of this dataset."""
