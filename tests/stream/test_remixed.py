@@ -199,7 +199,10 @@ def test_the_plan_after_a_change_has_the_new_shares():
     _, state = read(loaders_of({"a": 1, "b": 1}, 1), 2)
     (other,) = loaders_of({"c": 3, "a": 1}, 1)
     other.load_state_dict(state, changed="datasets")
+
+    before, after = other.plan().stages
+    assert (before.begin, before.end, set(before.rows)) == (0, 24, {"a", "b", "c"})
+    assert (after.begin, after.end, after.rows) == (24, 72, {"a": 12, "c": 36})
     read([other])
     other.set_epoch(1)
-
     assert [{"a": 18, "c": 54}] == [stage.rows for stage in other.plan().stages]

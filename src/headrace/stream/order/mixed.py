@@ -235,6 +235,16 @@ class MixedOrder(JoinedOrder):
         """The places of a member of each source; in each leg, its rows may be cut again."""
         return self._sizes * len(self.legs)
 
+    def rows_by_source(self, begin: int, end: int) -> dict[str, int]:
+        """Count the rows of each source at positions [begin, end)."""
+        counts = self.schedule.drawn_before(self.begin + end)
+        counts = counts - self.schedule.drawn_before(self.begin + begin)
+        rows = {}
+        for source, count in zip(self.sources, counts.tolist(), strict=True):
+            if count or len(source.numbers):
+                rows[source.name] = count
+        return rows
+
     def _column_of(self, positions: I64) -> I64:
         """Return the column of each position."""
         return (positions + (self.begin - self.legs[-1].begin)) % self.groups

@@ -160,21 +160,24 @@ class Plan:
         """The stages of the epoch of a blend: a new one begins where the schedule says so, or where
         a source reached its limit. Empty for a single dataset.
         """
-        order = parts_of(self.order)[0].order
-        if not isinstance(order, MixedOrder) or len(order.sources) == 1:
-            return []
-        first = order.begin
-        last = first + self.order.rows
-        stages = []
-        for segment in order.schedule.segments(first, last):
-            begin = max(segment.begin, first)
-            end = min(segment.end, last)
-            counts = order.schedule.drawn_before(end) - order.schedule.drawn_before(begin)
-            rows = {}
-            for source, count in zip(order.sources, counts.tolist(), strict=True):
-                if count or len(source.numbers):
-                    rows[source.name] = count
-            stages.append(PlanStage(begin - first, end - first, rows))
+        stages: list[PlanStage] = []
+        before = None
+        for part in parts_of(self.order):
+            order = part.order
+            if not isinstance(order, MixedOrder) or len(order.sources) == 1:
+                return []
+            # where ranks changed, a stage goes on
+            for segment in order.schedule.segments(order.begin, order.end):
+                begin = max(0, segment.begin - order.begin) + part.begin
+                end = min(part.end, segment.end - order.begin + part.begin)
+                if begin >= end:
+                    continue
+                rows = order.rows_by_source(begin - part.begin, end - part.begin)
+                if segment == before:
+                    begin, _, earlier = stages.pop()
+                    rows = {name: earlier.get(name, 0) + count for name, count in rows.items()}
+                stages.append(PlanStage(begin, end, rows))
+                before = segment
         return stages
 
     @property
