@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 
 from headrace import keyed_hash
 from headrace.digest import derive_key
-from headrace.keyed_hash import hash_texts, hash_words, permutation, places_in_permutation
+from headrace.keyed_hash import (
+    hash_texts,
+    hash_words,
+    permutation,
+    permutations,
+    places_in_permutation,
+)
 
 REFERENCE_KEY = (0x0706050403020100, 0x0F0E0D0C0B0A0908)
 # vectors_sip128 of the authors' reference code: key 00..0f, message 00, 01, ..., of length 0, 1, 2, ...
@@ -126,3 +132,14 @@ def test_items_whose_random_bits_are_equal_keep_the_order_of_their_numbers(
 
 def test_permutation_is_pinned() -> None:
     assert permutation(derive_key(42, "pin"), 10).tolist() == [6, 7, 0, 8, 3, 2, 4, 1, 9, 5]
+
+
+@given(st.integers(1, 40), st.integers(0, 9), st.integers(1, 9))
+def test_many_orders_are_the_same_whichever_are_asked_for_together(n, first, count):
+    key = derive_key(3, "orders")
+    orders = permutations(key, n, first=first, count=count)
+
+    assert (np.sort(orders, axis=1) == np.arange(n)).all()
+    assert permutations(key, n, first=0, count=1)[0].tolist() == permutation(key, n).tolist()
+    alone = [permutations(key, n, first=first + number, count=1)[0] for number in range(count)]
+    assert orders.tolist() == np.stack(alone).tolist()

@@ -103,6 +103,22 @@ def permutation(key: tuple[int, int], n: int) -> npt.NDArray[np.int64]:
     return words.view(np.int64)
 
 
+def permutations(key: tuple[int, int], n: int, *, first: int, count: int) -> npt.NDArray[np.int64]:
+    """Return orders number first .. first + count - 1 of 0..n-1 for this key, int64 [count, n].
+
+    Each is the same whichever are asked for together; number 0 is `permutation`.
+    """
+    counters = -(-n // 4)  # Philox gives four words each
+    generator = np.random.Philox(key=np.array(key, np.uint64), counter=first * counters)
+    words: U64 = generator.random_raw(4 * counters * count).reshape(count, -1)[:, :n].copy()
+    mask = _index_mask(n)
+    words &= ~mask
+    words |= np.arange(n, dtype=np.uint64)
+    words.sort(axis=1)
+    words &= mask
+    return words.view(np.int64)
+
+
 def places_in_permutation(
     key: tuple[int, int], n: int, items: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
@@ -131,7 +147,12 @@ def places_in_permutation(
 def _random_words(key: tuple[int, int], n: int) -> tuple[U64, np.uint64]:
     """Return a random word for each index, and the mask of the low bits that indices take."""
     words: U64 = np.random.Philox(key=np.array(key, np.uint64)).random_raw(n)
-    return words, np.uint64((1 << max(1, int(n - 1).bit_length())) - 1)
+    return words, _index_mask(n)
+
+
+def _index_mask(n: int) -> np.uint64:
+    """Return the low bits of a word that an index takes."""
+    return np.uint64((1 << max(1, int(n - 1).bit_length())) - 1)
 
 
 def _tag(words: U64, mask: np.uint64) -> None:

@@ -36,18 +36,24 @@ def block(number: int) -> Columns:
 
 
 def pools(random: np.random.Generator) -> Iterator[Pool]:
-    """Pools of several sizes; some leave rows out, and the last repeats its last item."""
-    for number, blocks in enumerate((4, 9, 2, 9)):
+    """Pools of several sizes; some leave rows out or repeat them, and the last item."""
+    for number, blocks in enumerate((4, 9, 2, 9, 6)):
         spans = [(block, 10 * block, BLOCK_ROWS - 7) for block in range(blocks)]
         rows = sum(stop - start for _, start, stop in spans)
         index = random.permutation(rows)[: rows - number % 2 * 100]
         if number == 3:
             index = np.append(index, np.full(150, index[-1]))
-        yield pool_of(spans, index)
+        if number == 4:
+            index = np.concatenate([index, random.integers(0, 50, rows)])
+            random.shuffle(index)
+        yield pool_of(spans, index, repeats=number == 4)
 
 
-def pool_of(spans: list[tuple[int, int, int]], index: np.ndarray) -> Pool:
-    """The pool that has row index[i] as item i; only the last row may repeat."""
+def pool_of(spans: list[tuple[int, int, int]], index: np.ndarray, *, repeats: bool = False) -> Pool:
+    """The pool that has row index[i] as item i; without repeats, only the last row may be there again."""
+    if repeats:
+        item_of = np.argsort(index, kind="stable")
+        return Pool(spans=spans, item_of=item_of, row_of=index[item_of], items=len(index))
     item_of = np.full(sum(stop - start for _, start, stop in spans), -1, np.int32)
     distinct = len(dict.fromkeys(index.tolist()))
     item_of[index[:distinct]] = np.arange(distinct)

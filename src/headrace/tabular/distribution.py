@@ -19,7 +19,8 @@ from headrace.arrays import I64
 from headrace.dataset.index import SplitIndex
 from headrace.errors import HeadraceError, StreamError
 from headrace.stream.order.epoch import natural_rows
-from headrace.stream.order.joined import MixedOrder, parts_of
+from headrace.stream.order.joined import parts_of
+from headrace.stream.order.mixed import MixedOrder
 from headrace.stream.order.plan import Plan
 from headrace.stream.order.remaining import Remaining, check_batches
 from headrace.stream.ranks.topology import gather

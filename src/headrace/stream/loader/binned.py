@@ -28,12 +28,13 @@ from headrace.arrays import I32, I64
 from headrace.bins.bins import Bins
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock
-from headrace.errors import SettingsError, StreamError, setting_name
+from headrace.errors import SettingsError, StreamError, setting, setting_name
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.passes import Pass, Reading, RowPass, RowPasses
 from headrace.stream.order.layout import BlendIndex
 from headrace.stream.order.plan import Plan, plan_pools
 from headrace.stream.order.remaining import Remainder, Remaining, check_batches, resolve_remainder
+from headrace.stream.order.remixed import Changed
 from headrace.stream.order.state import CountedState
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.read.columns import Columns, cut
@@ -110,10 +111,19 @@ class BinnedPasses(ABC):
         assert isinstance(of, BinnedPass)
         return self._of(self.rows.full(of.rows))
 
-    def resume(self, values: Mapping[str, Any]) -> BinnedPass:
+    def resume(self, values: Mapping[str, Any], changed: Changed = "nothing") -> BinnedPass:
         """Resume from a saved state: exactly with the same ranks and batch size, otherwise with the
         remaining rows.
         """
+        if changed != "nothing":
+            words = " or ".join(setting_name(word) for word in self.settings_words)
+            raise StreamError(
+                f"stream state: {setting('changed', changed)} is for streams of rows, and this one"
+                f" has {words}",
+                setting="changed",
+                value=changed,
+                remedy="leave it out",
+            )
         state = CountedState.from_dict(values)
         if state.identity != self.identity:
             words = " or ".join(setting_name(word) for word in self.settings_words)

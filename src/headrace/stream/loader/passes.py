@@ -19,13 +19,12 @@ import pyarrow as pa
 
 from headrace.checks import check_integer
 from headrace.dataset.index import SplitIndex
-from headrace.errors import SettingsError, setting
+from headrace.errors import SettingsError, StreamError, setting
 from headrace.sealed import MOST_EPOCHS
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.order.advice import sentence_of, sorted_mixing
 from headrace.stream.order.balance import CountedIndex, RowCosts
 from headrace.stream.order.epoch import Order
-from headrace.stream.order.joined import Leg
 from headrace.stream.order.lanes import (
     Lanes,
     choose_lanes,
@@ -41,8 +40,10 @@ from headrace.stream.order.layout import (
     samples_of_epoch,
     sources_of,
 )
+from headrace.stream.order.mixed import Leg
 from headrace.stream.order.plan import Plan
 from headrace.stream.order.remaining import RankRows, Remainder, resolve_remainder
+from headrace.stream.order.remixed import Changed, remixed
 from headrace.stream.order.shard_partition import (
     ShardPartition,
     deal_shards,
@@ -143,8 +144,8 @@ class Passes(Protocol):
     def begin(self, epoch: int, after: Pass | None = None) -> Pass:
         """Begin an epoch, in the order of the previous pass if these ranks can continue in it."""
 
-    def resume(self, values: Mapping[str, Any]) -> Pass:
-        """Resume from a saved state.
+    def resume(self, values: Mapping[str, Any], changed: Changed = "nothing") -> Pass:
+        """Resume from a saved state; changed: what of its blend may differ.
 
         Raises `StreamError` if it is of other data, seed or shuffle.
         """
@@ -306,6 +307,7 @@ class RowPasses:
         state = None
         if isinstance(after, RowPass):
             state = after.start
+            state.check_epoch(epoch)
         if (
             state is not None
             and state.shard_partition is None
@@ -405,10 +407,12 @@ class RowPasses:
         # keeps the changes of order that its ranks made
         return self.at(of.start.epoch_start())
 
-    def resume(self, values: Mapping[str, Any]) -> RowPass:
+    def resume(self, values: Mapping[str, Any], changed: Changed = "nothing") -> RowPass:
         """Resume from a saved state; if these ranks do not divide its groups, use new lanes from
         the next round on.
         """
+        if changed != "nothing":
+            values = self._remixed(values, changed).to_dict()
         return self.at(self.continued(self.checked(values)))
 
     def order(self, state: StreamState) -> Order:
@@ -430,9 +434,13 @@ class RowPasses:
         """
         state = StreamState.from_dict(values)
         samples = samples_of_epoch(self.index, self.options.samples_per_epoch)
+        mixture = self._mixture(samples)
         if state.samples_per_epoch == samples:
-            state.check_blend(self._mixture(samples))
+            state.check_blend(mixture)
         state.check_index(self.index)
+        if state.mixture is not None and mixture is not None:
+            for source in mixture.sources:
+                state.mixture.check_source(source)
         state.check_order(
             seed=self.options.seed,
             shuffle=self.options.shuffle,
@@ -452,11 +460,12 @@ class RowPasses:
             return state
         # nothing was received: begin on these ranks
         first = state.samples_per_epoch is None or not state.epoch
-        if not state.position and first:
+        unchanged = state.mixture is None or len(state.mixture.mixtures) == 1
+        if not state.position and first and unchanged:
             begun = self.begin(state.epoch).start
             if state.mixture is None or begun.mixture is None:
                 return begun
-            return replace(begun, mixture=replace(begun.mixture, stages=state.mixture.stages))
+            return replace(begun, mixture=replace(state.mixture, legs=()))
         state = self._changed(state)
         if self.topology.rank:  # one rank logs for all
             return state
@@ -510,23 +519,62 @@ class RowPasses:
             changes.append(Change(position=border, **lanes._asdict()))
         return replace(state, changes=tuple(changes))
 
+    def _remixed(self, values: Mapping[str, Any], changed: Changed) -> StreamState:
+        """Return a saved state with the blend of this stream from its position on."""
+        samples = samples_of_epoch(self.index, self.options.samples_per_epoch)
+        current = self._mixture(samples)
+        state = None
+        if isinstance(self.index, BlendIndex):
+            state = StreamState.from_dict(values)
+        if state is None or state.mixture is None or current is None:
+            raise StreamError(
+                f"stream state: {setting('changed', changed)} is for blends, and the state or this"
+                " stream is of one dataset",
+                setting="changed",
+                value=changed,
+                remedy="leave it out, or give the dataset as a blend of one from the start",
+            )
+        rows = self.index.total_rows if samples is None else samples
+        if state.rows != rows or state.holes:
+            raise StreamError(
+                f"stream state: its epochs have {state.rows:,} rows, those of this stream {rows:,}",
+                setting="samples_per_epoch",
+                value=rows,
+                remedy=f"pass {setting('samples_per_epoch', state.rows)}",
+            )
+        row = state.epoch * state.rows + state.position
+        mixture = remixed(state.mixture, current, row=row, changed=changed) if row else current
+        state = replace(
+            state,
+            split=self.index.split,
+            index=self.index.identity,
+            samples_per_epoch=samples,
+            mixture=mixture,
+        )
+        if row:
+            state = replace(state, mixture=self._changed_mixture(state, mixture))
+        return state
+
     def _changed_mixture(self, state: StreamState, mixture: MixtureState) -> MixtureState:
         """Begin a leg of the run at the position of a state."""
-        mixture = mixture.before(state.epoch, state.position)
+        begin = state.epoch * state.rows + state.position
+        if mixture.mixtures[-1].begin > begin:  # the epoch again from its start: as it was
+            return mixture
+        mixture = mixture.before(begin)
         if len(mixture.legs) >= MOST_CHANGES:
             return mixture
-        before = Lanes(state.lanes, state.window_rows, state.groups)
+        lanes = Lanes(state.lanes, state.window_rows, state.groups)
         if mixture.legs:
-            before = Lanes(*mixture.legs[-1][2:])
-        lanes = choose_lanes_again(
-            before,
-            shuffle=state.shuffle,
-            blocks=int(np.count_nonzero(self.index.rows)) // sources_of(self.index),
-            ranks=self.ranks,
-            batch_size=self.options.rank_step_rows(self.ranks),
-        )
-        leg = Leg(state.epoch, state.position, *lanes)
-        return replace(mixture, legs=(*mixture.legs, leg))
+            lanes = Lanes(*mixture.legs[-1][1:])
+        if not self._serves(lanes, shuffle=state.shuffle, rows=self.index.total_rows):
+            lanes = choose_lanes_again(
+                lanes,
+                shuffle=state.shuffle,
+                blocks=int(np.count_nonzero(self.index.rows)) // sources_of(self.index),
+                ranks=self.ranks,
+                batch_size=self.options.rank_step_rows(self.ranks),
+            )
+        return replace(mixture, legs=(*mixture.legs, Leg(begin, *lanes)))
 
     def _fits(self, state: StreamState) -> bool:
         """Check whether these ranks can read a state's lanes without reading those of other
@@ -534,21 +582,25 @@ class RowPasses:
         """
         if state.shard_partition is not None:
             return len(state.shard_partition.rows) == self.ranks
-        if state.mixture is not None and state.mixture.legs:
-            return state.mixture.legs[-1].groups % self.ranks == 0
         if state.changes:
             last = state.changes[-1]
             return (last.groups or last.ranks or 1) % self.ranks == 0
-        if state.groups % self.ranks == 0:
+        lanes = Lanes(state.lanes, state.window_rows, state.groups)
+        if state.mixture is not None and state.mixture.legs:
+            lanes = Lanes(*state.mixture.legs[-1][1:])
+        rows = state.rows if state.mixture is None else self.index.total_rows
+        return self._serves(lanes, shuffle=state.shuffle, rows=rows)
+
+    def _serves(self, lanes: Lanes, *, shuffle: bool, rows: int) -> bool:
+        """Check whether these ranks can read lanes of a split of `rows` rows, see `_fits`."""
+        if lanes.groups % self.ranks == 0:
             return True
         # otherwise every rank needs all blocks: in each round, or in the only one
-        cut = Lanes(state.lanes, state.window_rows, state.groups)
-        rows = state.rows if state.mixture is None else self.index.total_rows
-        one_round = state.lanes * state.window_rows >= rows
-        in_memory = mixes_everything(cut, rows) and is_kept(
+        one_round = lanes.lanes * lanes.window_rows >= rows
+        in_memory = mixes_everything(lanes, rows) and is_kept(
             int(estimate_block_bytes(self.index).sum()), self.options.memory_bytes
         )
-        return state.shuffle and (one_round or in_memory)
+        return shuffle and (one_round or in_memory)
 
 
 def partition_of(

@@ -38,6 +38,7 @@ from headrace.stream.loader.passes import MakePasses, Pass, Passes, Reading, Row
 from headrace.stream.order.layout import BlendIndex
 from headrace.stream.order.plan import Plan
 from headrace.stream.order.remaining import Remainder
+from headrace.stream.order.remixed import CHANGES, Changed
 from headrace.stream.order.state import FORMAT_VERSION as ORDER_VERSION
 from headrace.stream.ranks.group import join_group
 from headrace.stream.ranks.stats import Progress, StreamStats
@@ -485,12 +486,23 @@ class StreamLoader:
         """
         return self.passes.full(self._present).state_after(0)
 
-    def load_state_dict(self, values: Mapping[str, Any]) -> None:
+    def load_state_dict(self, values: Mapping[str, Any], *, changed: Changed = "nothing") -> None:
         """Continue from a saved state, even one saved with other ranks or another batch size.
+
+        changed: "weights" goes on with other weights, schedule or limits of a blend, "datasets"
+        with datasets added or removed, too. Each dataset keeps its place, found by its name. A
+        state that is saved later is loaded without it.
 
         Raises `StreamError` if the state belongs to other data, another seed or another shuffle.
         """
-        self._begin(self.passes.resume(values))
+        if changed not in CHANGES:
+            raise SettingsError(
+                f"it is {changed!r}",
+                setting="changed",
+                value=changed,
+                remedy="give one of " + ", ".join(f'"{word}"' for word in CHANGES),
+            )
+        self._begin(self.passes.resume(values, changed))
 
     def close(self) -> None:
         """End the worker processes of a stream that has some, and leave its pass; a later pass

@@ -40,6 +40,7 @@ from headrace.stream.loader.options import Memory, StreamOptions
 from headrace.stream.loader.passes import MakePasses, Pass, Reading
 from headrace.stream.loader.stateful import WorkerProgress, is_worker_state
 from headrace.stream.loader.stream_loader import StreamLoader
+from headrace.stream.order.remixed import Changed
 from headrace.stream.ranks.stats import Progress, StreamStats
 from headrace.stream.ranks.topology import Topology, confirm
 from headrace.stream.read.batch import Batch
@@ -427,7 +428,7 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
             )
         return state
 
-    def load_state_dict(self, values: Mapping[str, Any]) -> None:
+    def load_state_dict(self, values: Mapping[str, Any], *, changed: Changed = "nothing") -> None:
         """Continue from a saved state, even one saved with other ranks, workers or batch size.
 
         In a worker, a StatefulDataLoader gives each worker its own progress back; it holds unless
@@ -436,7 +437,7 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
         state to another topology.
         """
         if not is_worker_state(values):
-            super().load_state_dict(values)
+            super().load_state_dict(values, changed=changed)
             self._own_epoch = None
             self._read_to_end = None
             self._is_unseen = False

@@ -63,8 +63,9 @@ class Pool:
     """Rows of blocks that hold the rows at some positions, in pieces laid end to end.
 
     spans: the pieces, none empty; a block may repeat. item_of: the item that takes each row, int32
-    [rows] (int64 if there are more items), -1 for none; None for all rows in order. items: their
-    number. filling: how many items at the end repeat the one before them.
+    [rows] (int64 if there are more items), -1 for none; None for all rows in order. row_of: if
+    several items may take a row, the row of each entry of `item_of`, ascending, int64 [entries].
+    items: their number. filling: how many items at the end repeat the one before them.
 
     The order is kept by row: laid out so, a round is read and written front to back.
     """
@@ -72,6 +73,7 @@ class Pool:
     spans: list[Piece]
     item_of: Ints | None
     items: int
+    row_of: I64 | None = None
     filling: int = 0
 
     @property
@@ -81,7 +83,9 @@ class Pool:
         if self.item_of is None:
             return np.minimum(np.arange(self.items), distinct - 1) if self.filling else None
         index = np.empty(self.items, np.int64)
-        if distinct == len(self.item_of):
+        if self.row_of is not None:
+            index[self.item_of] = self.row_of
+        elif distinct == len(self.item_of):
             index[self.item_of] = np.arange(distinct)
         else:
             rows = np.flatnonzero(self.item_of >= 0)

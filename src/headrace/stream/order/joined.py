@@ -4,19 +4,15 @@ Each position, and each place, of a joined order belongs to one member, so most 
 answered by the members and combined. If ranks have whole shards, the members are one order per
 rank, end to end.
 
-An epoch that is not one pass takes its rows from one or several sources, each continued where it
-stopped, as a `Schedule` says. Every source is an endless sequence of own epochs: own epoch e of N
-rows has the draws e*N .. (e+1)*N - 1. Column d, the positions d (mod D), has a known number of
-them, so the own epoch is cut into D groups of exactly these rows. Every row comes once. Places are
-those of the own epochs that the epoch touches, end to end. Orders of own epochs are built on
-demand.
+A pass over a source of which each group has as many rows as its column draws is a `ColumnOrder`,
+and what other columns leave of it a `ContinuedOrder`; see `mixed`.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, Unpack
 
@@ -37,12 +33,9 @@ from headrace.stream.order.epoch import (
     item_type,
 )
 from headrace.stream.order.lanes import LANE_FAMILY
-from headrace.stream.order.remaining import even_parts, split_at
-from headrace.stream.order.schedule import ColumnDraws, EpochSegment, Schedule
+from headrace.stream.order.remaining import split_at
 
 _LONGEST_LINE = 1 << 56  # of places; all parts of a chain together stay in 64 bits
-_OWN_EPOCHS = 32  # whose columns are counted together
-_MOST_KEPT_ORDERS = 4  # each is arrays as long as its blocks
 
 
 class JoinedOrder(Order):
@@ -81,6 +74,9 @@ class JoinedOrder(Order):
         spans: list[Piece] = []
         items = np.arange(len(positions), dtype=item_type(len(positions)))
         parts: list[Ints] = []
+        rows: list[I64] = []
+        laid = 0
+        repeats = False
         for number, members in each_number(which):
             pool = self._member(number)[0].pool_of(inside[members])
             if pool.items == len(positions):
@@ -89,8 +85,17 @@ class JoinedOrder(Order):
             if pool.item_of is not None:
                 of_member = np.where(pool.item_of < 0, -1, of_member[pool.item_of])
             parts.append(of_member)
+            row_of = np.arange(pool.rows) if pool.row_of is None else pool.row_of
+            rows.append(laid + row_of)
+            laid += pool.rows
+            repeats = repeats or pool.row_of is not None
             spans += pool.spans
-        return Pool(spans=spans, item_of=np.concatenate(parts), items=len(positions))
+        item_of = np.concatenate(parts)
+        if not repeats:
+            return Pool(spans=spans, item_of=item_of, items=len(positions))
+        taken = item_of >= 0
+        row_of = np.concatenate(rows)[taken]
+        return Pool(spans=spans, item_of=item_of[taken], row_of=row_of, items=len(positions))
 
     def reads(self, first: I64, last: I64) -> Reads:
         if not len(first):
@@ -513,321 +518,3 @@ def prime_factors(number: int) -> list[int]:
     if number > 1:
         factors.append(number)
     return factors
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class MixedSource:
-    """The blocks of one source, by its name.
-
-    block_rows, identities, numbers: of its blocks; numbers are those in the whole index.
-    own_rows: N_d. settings: of the orders of its own epochs.
-    """
-
-    name: str
-    block_rows: I64
-    identities: U64
-    numbers: I64
-    own_rows: int
-    settings: OrderSettings
-
-
-class OwnEpoch(NamedTuple):
-    """One own epoch of a source: its order, and the draws of each column before it, int64 [D]."""
-
-    order: ColumnOrder | ContinuedOrder
-    before: I64
-
-
-class Leg(NamedTuple):
-    """Lanes that hold from a position of an epoch on."""
-
-    epoch: int
-    position: int
-    lanes: int
-    window_rows: int
-    groups: int
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class MixedOrder(JoinedOrder):
-    """The order of an epoch of one or several sources; see the module docstring.
-
-    Its members are the own epochs that it touches, source by source. Its positions count from
-    `begin`, a position of the epoch.
-
-    legs: of the run, up to this one. The first starts with the run.
-    """
-
-    sources: tuple[MixedSource, ...]
-    schedule: Schedule
-    legs: tuple[Leg, ...]
-    begin: int
-    _own_epochs: dict[tuple[int, int], OwnEpoch] = field(default_factory=dict, repr=False)
-    _columns_before: dict[tuple[int, int], I64] = field(default_factory=dict, repr=False)
-    _ends: dict[tuple[int, int], I64] = field(default_factory=dict, repr=False)
-
-    @property
-    def rows(self) -> int:
-        return self.schedule.epoch_rows - self.begin
-
-    @cached_property
-    def _column_draws(self) -> list[ColumnDraws]:
-        """The counts of draws by column of each leg."""
-        counts = []
-        for leg in self.legs:
-            draws = ColumnDraws(
-                schedule=self.schedule,
-                columns=leg.groups,
-                epoch=leg.epoch,
-                position=leg.position,
-            )
-            counts.append(draws)
-        return counts
-
-    @cached_property
-    def segments(self) -> tuple[EpochSegment, ...]:
-        """The segments of constant proportions, by positions of the epoch."""
-        segments = self.schedule.segments(self.epoch)
-        return tuple(segment for segment in segments if segment.end > self.begin)
-
-    @cached_property
-    def _first_own(self) -> I64:
-        """The first own epoch of each source that the order touches: int64 [S]."""
-        return self.schedule.drawn_before(self.epoch, self.begin) // self._sizes
-
-    @cached_property
-    def _sizes(self) -> I64:
-        return np.maximum(1, [source.own_rows for source in self.sources]).astype(np.int64)
-
-    @cached_property
-    def _members_before(self) -> I64:
-        """The number of the first member of each source, then of members: int64 [S + 1]."""
-        begin = self.schedule.drawn_before(self.epoch, self.begin)
-        end = self.schedule.drawn(self.epoch) + self.schedule.counts(self.epoch)
-        last = (end - 1) // self._sizes
-        return offsets_from_lengths(np.where(end > begin, last + 1 - self._first_own, 0))
-
-    @cached_property
-    def _bases(self) -> I64:
-        """The place at which each source's own epochs begin: int64 [S]."""
-        return offsets_from_lengths(np.diff(self._members_before) * self._places)
-
-    @property
-    def _places(self) -> I64:
-        """The places of an own epoch of each source; in each leg, its rows may be cut again."""
-        return self._sizes * len(self.legs)
-
-    def _split(self, positions: I64, /) -> tuple[I64, I64]:
-        draw, which = self._draws(positions)
-        inside = np.empty_like(positions)
-        column = positions % self.groups
-        for number, members in each_number(which):
-            of_column = column[members]
-            before = self._own_epoch(number).before[of_column]
-            inside[members] = (draw[members] - before) * self.groups + of_column
-        return which, inside
-
-    def _draws(self, positions: I64) -> tuple[I64, I64]:
-        """Return (draw of its source in its column from the run's begin, member) of positions."""
-        source = np.empty_like(positions)
-        draw = np.empty_like(positions)
-        which = np.empty_like(positions)
-        if not len(positions):
-            return draw, which
-        positions = positions + self.begin
-        starts = np.array([segment.begin for segment in self.segments], np.int64)
-        for number, in_segment in each_number(np.searchsorted(starts, positions, side="right") - 1):
-            segment = self.segments[number]
-            at = positions[in_segment]
-            source[in_segment], drawn = segment.interleave.number_draws(
-                at - segment.begin, self.groups, segment.begin - self.begin
-            )
-            for of_draws, of_source in each_number(source[in_segment]):
-                before = self._before_segment(of_draws, number)
-                drawn[of_source] += before[(at[of_source] - self.begin) % self.groups]
-            draw[in_segment] = drawn
-        begin = self.schedule.drawn_before(self.epoch, int(positions.min()))
-        end = self.schedule.drawn_before(self.epoch, int(positions.max()))
-        for number, of_source in each_number(source):
-            own_rows = self.sources[number].own_rows
-            own_epochs = range(int(begin[number]) // own_rows, int(end[number]) // own_rows + 1)
-            first = int(self._members_before[number] - self._first_own[number])
-            numbers = self._own_epoch_of(number, own_epochs, positions[of_source])
-            which[of_source] = first + numbers
-        return draw, which
-
-    def _before_segment(self, source: int, number: int) -> I64:
-        """Return the draws of each column before a segment, less those in it before the leg: int64
-        [D].
-        """
-        if (source, number) not in self._columns_before:
-            segment = self.segments[number]
-            begin = max(segment.begin, self.begin)
-            at = np.array([begin], np.int64)
-            drawn = self._column_draws[-1].drawn(self.epoch, source, at)[0]
-            column = np.arange(self.groups, dtype=np.int64)
-            drawn -= segment.interleave.draws(
-                np.full_like(column, source),
-                (column - segment.begin + self.begin) % self.groups,
-                np.full_like(column, begin - segment.begin),
-                self.groups,
-            )
-            self._columns_before[source, number] = drawn
-        return self._columns_before[source, number]
-
-    def _own_epoch_of(self, source: int, own_epochs: range, positions: I64) -> I64:
-        """Return which of these own epochs positions of a source are in: int64, same length."""
-        starts = np.array(own_epochs[1:], np.int64) * self.sources[source].own_rows
-        epochs, boundaries = self.schedule.find_draws(source, starts)
-        boundaries = boundaries[epochs == self.epoch]
-        return own_epochs.start + np.searchsorted(boundaries, positions, side="right")
-
-    def _own_epoch(self, number: int) -> OwnEpoch:
-        source = int(np.searchsorted(self._members_before, number, side="right")) - 1
-        own_epoch = int(self._first_own[source] + number - self._members_before[source])
-        key = (source, own_epoch)
-        if key not in self._own_epochs:
-            if len(self._own_epochs) >= _MOST_KEPT_ORDERS * len(self.sources):
-                self._own_epochs.pop(next(iter(self._own_epochs)))
-            self._own_epochs[key] = self._lay_own_epoch(source, own_epoch, len(self.legs) - 1)
-        return self._own_epochs[key]
-
-    def _lay_own_epoch(self, number: int, own_epoch: int, leg_number: int) -> OwnEpoch:
-        """Build the order that an own epoch has in a leg, which may continue that of an earlier
-        one.
-        """
-        source = self.sources[number]
-        leg = self.legs[leg_number]
-        settings: OrderSettings = {
-            **source.settings,
-            "epoch": own_epoch,
-            "lanes": leg.lanes,
-            "window_rows": leg.window_rows,
-            "groups": leg.groups,
-        }
-        drawn = int(self.schedule.drawn_before(leg.epoch, leg.position)[number])
-        if drawn > own_epoch * source.own_rows:
-            return self._continue_own_epoch(number, own_epoch, leg_number, settings)
-        before, after = self._ends_of(number, own_epoch, leg_number)
-        # Rows that the run never draws are dealt evenly.
-        left = source.own_rows - int((after - before).sum())
-        after = after + even_parts(left, leg.groups)
-        plain = epoch_order(
-            source.block_rows, source.identities, numbers=source.numbers, **settings
-        )
-        order = ColumnOrder(
-            blocks=plain.blocks, line=plain.line, column_rows=after - before, **plain.settings
-        )
-        return OwnEpoch(order, before)
-
-    def _continue_own_epoch(
-        self, number: int, own_epoch: int, leg_number: int, settings: OrderSettings
-    ) -> OwnEpoch:
-        earlier, before = self._lay_own_epoch(number, own_epoch, leg_number - 1)
-        leg = self.legs[leg_number]
-        at = np.array([leg.position], np.int64)
-        used = self._column_draws[leg_number - 1].drawn(leg.epoch, number, at)[0] - before
-        end = np.array([own_epoch + 1], np.int64) * self.sources[number].own_rows
-        rows = self._column_draws[leg_number].drawn_before(number, end)[0]
-        left = int((earlier.group_rows - used).sum() - rows.sum())
-        settings["seed"] = derive_key(settings["seed"], "cut again", own_epoch, leg_number)[0]
-        order = ContinuedOrder(
-            earlier=earlier,
-            used=used,
-            column_rows=rows + even_parts(left, leg.groups),
-            **settings,
-        )
-        return OwnEpoch(order, np.zeros_like(rows))
-
-    def _ends_of(self, source: int, own_epoch: int, leg_number: int) -> I64:
-        """Return the draws of each column before an own epoch and before the next: int64 [2, D].
-
-        Those of own epochs nearby are counted together, as each count has a fixed cost.
-        """
-        own_rows = self.sources[source].own_rows
-        draws = self._column_draws[leg_number]
-        if leg_number < len(self.legs) - 1:
-            ends = np.array([own_epoch, own_epoch + 1], np.int64)
-            return draws.drawn_before(source, ends * own_rows)
-        chunk, inside = divmod(own_epoch - int(self._first_own[source]), _OWN_EPOCHS)
-        if (source, chunk) not in self._ends:
-            members = int(np.diff(self._members_before)[source])
-            begin = chunk * _OWN_EPOCHS
-            ends = np.arange(begin, min(begin + _OWN_EPOCHS, members) + 1, dtype=np.int64)
-            ends = (self._first_own[source] + ends) * own_rows
-            self._ends[source, chunk] = draws.drawn_before(source, ends)
-        return self._ends[source, chunk][inside : inside + 2]
-
-    def _split_places(self, line_positions: I64, /) -> tuple[I64, I64]:
-        source, inside = split_at(self._bases, line_positions)
-        member, line_position = np.divmod(inside, self._places[source])
-        return self._members_before[source] + member, line_position
-
-    def _member(self, number: int) -> tuple[Order, int]:
-        source = int(np.searchsorted(self._members_before, number, side="right")) - 1
-        member = number - int(self._members_before[source])
-        base = int(self._bases[source] + member * self._places[source])
-        return self._own_epoch(number).order, base
-
-    def positions_of_rows(self, blocks: I64, rows: I64) -> tuple[I64, I64]:
-        deliveries = []
-        for number in range(int(self._members_before[-1])):
-            own_epoch = self._own_epoch(number)
-            source = int(np.searchsorted(self._members_before, number, side="right")) - 1
-            which, inside = own_epoch.order.positions_of_rows(blocks, rows)
-            draw, column = np.divmod(inside, self.groups)
-            draw += own_epoch.before[column]
-            for segment_number, segment in enumerate(self.segments):
-                before = self._before_segment(source, segment_number)[column]
-                turns = np.arange(self.groups, dtype=np.int64)
-                first = (turns - segment.begin + self.begin) % self.groups
-                counts = segment.interleave.draws(
-                    np.full_like(turns, source),
-                    first,
-                    np.full_like(turns, segment.interleave.rows),
-                    self.groups,
-                )
-                in_segment = (draw >= before) & (draw < before + counts[column])
-                positions = segment.interleave.find_draws(
-                    source,
-                    (draw - before)[in_segment],
-                    first[column[in_segment]],
-                    self.groups,
-                )
-                deliveries.append((which[in_segment], segment.begin - self.begin + positions))
-        which, positions = end_to_end(deliveries)
-        return which[positions >= 0], positions[positions >= 0]
-
-    def reads(self, first: I64, last: I64) -> Reads:
-        """Return the blocks that each run of positions needs; a run may span own epochs."""
-        columns = [np.empty((3, 0), np.int64)]
-        column = first % self.groups
-        for source in range(len(self.sources)):
-            begin = self._draws_before(source, first)
-            end = self._draws_before(source, last + self.groups)
-            members = range(*self._members_before[source : source + 2].tolist())
-            for number in members:
-                order, before = self._own_epoch(number)
-                low = np.maximum(begin - before[column], 0)
-                high = np.minimum(end - before[column], order.group_rows[column])
-                runs = np.flatnonzero(low < high)
-                inside = column[runs]
-                run, block, _ = order.reads(
-                    low[runs] * self.groups + inside, (high[runs] - 1) * self.groups + inside
-                )
-                columns.append(np.stack([runs[run], block, np.full(len(block), number)]))
-        return Reads(*np.concatenate(columns, axis=1))
-
-    def _draws_before(self, source: int, positions: I64) -> I64:
-        """Count the draws of a source in the columns of positions before them, from the leg's
-        begin: int64, same length.
-        """
-        column = positions % self.groups
-        total = self._before_segment(source, 0)[column]
-        for begin, end, interleave in self.segments:
-            stop = np.clip(positions + self.begin, begin, end) - begin
-            first = (column - begin + self.begin) % self.groups
-            total = total + interleave.draws(
-                np.full_like(positions, source), first, stop, self.groups
-            )
-        return total

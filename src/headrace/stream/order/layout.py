@@ -37,19 +37,24 @@ from headrace.stream.order.epoch import (
     epoch_order,
     expand,
 )
-from headrace.stream.order.joined import (
-    ChainedOrder,
-    EpochPart,
-    Leg,
-    MixedOrder,
-    MixedSource,
-    lay_partition,
-)
+from headrace.stream.order.joined import ChainedOrder, EpochPart, lay_partition
+from headrace.stream.order.lanes import estimate_block_bytes
+from headrace.stream.order.mixed import Leg, MixedOrder, MixedSource
 from headrace.stream.order.mixture import Mixture, check_epoch, check_shares
 from headrace.stream.order.remaining import even_parts, split_at
 from headrace.stream.order.schedule import Schedule
 from headrace.stream.order.shard_partition import deal_shards
-from headrace.stream.order.state import Change, MixtureState, StreamState
+from headrace.stream.order.state import (
+    Change,
+    LaidMixture,
+    MixtureState,
+    SavedSource,
+    StreamState,
+)
+
+SMALL_SOURCE_ROWS = 1 << 12  # of larger ones, an own epoch is worth the fixed cost of its order
+_SMALL_SOURCE_BYTES = 1 << 22
+_DIGITS = 16  # of the identity of a source in a state
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,26 +111,28 @@ def begin_mixture(
         return None
     rows = index.total_rows if samples_per_epoch is None else samples_per_epoch
     mixture = _mixture(index)
-    return MixtureState(
+    sizes = _sizes(index)
+    laid = LaidMixture(
+        begin=0,
         blend=mixture.description,
+        sources=tuple(range(len(sizes))),
         stages=mixture.stage_rows(epoch_rows=rows, global_batch=global_batch),
+        weights=tuple(stage.shares(sizes) for stage in mixture.stages),
+        most=mixture.most_rows(sizes),
     )
+    sources = []
+    for name, part in zip(mixture.names, _parts(index), strict=True):
+        sources.append(SavedSource(name, part.total_rows, part.identity[:_DIGITS]))
+    return MixtureState(sources=tuple(sources), mixtures=(laid,))
 
 
 def schedule_of(index: SplitIndex, mixture: MixtureState, *, epoch_rows: int) -> Schedule:
-    """Build the schedule of a run.
+    """Build the schedule of a run, from the last change of its mixture on.
 
     Raises `SettingsError` if a stage does not begin after the one before it.
     """
-    sizes = _sizes(index)
-    of_index = _mixture(index)
-    of_index.check_order(mixture.stages)
-    return Schedule(
-        sizes=sizes,
-        stages=of_index.stages_at(mixture.stages, sizes),
-        most=of_index.most_rows(sizes),
-        epoch_rows=epoch_rows,
-    )
+    _mixture(index).check_order(mixture.stages)
+    return mixture.schedules(epoch_rows)[-1]
 
 
 def lay_epoch(
@@ -168,51 +175,85 @@ def lay_epoch(
         epoch_rows=index.total_rows if samples_per_epoch is None else samples_per_epoch,
     )
     check_epoch(schedule, settings["epoch"])
-    parts = _lay_legs(schedule, _mixed_sources(index, settings), mixture.legs, settings)
+    schedules = mixture.schedules(schedule.epoch_rows)
+    parts = _lay_legs(schedules, _mixed_sources(index, mixture, settings), mixture.legs, settings)
     if len(parts) == 1:
         return parts[0].order
     return ChainedOrder(parts=tuple(parts), **parts[-1].order.settings)
 
 
-def _mixed_sources(index: SplitIndex, settings: OrderSettings) -> tuple[MixedSource, ...]:
+def is_small_source(part: SplitIndex) -> bool:
+    """Return whether every rank holds a source whole, so that its own epochs have no columns."""
+    small = part.total_rows <= SMALL_SOURCE_ROWS
+    return small and int(estimate_block_bytes(part).sum()) <= _SMALL_SOURCE_BYTES
+
+
+def _mixed_sources(
+    index: SplitIndex, mixture: MixtureState, settings: OrderSettings
+) -> tuple[MixedSource, ...]:
     parts = _parts(index)
     names = _mixture(index).names
     firsts = offsets_from_lengths([len(part.rows) for part in parts])
     sources = []
-    for number, (name, part) in enumerate(zip(names, parts, strict=True)):
+    for state in mixture.sources:
         source_settings: OrderSettings = {**settings}
         # shards of two datasets may have the same names: each source shuffles by a key of its own
-        if len(parts) > 1:
-            source_settings["seed"] = derive_key(settings["seed"], "source of a blend", number)[0]
+        if isinstance(index, BlendIndex):
+            purpose = f"source of a blend: {state.name}"
+            source_settings["seed"] = derive_key(settings["seed"], purpose)[0]
+        if state.name not in names:
+            sources.append(_without_blocks(state, source_settings))
+            continue
+        number = names.index(state.name)
+        part = parts[number]
         source = MixedSource(
-            name=name,
+            name=state.name,
             block_rows=part.rows,
             identities=block_identities(part),
             numbers=np.arange(firsts[number], firsts[number + 1], dtype=np.int64),
             own_rows=part.total_rows,
             settings=source_settings,
+            is_small=is_small_source(part),
         )
         sources.append(source)
     return tuple(sources)
 
 
+def _without_blocks(state: SavedSource, settings: OrderSettings) -> MixedSource:
+    """Return a source that a changed blend no longer has."""
+    return MixedSource(
+        name=state.name,
+        block_rows=np.empty(0, np.int64),
+        identities=np.empty((0, 3), np.uint64),
+        numbers=np.empty(0, np.int64),
+        own_rows=state.rows,
+        settings=settings,
+        is_small=True,
+    )
+
+
 def _lay_legs(
-    schedule: Schedule,
+    schedules: Sequence[Schedule],
     sources: tuple[MixedSource, ...],
     changes: Sequence[Leg],
     settings: OrderSettings,
 ) -> list[EpochPart]:
     """Lay the parts of an epoch, one for each leg that it touches."""
-    epoch = settings["epoch"]
-    first = Leg(0, 0, settings["lanes"], settings["window_rows"], settings["groups"])
-    legs = (first, *changes)
-    earlier = sum((leg.epoch, leg.position) <= (epoch, 0) for leg in legs)
+    epoch_rows = schedules[-1].epoch_rows
+    first = settings["epoch"] * epoch_rows
+    end = first + epoch_rows
+    legs = (Leg(0, settings["lanes"], settings["window_rows"], settings["groups"]), *changes)
+    of_legs = []
+    for leg in legs:
+        begun = [schedule for schedule in schedules if schedule.begin <= leg.begin]
+        of_legs.append(begun[-1])
+    earlier = sum(leg.begin <= first for leg in legs)
     parts: list[EpochPart] = []
     for number in range(earlier, len(legs) + 1):
         leg = legs[number - 1]
-        if leg.epoch > epoch:
+        if leg.begin >= end:
             break
-        begin = leg.position if leg.epoch == epoch else 0
+        begin = max(leg.begin, first)
         leg_settings: OrderSettings = {
             **settings,
             "lanes": leg.lanes,
@@ -220,11 +261,16 @@ def _lay_legs(
             "groups": leg.groups,
         }
         order = MixedOrder(
-            sources=sources, schedule=schedule, legs=legs[:number], begin=begin, **leg_settings
+            sources=sources,
+            schedules=tuple(of_legs[:number]),
+            legs=legs[:number],
+            begin=begin,
+            end=end,
+            **leg_settings,
         )
         if parts:
-            parts[-1] = parts[-1]._replace(end=begin)
-        parts.append(EpochPart(begin, schedule.epoch_rows, order))
+            parts[-1] = parts[-1]._replace(end=begin - first)
+        parts.append(EpochPart(begin - first, epoch_rows, order))
     return parts
 
 

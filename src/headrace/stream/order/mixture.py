@@ -20,7 +20,7 @@ import numpy as np
 from headrace.digest import sha256_hex
 from headrace.errors import SettingsError, setting, setting_name
 from headrace.sealed import MOST_POSITIONS
-from headrace.stream.order.schedule import Schedule, StageWeights, share_rows
+from headrace.stream.order.schedule import Schedule, period_rows, share_rows
 
 Unit = Literal["rows", "steps", "share"]
 
@@ -96,7 +96,8 @@ class MixtureStage:
     def shares(self, sizes: Sequence[int]) -> tuple[Fraction, ...]:
         """Return the weights of sources of these rows."""
         if self.weights is not None:
-            return tuple(map(Fraction, self.weights))
+            # as they were written: the float 0.7 is a little less
+            return tuple(Fraction(str(weight)) for weight in self.weights)
         if self.temperature == 1:
             return tuple(map(Fraction, sizes))
         largest = max(sizes, default=1)
@@ -223,11 +224,6 @@ class Mixture:
                 remedy="write the stages in their order",
             )
 
-    def stages_at(self, rows: Sequence[int], sizes: Sequence[int]) -> tuple[StageWeights, ...]:
-        """Return the stages that begin at these rows, for sources of these sizes."""
-        pairs = zip(rows, self.stages, strict=True)
-        return tuple(StageWeights(row, stage.shares(sizes)) for row, stage in pairs)
-
     def most_rows(self, sizes: Sequence[int]) -> tuple[int | None, ...]:
         """Return the rows of each source that a run may have; None for any number."""
         most = []
@@ -270,23 +266,30 @@ def check_shares(mixture: Mixture, sizes: Sequence[int], epoch_rows: int) -> Non
                 remedy="raise it, or leave the dataset out",
             )
     weights = mixture.stages[-1].shares(sizes)
-    counts = share_rows(epoch_rows, weights, [None] * len(sizes))
+    rows = period_rows(weights, epoch_rows)
+    counts = share_rows(rows, weights, [None] * len(sizes))
     for name, weight, count in zip(mixture.names, weights, counts, strict=True):
         if weight and not count:
             raise SettingsError(
-                f"the share of {name} in {epoch_rows} rows an epoch is none, so it would never be"
-                " read",
+                f"the share of {name} in {rows:,} rows is none, so it would never be read",
                 setting=where,
-                remedy=f"raise its weight or {setting('samples_per_epoch')}",
+                remedy="raise its weight, or leave it out",
             )
 
 
 def check_epoch(schedule: Schedule, epoch: int) -> None:
-    """Raise `SettingsError` if all limits are reached before an epoch ends."""
+    """Raise `SettingsError` if an epoch ends after all limits are reached, or after any run."""
+    if (epoch + 1) * schedule.epoch_rows > MOST_POSITIONS:
+        raise SettingsError(
+            f"it ends after {MOST_POSITIONS:,} rows, the most of a run",
+            setting="epoch",
+            value=epoch,
+            remedy="train for fewer epochs",
+        )
     epochs = schedule.epochs
     if epochs is not None and epoch >= epochs:
         raise SettingsError(
-            f"it leaves {schedule.most_rows:,} rows, which are {epochs} whole epochs of"
+            f"it leaves {schedule.rows:,} rows, which are {epochs} whole epochs of"
             f" {schedule.epoch_rows:,}, and epoch {epoch} is asked for",
             setting="limits",
             value=epoch,

@@ -29,7 +29,7 @@ from headrace.dataset.html import table_html
 from headrace.dataset.index import SplitIndex
 from headrace.stream.order.balance import RowCosts, step_loads
 from headrace.stream.order.epoch import Order, Pool, natural_rows
-from headrace.stream.order.joined import EpochPart, MixedOrder, parts_of
+from headrace.stream.order.joined import EpochPart, parts_of
 from headrace.stream.order.lanes import (
     OPEN_BYTES,
     ORDER_BYTES,
@@ -38,6 +38,7 @@ from headrace.stream.order.lanes import (
     is_kept,
     mixes_everything,
 )
+from headrace.stream.order.mixed import MixedOrder
 from headrace.stream.order.remaining import (
     RankRows,
     Remainder,
@@ -159,14 +160,24 @@ class Plan:
         """The stages of the epoch of a blend: a new one begins where the schedule says so, or where
         a source reached its limit. Empty for a single dataset.
         """
-        order = parts_of(self.order)[0].order
-        if not isinstance(order, MixedOrder) or len(order.sources) == 1:
-            return []
-        names = [source.name for source in order.sources]
-        stages = []
-        for begin, end, interleave in order.segments:
-            rows = dict(zip(names, interleave.counts, strict=True))
-            stages.append(PlanStage(begin, end, rows))
+        stages: list[PlanStage] = []
+        before = None
+        for part in parts_of(self.order):
+            order = part.order
+            if not isinstance(order, MixedOrder) or len(order.sources) == 1:
+                return []
+            # where ranks changed, a stage goes on
+            for segment in order.schedule.segments(order.begin, order.end):
+                begin = max(0, segment.begin - order.begin) + part.begin
+                end = min(part.end, segment.end - order.begin + part.begin)
+                if begin >= end:
+                    continue
+                rows = order.rows_by_source(begin - part.begin, end - part.begin)
+                if segment == before:
+                    begin, _, earlier = stages.pop()
+                    rows = {name: earlier.get(name, 0) + count for name, count in rows.items()}
+                stages.append(PlanStage(begin, end, rows))
+                before = segment
         return stages
 
     @property

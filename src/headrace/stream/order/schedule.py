@@ -1,17 +1,20 @@
-"""Lay a schedule of weights along the epochs of a run, source by source. Pure.
+"""Lay a schedule of weights along the rows of a run, source by source. Pure.
 
 A schedule is a list of stages, each with a row of the run at which it begins and a weight for every
-source. An epoch of S rows takes rows E*S .. (E+1)*S - 1 of the run. It is cut where a stage begins
-and where a source reaches its limit. In each segment, every source has exactly its quota of rows. A
-source that reaches its limit has what it has left, and its share goes to the others from then on,
-so all of it is known before the run. Epochs in which nothing changes are alike and laid once.
+source. An epoch of S rows takes rows E*S .. (E+1)*S - 1 of the run. The run is cut where a stage
+begins and where a source reaches its limit, and in between into periods of whole epochs, which are
+alike and laid once. A period has as many epochs as make every source's share a whole number, or
+about 2^30 rows. In each, every source has exactly its quota of rows, so its share does not depend
+on the length of an epoch. A source that reaches its limit has what it has left, and its share goes
+to the others from then on, so all of it is known before the run.
 
-Draws of a source are numbered through the run. Draws in a column, the positions d (mod D) from
-where D begins to hold, are numbered too. Both counts are sums over segments of closed forms.
+Draws of a source are numbered through the run. Draws in a column, the rows d (mod D) from where D
+begins to hold, are numbered too. Both counts are sums over segments of closed forms.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -23,6 +26,8 @@ import numpy as np
 from headrace.arrays import I64, offsets_from_lengths
 from headrace.stream.order.interleave import MOST_ROWS, Interleave, quotas
 
+_PERIOD_ROWS = 1 << 30  # of weights that no fewer rows have exactly
+
 
 class StageWeights(NamedTuple):
     """The weights from row `begin` of the run on; one weight, 0 or more, per source."""
@@ -31,267 +36,291 @@ class StageWeights(NamedTuple):
     weights: tuple[Fraction, ...]
 
 
-class EpochSegment(NamedTuple):
-    """Positions [begin, end) of an epoch, in the proportions of its interleave."""
+class RunSegment(NamedTuple):
+    """Rows [begin, end) in the proportions of an interleave."""
 
     begin: int
     end: int
     interleave: Interleave
 
 
-class LikeEpochs(NamedTuple):
-    """Epochs `first` .. `stop` - 1, which have the same segments; stop is None for all that follow.
+class LikePeriods(NamedTuple):
+    """Rows `begin` .. `stop` - 1 of the run, in alike periods; stop is None for all that follow.
 
-    drawn: rows of each source before them. counts: rows of each source in one of them; int64.
+    rows: of one period. segments: of one period, from its first row. drawn: rows of each source
+    before them. counts: rows of each source in one of them; int64.
     """
 
-    first: int
+    begin: int
     stop: int | None
-    segments: tuple[EpochSegment, ...]
+    rows: int
+    segments: tuple[RunSegment, ...]
     drawn: I64
     counts: I64
+
+    def clip(self, rows: I64) -> I64:
+        """Return rows of the run, or the nearest of these and the one behind them."""
+        return np.asarray(np.clip(rows, self.begin, self.stop), np.int64)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Schedule:
-    """The sources of all positions of a run.
+    """The sources of all rows of a run.
 
     sizes: rows of each source. stages: by ascending begin, the first at 0. most: rows that may be
-    drawn of each source in the run; None for any number. epoch_rows: S.
+    drawn of each source in the run; None for any number. epoch_rows: S. begin: the row of the run
+    from which on it holds. drawn_earlier: the rows of each source before that, int64; None for 0.
     """
 
     sizes: tuple[int, ...]
     stages: tuple[StageWeights, ...]
     most: tuple[int | None, ...]
     epoch_rows: int
+    begin: int = 0
+    drawn_earlier: I64 | None = None
 
     @cached_property
-    def runs(self) -> tuple[LikeEpochs, ...]:
-        """All epochs, in runs of alike ones. An epoch that all limits leave incomplete is not among
-        them.
-        """
+    def runs(self) -> tuple[LikePeriods, ...]:
+        """All rows, in runs of alike periods, until the sources of a stage reached their limits."""
         return tuple(self._lay_runs())
 
     @property
-    def epochs(self) -> int | None:
-        """The number of epochs until every source reached its limit; None if that never happens."""
-        if self.runs:
-            return self.runs[-1].stop
-        return 0
-
-    @property
-    def most_rows(self) -> int | None:
+    def rows(self) -> int | None:
         """The rows of the run until all sources of a stage reached their limits; None if that never
         happens.
         """
-        epochs = self.epochs
-        if epochs is None:
-            return None
-        drawn = np.zeros(len(self.sizes), np.int64)
         if self.runs:
-            last = self.runs[-1]
-            drawn = last.drawn + (epochs - last.first) * last.counts
-        begin = epochs * self.epoch_rows
-        remainder = tuple(self._lay_epoch(begin, drawn.tolist()))
-        return begin + (remainder[-1].end if remainder else 0)
+            return self.runs[-1].stop
+        return self.begin
 
-    def segments(self, epoch: int) -> tuple[EpochSegment, ...]:
-        """Return the segments of an epoch."""
-        return self._like(epoch).segments
+    @property
+    def epochs(self) -> int | None:
+        """The number of whole epochs until then; None if that never happens."""
+        rows = self.rows
+        if rows is None:
+            return None
+        return rows // self.epoch_rows
 
-    def counts(self, epoch: int) -> I64:
-        """Return the rows of each source in an epoch: int64."""
-        return self._like(epoch).counts
+    def segments(self, begin: int, end: int) -> tuple[RunSegment, ...]:
+        """Return the segments, by rows of the run, that have some of the rows [begin, end)."""
+        segments = []
+        for run in self.runs:
+            stop = end if run.stop is None else min(end, run.stop)
+            first = max(0, begin - run.begin) // run.rows
+            for period in range(first, -((run.begin - stop) // run.rows)):
+                base = run.begin + period * run.rows
+                for segment in run.segments:
+                    if begin < base + segment.end and base + segment.begin < stop:
+                        moved = RunSegment(
+                            base + segment.begin, base + segment.end, segment.interleave
+                        )
+                        segments.append(moved)
+        return tuple(segments)
 
-    def drawn(self, epoch: int) -> I64:
-        """Return the rows of each source before an epoch: int64."""
-        like = self._like(epoch)
-        return like.drawn + (epoch - like.first) * like.counts
-
-    def drawn_before(self, epoch: int, position: int) -> I64:
-        """Return the draws of each source before a position of an epoch, from the run's begin:
-        int64.
-        """
-        total = self.drawn(epoch)
+    def drawn_before(self, row: int) -> I64:
+        """Return the draws of each source before a row of the run: int64 [S]."""
         sources = np.arange(len(self.sizes), dtype=np.int64)
         first = np.zeros_like(sources)
-        for begin, end, interleave in self.segments(epoch):
-            if begin < position:
-                stop = np.full_like(sources, min(position, end) - begin)
-                total = total + interleave.draws(sources, first, stop, 1)
+        total = self._drawn_earlier
+        for run in self.runs:
+            if row > run.begin or run is self.runs[0]:
+                end = row if run.stop is None else min(row, run.stop)
+                periods, inside = divmod(max(0, end - run.begin), run.rows)
+                total = run.drawn + periods * run.counts
+                for begin, end, interleave in run.segments:
+                    if begin < inside:
+                        stop = np.full_like(sources, min(inside, end) - begin)
+                        total = total + interleave.draws(sources, first, stop, 1)
         return total
 
-    def find_draws(self, source: int, draws: I64) -> tuple[I64, I64]:
-        """Return (epoch, position) of draws of a source; (-1, -1) for those that never come.
+    def find_draws(self, source: int, draws: I64) -> I64:
+        """Return the row of the run of draws of a source; -1 for those that never come.
 
-        draws: ascending, int64.
+        draws: int64; so is what is returned.
         """
-        epochs = np.full_like(draws, -1)
-        positions = np.full_like(draws, -1)
-        for like in self.runs:
-            first = int(like.drawn[source])
-            count = int(like.counts[source])
-            if not count:
-                continue
-            last = None if like.stop is None else first + count * (like.stop - like.first)
+        rows = np.full_like(draws, -1)
+        for run in self.runs:
+            first = int(run.drawn[source])
+            count = int(run.counts[source])
             inside = draws >= first
-            if last is not None:
-                inside &= draws < last
-            if not inside.any():
-                continue
-            epoch, draw = np.divmod(draws[inside] - first, count)
-            epochs[inside] = like.first + epoch
-            positions[inside] = self._find_in(like, source, draw)
-        return epochs, positions
+            if run.stop is not None:
+                inside &= draws < first + count * ((run.stop - run.begin) // run.rows)
+            if count and inside.any():
+                period, draw = np.divmod(draws[inside] - first, count)
+                rows[inside] = run.begin + period * run.rows + self._find_in(run, source, draw)
+        return rows
 
-    def _find_in(self, like: LikeEpochs, source: int, draws: I64) -> I64:
-        counts = [segment.interleave.counts[source] for segment in like.segments]
-        before = offsets_from_lengths(counts)
+    @staticmethod
+    def _find_in(run: LikePeriods, source: int, draws: I64) -> I64:
+        before = offsets_from_lengths(
+            [segment.interleave.counts[source] for segment in run.segments]
+        )
         which = np.searchsorted(before, draws, side="right") - 1
-        positions = np.empty_like(draws)
+        rows = np.empty_like(draws)
         for number in np.unique(which).tolist():
-            segment = like.segments[number]
+            segment = run.segments[number]
             members = which == number
             inside = draws[members] - before[number]
             first = np.zeros_like(inside)
-            positions_in = segment.interleave.find_draws(source, inside, first, 1)
-            positions[members] = segment.begin + positions_in
-        return positions
+            inside = segment.interleave.find_draws(source, inside, first, 1)
+            rows[members] = segment.begin + inside
+        return rows
 
-    def _like(self, epoch: int) -> LikeEpochs:
-        return next(like for like in self.runs if like.stop is None or epoch < like.stop)
-
-    def _lay_runs(self) -> Iterator[LikeEpochs]:
-        epoch = 0
-        drawn = np.zeros(len(self.sizes), np.int64)
-        while True:
-            begin = epoch * self.epoch_rows
-            segments = tuple(self._lay_epoch(begin, drawn.tolist()))
-            if not segments or segments[-1].end < self.epoch_rows:
-                return
-            counts = sum(
-                (np.array(segment.interleave.counts, np.int64) for segment in segments),
-                np.zeros_like(drawn),
-            )
-            stop = self._alike_until(epoch, drawn + counts, counts)
-            yield LikeEpochs(epoch, stop, segments, drawn, counts)
-            if stop is None:
-                return
-            drawn = drawn + (stop - epoch) * counts
-            epoch = stop
-
-    def _alike_until(self, epoch: int, drawn: I64, counts: I64) -> int | None:
-        """Return how far the epochs from one on are laid alike, if `drawn` rows came by its end."""
-        stops = []
-        number = self._stage_of(epoch * self.epoch_rows)
-        if number + 1 < len(self.stages):
-            following = self.stages[number + 1].begin // self.epoch_rows
-            stops.append(max(epoch + 1, following))
-        for most, rows, count in zip(self.most, drawn.tolist(), counts.tolist(), strict=True):
-            if most is not None and count:
-                stops.append(epoch + 1 + max(0, (most - rows) // count))
-        last = self._stage_of((epoch + 1) * self.epoch_rows - 1)
-        if last != number:
-            return epoch + 1
-        return min(stops, default=None)
+    @property
+    def _drawn_earlier(self) -> I64:
+        if self.drawn_earlier is None:
+            return np.zeros(len(self.sizes), np.int64)
+        return self.drawn_earlier
 
     def _stage_of(self, row: int) -> int:
         starts = [stage.begin for stage in self.stages]
         return int(np.searchsorted(starts, row, side="right")) - 1
 
-    def _lay_epoch(self, begin: int, drawn: list[int]) -> Iterator[EpochSegment]:
-        """Lay the epoch that starts at a row of the run, as far as the limits allow."""
-        position = 0
-        while position < self.epoch_rows:
-            number = self._stage_of(begin + position)
-            end = self.epoch_rows
-            if number + 1 < len(self.stages):
-                end = min(end, self.stages[number + 1].begin - begin)
-            left: list[int | None] = []
-            for most, rows in zip(self.most, drawn, strict=True):
-                left.append(None if most is None else most - rows)
-            counts = share_rows(end - position, self.stages[number].weights, left)
-            if not sum(counts):
+    def _lay_runs(self) -> Iterator[LikePeriods]:
+        begin = self.begin
+        drawn = self._drawn_earlier
+        while True:
+            run = self._lay_run(begin, drawn)
+            if run is None:
                 return
-            for part in _short_enough(counts):
-                interleave = Interleave(part)
-                yield EpochSegment(position, position + interleave.rows, interleave)
-                position += interleave.rows
-            drawn = [rows + count for rows, count in zip(drawn, counts, strict=True)]
+            yield run
+            if run.stop is None:
+                return
+            drawn = drawn + (run.stop - begin) // run.rows * run.counts
+            begin = run.stop
+
+    def _lay_run(self, begin: int, drawn: I64) -> LikePeriods | None:
+        """Lay what follows a row of the run; None if its stage has no source below its limit."""
+        number = self._stage_of(begin)
+        room = None
+        if number + 1 < len(self.stages):
+            room = self.stages[number + 1].begin - begin
+        left: list[int | None] = []
+        weights = []
+        sources = zip(self.most, drawn.tolist(), self.stages[number].weights, strict=True)
+        for most, rows, weight in sources:
+            left.append(None if most is None else most - rows)
+            weights.append(weight if most is None or rows < most else Fraction(0))
+        if not any(weights):
+            return None
+        # Only whole epochs are alike: what comes before the first one is laid alone.
+        rows = -begin % self.epoch_rows or period_rows(weights, self.epoch_rows)
+        requested = rows if room is None else min(rows, room)
+        counts = share_rows(requested, weights, left)
+        repeats = _repeats(requested, counts, left, room)
+        if begin % self.epoch_rows or sum(counts) < rows:
+            repeats = 1
+        segments = []
+        position = 0
+        for part in _short_enough(counts):
+            interleave = Interleave(part)
+            segments.append(RunSegment(position, position + interleave.rows, interleave))
+            position += interleave.rows
+        stop = None if repeats is None else begin + repeats * position
+        return LikePeriods(
+            begin, stop, position, tuple(segments), drawn, np.array(counts, np.int64)
+        )
+
+
+def period_rows(weights: Sequence[Fraction], epoch_rows: int) -> int:
+    """Return the rows of the fewest whole epochs in which the share of every source is a whole
+    number, or of about 2^30 rows.
+    """
+    total = sum(weights, Fraction(0))
+    epochs = math.lcm(*[(weight / total * epoch_rows).denominator for weight in weights])
+    if epochs * epoch_rows <= _PERIOD_ROWS:
+        return epochs * epoch_rows
+    return max(1, _PERIOD_ROWS // epoch_rows) * epoch_rows
+
+
+def _repeats(
+    rows: int, counts: Sequence[int], left: Sequence[int | None], room: int | None
+) -> int | None:
+    """Return how often counts that have `rows` rows may come, as far as a stage has room and limits
+    are not reached; None for any number.
+    """
+    most = [] if room is None else [room // rows]
+    for count, remainder in zip(counts, left, strict=True):
+        if count and remainder is not None:
+            most.append(remainder // count)
+    return min(most, default=None)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ColumnDraws:
-    """Counts of draws by column, from a position of an epoch on.
+    """Counts of draws by column, from a row of the run on.
 
-    columns: D. Column d has the positions d (mod D), counted from there, and in later epochs from
-    their first position.
+    columns: D. Column d has the rows begin + d (mod D).
     """
 
     schedule: Schedule
     columns: int
-    epoch: int
-    position: int
-    _of_epochs: dict[tuple[int, int], I64] = field(default_factory=dict, repr=False)
+    begin: int
+    _of_periods: dict[tuple[int, int], I64] = field(default_factory=dict, repr=False)
 
-    def drawn(self, epoch: int, source: int, positions: I64) -> I64:
-        """Count the draws of a source in each column before positions of an epoch: int64 [K, D]."""
-        total = np.tile(self._before(epoch, source), (len(positions), 1))
-        origin = self.position if epoch == self.epoch else 0
-        for segment in self.schedule.segments(epoch):
-            total += self._in_segment(segment, source, origin, positions)
-        return total
+    def drawn(self, source: int, rows: I64) -> I64:
+        """Count the draws of a source in each column before rows of the run: int64 [K, D]."""
+        at = np.append(rows, self.begin)
+        total = np.zeros((len(at), self.columns), np.int64)
+        for number, run in enumerate(self.schedule.runs):
+            if run.begin < at.max() and (run.stop is None or run.stop > self.begin):
+                total += self._in_run(number, source, run.clip(at) - run.begin)
+        counts: I64 = total[:-1] - total[-1]
+        return counts
 
     def drawn_before(self, source: int, draws: I64) -> I64:
         """Count the draws of each column before draws of a source: int64 [K, D].
 
         Before draws that never come, all draws of the run are counted.
         """
-        epochs, positions = self.schedule.find_draws(source, draws)
-        never = epochs < 0
+        rows = self.schedule.find_draws(source, draws)
         last = self.schedule.runs[-1]
-        epochs[never] = max(last.first, self.epoch) if last.stop is None else last.stop - 1
-        positions[never] = self.schedule.epoch_rows
-        columns = np.empty((len(draws), self.columns), np.int64)
-        for epoch in np.unique(epochs).tolist():
-            of_epoch = epochs == epoch
-            columns[of_epoch] = self.drawn(epoch, source, positions[of_epoch])
-        return columns
+        end = max(last.begin, self.begin) if last.stop is None else last.stop
+        return self.drawn(source, np.where(rows < 0, end, rows))
 
-    def _before(self, epoch: int, source: int) -> I64:
-        """Count the draws of a source in each column before an epoch: int64 [D]."""
-        total = np.zeros(self.columns, np.int64)
-        if epoch > self.epoch:
-            total += self._in_epoch(self.epoch, source, self.position)
-        for like in self.schedule.runs:
-            first = max(like.first, self.epoch + 1)
-            stop = epoch if like.stop is None else min(epoch, like.stop)
-            if stop > first:
-                total += (stop - first) * self._in_epoch(first, source, 0)
-        return total
+    def _in_run(self, number: int, source: int, rows: I64) -> I64:
+        """Count the draws of a source in each column in the first rows of a run: int64 [K, D]."""
+        run = self.schedule.runs[number]
+        period, inside = np.divmod(rows, run.rows)
+        origin = np.arange(self.columns, dtype=np.int64) - (run.begin - self.begin)
+        # A column begins a period at another place than the one before, until places repeat.
+        shared = math.gcd(run.rows, self.columns)
+        cycle = self.columns // shared
+        cycles, turn = np.divmod(period, cycle)
+        total = np.zeros((len(rows), self.columns), np.int64)
+        if period.any():
+            of_period = self._in_period(number, source)
+            of_cycle = of_period.reshape(cycle, shared).sum(axis=0)[origin % shared]
+            turns = np.arange(turn.max() + 1)[:, None]
+            of_turns = of_period[(origin - turns * (run.rows % self.columns)) % self.columns]
+            before = np.concatenate([np.zeros_like(of_turns[:1]), np.cumsum(of_turns, axis=0)])
+            total = cycles[:, None] * of_cycle + before[turn]
+        first = (origin - (period * (run.rows % self.columns))[:, None]) % self.columns
+        return total + self._in_segments(run, source, first, inside)
 
-    def _in_epoch(self, epoch: int, source: int, origin: int) -> I64:
-        """Count the draws of a source in each column of an epoch from a position on: int64 [D]."""
-        if (epoch, source) not in self._of_epochs:
-            counts = np.zeros(self.columns, np.int64)
-            for segment in self.schedule.segments(epoch):
-                end = np.array([segment.end], np.int64)
-                counts += self._in_segment(segment, source, origin, end)[0]
-            self._of_epochs[epoch, source] = counts
-        return self._of_epochs[epoch, source]
+    def _in_period(self, number: int, source: int) -> I64:
+        """Count the draws of a source at the places d (mod D) of a period: int64 [D]."""
+        if (number, source) not in self._of_periods:
+            run = self.schedule.runs[number]
+            offsets = np.arange(self.columns, dtype=np.int64)[None]
+            counts = self._in_segments(run, source, offsets, np.array([run.rows], np.int64))
+            self._of_periods[number, source] = counts[0]
+        return self._of_periods[number, source]
 
-    def _in_segment(self, segment: EpochSegment, source: int, origin: int, stops: I64) -> I64:
-        """Count the draws of a source in each column of a segment before positions: int64 [K,
-        D].
+    def _in_segments(self, run: LikePeriods, source: int, first: I64, stops: I64) -> I64:
+        """Count the draws of a source at the places first, first + D, … of a period below `stops`:
+        int64 [K, D].
         """
-        begin = max(segment.begin, origin)
-        column = np.arange(self.columns, dtype=np.int64)
-        first = begin - segment.begin + (column - (begin - origin)) % self.columns
-        stop = np.repeat(np.clip(stops, segment.begin, segment.end) - segment.begin, self.columns)
-        counts = segment.interleave.draws(
-            np.full_like(stop, source), np.tile(first, len(stops)), stop, self.columns
-        )
-        return counts.reshape(-1, self.columns)
+        total = np.zeros(first.shape, np.int64)
+        for begin, end, interleave in run.segments:
+            some = np.flatnonzero(stops > begin)
+            if not interleave.counts[source] or not len(some):
+                continue
+            at = ((first[some] - begin) % self.columns).ravel()
+            stop = np.repeat(np.minimum(stops[some], end) - begin, self.columns)
+            counts = interleave.draws(np.full_like(stop, source), at, stop, self.columns)
+            total[some] += counts.reshape(-1, self.columns)
+        return total
 
 
 def share_rows(

@@ -7,23 +7,31 @@ were read ahead but not handed out do not count.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from fractions import Fraction
+from typing import Any, NamedTuple
 
 from headrace.dataset.index import SplitIndex
 from headrace.errors import StreamError, setting, setting_name
 from headrace.sealed import MOST_EPOCHS, MOST_LANES, MOST_POSITIONS, seal, short_repr, unseal
 from headrace.stream.order.balance import MOST_EVEN_TOKENS
 from headrace.stream.order.epoch import OrderSettings, first_window_rows, settings_of
-from headrace.stream.order.joined import Leg
+from headrace.stream.order.mixed import Leg
 from headrace.stream.order.remaining import Remainder, Remaining, advance, count_steps
+from headrace.stream.order.schedule import Schedule, StageWeights
 from headrace.stream.order.shard_partition import ShardPartition
 
 FORMAT_VERSION = 7
 COUNTED = "counted stream"
 MOST_CHANGES = 64  # every question to an order is put to each of its parts
 _KIND = "stream"
+_CHANGED_BLEND = (
+    'pass the saved blend, or go on from there with load_state_dict(state, changed="weights"), or'
+    ' "datasets" if some were added or removed'
+)
+_FRACTION = re.compile(r"[0-9]{1,999}(/[1-9][0-9]{0,999})?")
 _REMEDY = "pass what state_dict() gave, unchanged"
 _OTHER_ORDER = (
     "pass the saved setting, or start the epoch again; rows would repeat and be missed otherwise"
@@ -45,39 +53,165 @@ class Change:
     groups: int | None = None
 
 
+class SavedSource(NamedTuple):
+    """One source of a mixture; identity: the first digits of that of its split's index."""
+
+    name: str
+    rows: int
+    identity: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaidMixture:
+    """The proportions from a row of the run on.
+
+    begin: that row. blend: the proportions in words. sources: numbers of those that it has.
+    stages: the row of the run at which each stage begins. weights: of each stage, one per source.
+    most: the rows of each source that the run may have; None for any number.
+    """
+
+    begin: int
+    blend: str
+    sources: tuple[int, ...]
+    stages: tuple[int, ...]
+    weights: tuple[tuple[Fraction, ...], ...]
+    most: tuple[int | None, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON object that `from_dict` restores."""
+        return {
+            "begin": self.begin,
+            "blend": self.blend,
+            "sources": list(self.sources),
+            "stages": list(self.stages),
+            "weights": [[str(weight) for weight in stage] for stage in self.weights],
+            "most": list(self.most),
+        }
+
+    @classmethod
+    def from_dict(cls, values: Any, *, sources: int) -> LaidMixture:
+        """Restore it, beside so many sources. Raises `StreamError` if it was changed."""
+        names = tuple(field.name for field in fields(cls))
+        if not isinstance(values, Mapping) or set(values) != set(names):
+            raise _bad("mixture", values, f"expected {', '.join(names)}")
+        lists = [values[name] for name in ("sources", "stages", "weights", "most")]
+        known = isinstance(values["blend"], str) and _is_number(values["begin"])
+        if not known or not all(isinstance(values, list | tuple) for values in lists):
+            raise _bad("mixture", values, "expected a row, words and lists")
+        numbers, stages, weights, most = map(tuple, lists)
+        if not all(_is_number(number) and number < sources for number in numbers):
+            raise _bad("mixture", numbers, f"expected numbers of {sources} sources")
+        if not all(map(_is_number, stages)) or stages[:1] != (0,) or not _ascending(stages):
+            raise _bad("mixture", stages, "expected ascending rows from 0 on")
+        limits = [rows for rows in most if rows is not None]
+        is_parallel = len(most) == len(numbers) == len(set(numbers)) and len(weights) == len(stages)
+        if not is_parallel or not all(map(_is_number, limits)):
+            raise _bad("mixture", most, "expected a number of rows, or none, of each source")
+        return cls(
+            begin=values["begin"],
+            blend=values["blend"],
+            sources=numbers,
+            stages=stages,
+            weights=tuple(_fractions(stage, len(numbers)) for stage in weights),
+            most=most,
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixtureState:
     """The mixture of a run whose epochs are not single passes; see `schedule`.
 
-    blend: its proportions in words. stages: the row of the run at which each stage begins. legs:
-    the lanes from some positions on, as other numbers of ranks changed them.
+    sources: all that it ever had. mixtures: by ascending begin, the first at 0; another one begins
+    where the mixture was changed on purpose. legs: the lanes from some rows on, as other numbers of
+    ranks and other mixtures changed them.
     """
 
-    blend: str
-    stages: tuple[int, ...]
+    sources: tuple[SavedSource, ...]
+    mixtures: tuple[LaidMixture, ...]
     legs: tuple[Leg, ...] = ()
+
+    @property
+    def blend(self) -> str:
+        """The proportions in words."""
+        return self.mixtures[-1].blend
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the sources that it has now."""
+        return [self.sources[number].name for number in self.mixtures[-1].sources]
+
+    def check_source(self, current: SavedSource) -> None:
+        """Raise `StreamError` if it has other rows of a source that is read now."""
+        for saved in self.sources:
+            if saved.name == current.name and saved != current:
+                raise StreamError(
+                    f"stream state: dataset {current.name} had {saved.rows:,} rows with index"
+                    f" {short_repr(saved.identity)} when saved, now it has {current.rows:,} with"
+                    f" {short_repr(current.identity)}",
+                    setting="datasets",
+                    value=current.name,
+                    remedy="open it as it was when saved, or give its rows another name",
+                )
+
+    @property
+    def stages(self) -> tuple[int, ...]:
+        """The row of the run at which each stage begins."""
+        return self.mixtures[-1].stages
+
+    def schedules(self, epoch_rows: int) -> tuple[Schedule, ...]:
+        """Return the schedule of each mixture, for all sources."""
+        schedules: list[Schedule] = []
+        numbers = range(len(self.sources))
+        drawn = None
+        for mixture in self.mixtures:
+            if schedules:
+                drawn = schedules[-1].drawn_before(mixture.begin)
+            stages = []
+            for begin, weights in zip(mixture.stages, mixture.weights, strict=True):
+                of_source = dict(zip(mixture.sources, weights, strict=True))
+                shares = [of_source.get(number, Fraction(0)) for number in numbers]
+                stages.append(StageWeights(begin, tuple(shares)))
+            most = dict(zip(mixture.sources, mixture.most, strict=True))
+            schedule = Schedule(
+                sizes=tuple(source.rows for source in self.sources),
+                stages=tuple(stages),
+                most=tuple(most.get(number) for number in numbers),
+                epoch_rows=epoch_rows,
+                begin=mixture.begin,
+                drawn_earlier=drawn,
+            )
+            schedules.append(schedule)
+        return tuple(schedules)
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON object that `from_dict` restores."""
-        legs = [list(leg) for leg in self.legs]
-        return {"blend": self.blend, "stages": list(self.stages), "legs": legs}
+        return {
+            "sources": [list(source) for source in self.sources],
+            "mixtures": [mixture.to_dict() for mixture in self.mixtures],
+            "legs": [list(leg) for leg in self.legs],
+        }
 
-    def before(self, epoch: int, position: int) -> MixtureState:
-        """Return it without the legs from a position on."""
-        legs = [leg for leg in self.legs if (leg.epoch, leg.position) < (epoch, position)]
-        return replace(self, legs=tuple(legs))
+    def before(self, row: int) -> MixtureState:
+        """Return it without the legs from a row of the run on."""
+        return replace(self, legs=tuple(leg for leg in self.legs if leg.begin < row))
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> MixtureState:
         """Restore it. Raises `StreamError` if it was changed."""
-        stages = values.get("stages")
-        known = set(values) == {"blend", "stages", "legs"} and isinstance(values["blend"], str)
-        if not known or not isinstance(stages, list | tuple):
-            raise _bad("mixture", values, "expected blend, stages and legs")
-        ascending = all(type(row) is int for row in stages) and list(stages) == sorted(set(stages))
-        if not ascending or not stages or stages[0] != 0 or stages[-1] > MOST_POSITIONS:
-            raise _bad("mixture", stages, "expected ascending rows from 0 on")
-        return cls(blend=values["blend"], stages=tuple(stages), legs=_legs(values["legs"]))
+        if set(values) != {"sources", "mixtures", "legs"}:
+            raise _bad("mixture", values, "expected sources, mixtures and legs")
+        legs = _legs(values["legs"])
+        sources = _sources(values["sources"])
+        if not isinstance(values["mixtures"], list | tuple):
+            raise _bad("mixtures", values["mixtures"], "expected a list")
+        mixtures = []
+        for mixture in values["mixtures"]:
+            mixtures.append(LaidMixture.from_dict(mixture, sources=len(sources)))
+        rows = [mixture.begin for mixture in mixtures]
+        changed = set(rows[1:]) <= {leg.begin for leg in legs}
+        if rows[:1] != [0] or not _ascending(rows) or not changed:
+            raise _bad("mixtures", rows, "expected ascending rows from 0 on, where legs begin")
+        return cls(sources=sources, mixtures=tuple(mixtures), legs=legs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +307,7 @@ class StreamState:
         """Return the start of an epoch, with the lanes and windows that this one began with, or
         those of a blend's last leg.
         """
-        mixture = self.mixture and self.mixture.before(epoch, 1)
+        mixture = self.mixture and self.mixture.before(epoch * self.rows + 1)
         return replace(
             self,
             epoch=epoch,
@@ -184,12 +318,26 @@ class StreamState:
             batches_done=0,
         )
 
+    def check_epoch(self, epoch: int) -> None:
+        """Raise `StreamError` if an epoch begins before the last change of the mixture."""
+        changed = self.mixture.mixtures[-1].begin if self.mixture is not None else 0
+        if epoch * self.rows < changed:
+            raise StreamError(
+                f"epoch {epoch} begins before row {changed:,} of the run, where the blend changed",
+                setting="epoch",
+                value=epoch,
+                remedy="open the blend as it was before, and load a state of it",
+            )
+
     @property
     def changed_at(self) -> list[int]:
         """The positions of this epoch at which other ranks changed its order."""
         positions = [change.position for change in self.changes]
         if self.mixture is not None:
-            positions += [leg.position for leg in self.mixture.legs if leg.epoch == self.epoch]
+            begin = self.epoch * self.rows
+            for leg in self.mixture.legs:
+                if begin <= leg.begin < begin + max(1, self.rows):
+                    positions.append(leg.begin - begin)
         return positions
 
     def to_dict(self, sealed_as: str = _KIND) -> dict[str, Any]:
@@ -285,17 +433,31 @@ class StreamState:
         saved = "none" if self.mixture is None else self.mixture.blend
         current = "none" if mixture is None else mixture.blend
         if saved != current:
+            remedy = _OTHER_ORDER
+            if self.mixture is not None and mixture is not None:
+                remedy = _CHANGED_BLEND
             raise StreamError(
                 f"stream state: it was saved with the blend {short_repr(saved)}, this stream has"
                 f" {short_repr(current)}",
                 setting="blend",
                 value=saved,
-                remedy=_OTHER_ORDER,
+                remedy=remedy,
             )
-        saved_stages = [] if self.mixture is None else list(self.mixture.stages)
-        stages = 0 if mixture is None else len(mixture.stages)
-        if len(saved_stages) != stages:
-            raise _bad("mixture", saved_stages, f"expected {stages} stages")
+        names = [] if self.mixture is None else self.mixture.names
+        current_names = [] if mixture is None else mixture.names
+        if sorted(names) != sorted(current_names):
+            raise StreamError(
+                f"stream state: it was saved with the datasets {short_repr(sorted(names))}, this"
+                f" stream has {short_repr(sorted(current_names))}",
+                setting="datasets",
+                value=names,
+                remedy=_CHANGED_BLEND,
+            )
+        if self.mixture is None or mixture is None:
+            return
+        if len(self.mixture.stages) != len(mixture.stages):
+            expected = f"expected {len(mixture.stages)} stages"
+            raise _bad("mixture", list(self.mixture.stages), expected)
 
     def check_index(self, index: SplitIndex) -> None:
         """Raise `StreamError` unless this state belongs to exactly this split of this dataset."""
@@ -430,6 +592,38 @@ def _change(change: Any) -> Change:
     return Change(**change)
 
 
+def _is_number(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= MOST_POSITIONS
+
+
+def _ascending(numbers: Sequence[int]) -> bool:
+    return list(numbers) == sorted(set(numbers))
+
+
+def _sources(values: Any) -> tuple[SavedSource, ...]:
+    if not isinstance(values, list | tuple) or not values:
+        raise _bad("sources", values, "expected a list")
+    sources = []
+    for source in values:
+        known = isinstance(source, list | tuple) and len(source) == len(SavedSource._fields)
+        if not known or not isinstance(source[0], str) or not isinstance(source[2], str):
+            raise _bad("sources", source, f"expected {', '.join(SavedSource._fields)}")
+        if not _is_number(source[1]):
+            raise _bad("sources", source[1], "expected a number of rows")
+        sources.append(SavedSource(*source))
+    names = [source.name for source in sources]
+    if len(names) != len(set(names)):
+        raise _bad("sources", names, "expected each name once")
+    return tuple(sources)
+
+
+def _fractions(texts: Any, sources: int) -> tuple[Fraction, ...]:
+    known = isinstance(texts, list | tuple) and len(texts) == sources
+    if not known or not all(isinstance(text, str) and _FRACTION.fullmatch(text) for text in texts):
+        raise _bad("mixture", texts, "expected a fraction of each source")
+    return tuple(map(Fraction, texts))
+
+
 def _legs(values: Any) -> tuple[Leg, ...]:
     legs: list[Leg] = []
     if not isinstance(values, list | tuple) or len(values) > MOST_CHANGES:
@@ -443,10 +637,10 @@ def _legs(values: Any) -> tuple[Leg, ...]:
             least, most = _BOUNDS.get(name, (0, MOST_POSITIONS))
             if not least <= value <= most:
                 raise _bad("legs", value, f"expected {name} of {least} to {most}")
-        ascending = not legs or legs[-1][:2] < leg[:2]
+        ascending = not legs or legs[-1].begin < leg.begin
         small = leg.lanes * leg.window_rows <= MOST_POSITIONS
         if not ascending or leg.lanes % leg.groups or not small:
-            raise _bad("legs", numbers, "expected ascending positions, and groups of lanes")
+            raise _bad("legs", numbers, "expected ascending rows, and groups of lanes")
         legs.append(leg)
     return tuple(legs)
 
@@ -483,9 +677,11 @@ def _check_numbers(state: StreamState) -> None:
 def _check_changes(state: StreamState) -> None:
     if state.mixture is not None and state.changes:
         raise _bad("changes", len(state.changes), "expected none beside a mixture, which has legs")
-    if state.mixture is not None and max(state.changed_at, default=0) >= max(1, state.rows):
-        expected = f"expected positions below {state.rows}, the rows of the epoch"
-        raise _bad("legs", state.changed_at, expected)
+    if state.mixture is not None and state.mixture.legs:
+        last = state.mixture.legs[-1].begin
+        end = (state.epoch + 1) * state.rows
+        if last > end:
+            raise _bad("legs", last, f"expected rows of the run up to {end}, the end of the epoch")
     positions = [change.position for change in state.changes]
     ascending = positions == sorted(set(positions)) and min(positions, default=0) >= 0
     if len(positions) > MOST_CHANGES or not ascending:

@@ -13,8 +13,9 @@ import numpy as np
 from headrace.arrays import I64
 from headrace.dataset.index import SplitIndex
 from headrace.errors import InputError, SettingsError, setting
-from headrace.stream.order.joined import MixedOrder, parts_of
+from headrace.stream.order.joined import parts_of
 from headrace.stream.order.layout import order_of_state
+from headrace.stream.order.mixed import MixedOrder
 from headrace.stream.order.plan import Plan
 from headrace.stream.order.remaining import Remaining, split_at
 from headrace.stream.order.state import StreamState

@@ -66,14 +66,15 @@ class Pages:
 class PoolSection:
     """The next rows of a pool, and where they go.
 
-    parts: their columns. target: int64, their rows in the pages; -1: another rank delivers it.
-    by_chunk: the numbers of those that each chunk takes. complete: whether all are delivered.
+    parts: their columns. rows: those that are delivered, ascending, int64; a row may repeat. None:
+    all of them, once. target: their rows in the pages, int64, parallel. by_chunk: the rows that
+    each chunk takes.
     """
 
     parts: list[Columns]
+    rows: I64 | None
     target: I64
     by_chunk: list[I64]
-    complete: bool
 
 
 class LaidRows(NamedTuple):
@@ -110,6 +111,7 @@ class LaidPool:
         self.names: list[str] = []
         self._items = pool.items
         self._item_of = pool.item_of
+        self._row_of = pool.row_of
         self._chunk_rows = chunk_rows
         self.chunks = -(-(pool.items - pool.filling) // chunk_rows)
         self._chunk_type = np.min_scalar_type(self.chunks)
@@ -117,8 +119,10 @@ class LaidPool:
         # Lists and texts of each chunk are gathered from each section, and once more from there.
         self._others: dict[str, list[list[Column]]] = {}
         # each chunk may fill a page of each section in part
-        self._section_pages = -(-section_rows(self.rows) // _PAGE_ROWS) + self.chunks
-        self._most_pages = self._section_pages * (len(sections) + 1)
+        most = self._most_items(sections)
+        self._section_pages = -(-most // _PAGE_ROWS) + self.chunks
+        pool_pages = -(-len(self._item_of) // _PAGE_ROWS) + self.chunks * len(sections)
+        self._most_pages = pool_pages + self._section_pages
         self.pages = pages
         if pages is not None and pages.count < self._most_pages:
             self.pages = None
@@ -136,22 +140,38 @@ class LaidPool:
             self._begin(parts[0])
         assert self.pages is not None
         rows = sum(len(next(iter(part.values()))) for part in parts)
-        items = self._item_of[self.laid_rows : self.laid_rows + rows]
+        items, delivered = self._delivered(self.laid_rows, self.laid_rows + rows)
         self.laid_rows += rows
-        complete = int(items.min(initial=0)) >= 0
-        delivered = None if complete else np.flatnonzero(items >= 0)
-        if delivered is not None:
-            items = items[delivered]
         chunk = (items // self._chunk_rows).astype(self._chunk_type)
         counts = np.bincount(chunk, minlength=self.chunks)
         along = np.argsort(chunk, kind="stable")  # of small numbers: by their digits, in one pass
-        page_rows = self._take(items[along], counts)
+        target = np.empty(len(items), np.int64)
+        target[along] = self._take(items[along], counts)
         if delivered is not None:
             along = delivered[along]
-        target = np.full(rows, -1, np.int64) if delivered is not None else np.empty(rows, np.int64)
-        target[along] = page_rows
         by_chunk = np.split(along, np.cumsum(counts)[:-1])
-        return PoolSection(parts, target, by_chunk, complete=complete)
+        return PoolSection(parts, delivered, target, by_chunk)
+
+    def _delivered(self, first: int, stop: int) -> tuple[Ints, I64 | None]:
+        """Return the items that take rows first..stop-1 of the pool, by row, and their rows,
+        counted from `first`; None for all rows, once.
+        """
+        if self._row_of is not None:
+            entries = slice(*np.searchsorted(self._row_of, [first, stop]).tolist())
+            return self._item_of[entries], self._row_of[entries] - first
+        items = self._item_of[first:stop]
+        if int(items.min(initial=0)) >= 0:
+            return items, None
+        delivered = np.flatnonzero(items >= 0)
+        return items[delivered], delivered
+
+    def _most_items(self, sections: list[list[Piece]]) -> int:
+        """Return the most items that a section may have."""
+        if self._row_of is None:
+            return section_rows(self.rows)
+        rows = [sum(stop - start for _, start, stop in section) for section in sections]
+        before = np.searchsorted(self._row_of, np.cumsum(rows))
+        return int(np.diff(before, prepend=0).max(initial=0))
 
     def _take(self, items: Ints, counts: I64) -> I64:
         """Take pages for these items, of which each chunk has this many, and return the rows in
@@ -184,16 +204,17 @@ class LaidPool:
         arrays = {name: self.pages.arrays[name] for name in names if name not in self._others}
         first = 0
         for part in section.parts:
-            target = section.target[first : first + len(next(iter(part.values())))]
-            first += len(target)
-            if section.complete:
+            stop = first + len(next(iter(part.values())))
+            if section.rows is None:
+                target = section.target[first:stop]
                 for name, array in arrays.items():
                     array[target] = part[name]
             else:
-                delivered = np.flatnonzero(target >= 0)
-                target = target[delivered]
+                of_part = slice(*np.searchsorted(section.rows, [first, stop]).tolist())
+                delivered = section.rows[of_part] - first
                 for name, array in arrays.items():
-                    array[target] = part[name][delivered]
+                    array[section.target[of_part]] = part[name][delivered]
+            first = stop
         for name in names:
             if name in arrays:
                 continue
