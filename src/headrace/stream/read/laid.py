@@ -28,7 +28,7 @@ from headrace.stream.order.epoch import Pool
 from headrace.stream.read.ahead import Piece
 from headrace.stream.read.buffers import Buffers
 from headrace.stream.read.columns import Column, Columns, concatenate, gather
-from headrace.stream.read.ragged import Ragged
+from headrace.stream.read.ragged import AppendedRows, Ragged, RowSource
 
 _SECTIONS = 16
 _PAGE_ROWS = 256
@@ -103,7 +103,9 @@ class LaidPool:
         self._item_of[index[:distinct]] = np.arange(distinct, dtype=self._item_of.dtype)
         self._row = np.empty(distinct, np.int64)  # of each item, in the pages
         self._taken: list[list[I64]] = [[] for _ in range(self.chunks)]
-        # Lists and texts of each chunk are gathered from each section, and once more from there.
+        # The lists of numbers of each chunk are appended to one array, section by section.
+        self._lists: dict[str, list[AppendedRows]] = {}
+        # Texts and the like are gathered from each section, and once more from there.
         self._others: dict[str, list[list[Column]]] = {}
         self._turn = np.empty(0, np.int64)  # of each item, in these
         self._turns = np.zeros(self.chunks, np.int64)
@@ -139,7 +141,7 @@ class LaidPool:
         page_rows = self._take(counts)
         items = items[along].astype(np.int64)
         self._row[items] = page_rows
-        if self._others:
+        if self._turns_matter:
             self._turn[items] = ranges(self._turns, counts)
             self._turns += counts
         if delivered is not None:
@@ -165,9 +167,13 @@ class LaidPool:
     def _begin(self, example: Columns) -> None:
         self.names = list(example)
         for name, column in example.items():
-            if not isinstance(column, np.ndarray):
+            if isinstance(column, Ragged):
+                self._lists[name] = [
+                    AppendedRows(self._distinct_of(number)) for number in range(self.chunks)
+                ]
+            elif not isinstance(column, np.ndarray):
                 self._others[name] = [[] for _ in range(self.chunks)]
-        if self._others:
+        if self._turns_matter:
             self._turn = np.empty(len(self._row), np.int64)
         if self.pages is None:
             self.pages = Pages(example, self._most_pages)
@@ -175,7 +181,7 @@ class LaidPool:
     def lay(self, section: PoolSection, names: Sequence[str]) -> None:
         """Lay these columns of a section; several threads may lay other ones at the same time."""
         assert self.pages is not None
-        arrays = {name: self.pages.arrays[name] for name in names if name not in self._others}
+        arrays = {name: self.pages.arrays[name] for name in names if name in self.pages.arrays}
         first = 0
         for part in section.parts:
             target = section.target[first : first + len(next(iter(part.values())))]
@@ -191,10 +197,28 @@ class LaidPool:
         for name in names:
             if name in arrays:
                 continue
-            joined = concatenate([part[name] for part in section.parts])
+            columns: list[Any] = [part[name] for part in section.parts]
+            if name in self._lists:
+                self._append(self._lists[name], RowSource(columns), section)
+                continue
+            joined = concatenate(columns)
             for number, rows in enumerate(section.by_chunk):
                 if len(rows):
-                    self._others[name][number].append(_copied_rows(joined, rows))
+                    self._others[name][number].append(joined.take(int64_array(rows)))
+
+    @staticmethod
+    def _append(chunks: list[AppendedRows], source: RowSource, section: PoolSection) -> None:
+        for chunk, rows in zip(chunks, section.by_chunk, strict=True):
+            if len(rows):
+                chunk.append(source, rows)
+
+    @property
+    def _turns_matter(self) -> bool:
+        return bool(self._lists or self._others)
+
+    def _distinct_of(self, number: int) -> int:
+        """Count the distinct items of a chunk."""
+        return min(self._chunk_rows, len(self._row) - number * self._chunk_rows)
 
     def items_of(self, number: int) -> int:
         """Count the items of a chunk; the last one has the repetitions too."""
@@ -213,6 +237,9 @@ class LaidPool:
         for name in names:
             if name in self._others:
                 continue
+            if name in self._lists:
+                gathered[name] = self._lists[name][number].rows()[self._turn[items]]
+                continue
             array = self.pages.arrays[name]
             column = memory.empty((len(rows), *array.shape[1:]), array.dtype)
             np.take(array, rows, axis=0, out=column, mode="clip")
@@ -230,15 +257,10 @@ class LaidPool:
         assert self.pages is not None
         for pages in self._taken[number]:
             self.pages.give_back(pages)
-        for of_chunk in self._others.values():
-            of_chunk[number].clear()
-
-
-def _copied_rows(column: Any, rows: I64) -> Column:
-    """Return rows of lists or texts, which keep no others in memory."""
-    if isinstance(column, Ragged):
-        return column[rows].compact()
-    return column.take(int64_array(rows))
+        for texts in self._others.values():
+            texts[number].clear()
+        for lists in self._lists.values():
+            lists[number].clear()
 
 
 def section_rows(rows: int) -> int:
