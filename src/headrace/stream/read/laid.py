@@ -10,6 +10,9 @@ their rows are laid. What a section has for one chunk takes pages of its own. Th
 are free once it was gathered, and the next pool is laid into them while this one is used. So the
 rows of one pool and of a section are there at any time, and their memory is touched for the first
 time only once.
+
+Lists of numbers have no pages: those of a chunk are appended to one array, section by section. A
+chunk is a view of it, so its lists are copied once. The array belongs to the batches of the chunk.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from headrace.stream.order.epoch import Pool
 from headrace.stream.read.ahead import Piece
 from headrace.stream.read.buffers import Buffers
 from headrace.stream.read.columns import Column, Columns, concatenate, gather
-from headrace.stream.read.ragged import AppendedRows, Ragged, RowSource
+from headrace.stream.read.ragged import AppendedRows, ListSource, Ragged
 
 _SECTIONS = 16
 _PAGE_ROWS = 256
@@ -199,21 +202,22 @@ class LaidPool:
                 continue
             columns: list[Any] = [part[name] for part in section.parts]
             if name in self._lists:
-                self._append(self._lists[name], RowSource(columns), section)
+                self._append(self._lists[name], ListSource(columns), section)
                 continue
-            joined = concatenate(columns)
+            joined: Any = concatenate(columns)
             for number, rows in enumerate(section.by_chunk):
                 if len(rows):
                     self._others[name][number].append(joined.take(int64_array(rows)))
 
     @staticmethod
-    def _append(chunks: list[AppendedRows], source: RowSource, section: PoolSection) -> None:
+    def _append(chunks: list[AppendedRows], source: ListSource, section: PoolSection) -> None:
         for chunk, rows in zip(chunks, section.by_chunk, strict=True):
             if len(rows):
                 chunk.append(source, rows)
 
     @property
     def _turns_matter(self) -> bool:
+        """True if there are columns outside the pages."""
         return bool(self._lists or self._others)
 
     def _distinct_of(self, number: int) -> int:

@@ -147,9 +147,9 @@ class Ragged:
         """Return the same rows with their values end to end, copied only if they are not so yet."""
         narrow = self.narrow()
         starts = np.cumsum(self.lengths) - self.lengths
-        present = self.lengths > 0
+        filled = self.lengths > 0
         is_dense = len(narrow.values) == self._total
-        if is_dense and (narrow.starts[present] == starts[present]).all():
+        if is_dense and (narrow.starts[filled] == starts[filled]).all():
             return replace(narrow, starts=starts)
         return self.compact()
 
@@ -161,7 +161,9 @@ class Ragged:
 
     def with_values(self, values: npt.NDArray[Any]) -> Ragged:
         """Return the same rows with a copy of their values, and nothing that keeps others alive."""
-        missing = None if self.missing is None else self.missing.copy()
+        missing = None
+        if self.missing is not None:
+            missing = self.missing.copy()
         return Ragged(
             values=values,
             starts=self.starts.copy(),
@@ -170,7 +172,7 @@ class Ragged:
         )
 
 
-class RowSource:
+class ListSource:
     """The rows of parts, end to end, ready to be copied in any order.
 
     Short rows are joined, and copied by one index. Long ones are copied one by one from their part.
@@ -215,11 +217,12 @@ class AppendedRows:
         self._total = 0
         self._parts: list[Masked] = []
 
-    def append(self, source: RowSource, rows: I64) -> None:
+    def append(self, source: ListSource, rows: I64) -> None:
         """Append these rows of a source, at least one."""
-        part = Masked(
-            source.lengths[rows], None if source.missing is None else source.missing[rows]
-        )
+        missing = None
+        if source.missing is not None:
+            missing = source.missing[rows]
+        part = Masked(source.lengths[rows], missing)
         self._parts.append(part)
         begin = self._total
         self._total += int(part.lengths.sum())
@@ -232,8 +235,8 @@ class AppendedRows:
         source.copy(rows, values[begin : self._total])
 
     def _capacity(self, value_bytes: int) -> int:
-        present = sum(len(part.lengths) for part in self._parts)
-        expected = int(self._total / present * self._rows * _MARGIN)
+        rows = sum(len(part.lengths) for part in self._parts)
+        expected = int(self._total / rows * self._rows * _MARGIN)
         most = max(2 * self._total, self._total + _MOST_RESERVED_BYTES // value_bytes)
         return max(self._total, min(expected, most))
 

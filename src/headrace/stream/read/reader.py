@@ -317,7 +317,7 @@ class _Pools:
             if is_first and number == 0:
                 self.announce(1)
                 for section in sections:
-                    self._fetcher.release([piece for piece in section if piece[0] in shared])
+                    self._fetcher.release([span for span in section if span[0] in shared])
             self._lay_next(laid, (number + 1) / laid.chunks)
 
     def _lay_next(self, laid: LaidPool, fraction: float) -> None:
@@ -335,7 +335,7 @@ class _Pools:
         """Lay a section, and release its rows of all other blocks than the shared ones."""
         section = laid.sections.popleft()
         self._gathered.lay(laid, self._fetcher.get(section))
-        self._fetcher.release([piece for piece in section if piece[0] not in shared])
+        self._fetcher.release([span for span in section if span[0] not in shared])
 
     def _shared_blocks(self, sections: list[list[Piece]]) -> set[int]:
         """Return the blocks of which these sections leave rows to pools not announced yet."""
