@@ -22,6 +22,7 @@ def block(number: int) -> Columns:
     """A block with a column of each kind."""
     rows = number * BLOCK_ROWS + np.arange(BLOCK_ROWS)
     lengths = rows % 5
+    long = np.where(rows % 7 == 3, 0, 250 + rows % 200)
     return {
         "row": rows,
         "pair": np.stack([rows, -rows], axis=1).astype(np.float32),
@@ -30,6 +31,12 @@ def block(number: int) -> Columns:
             starts=np.cumsum(lengths) - lengths,
             lengths=lengths,
             missing=None,
+        ),
+        "long": Ragged(
+            values=np.repeat(rows, long).astype(np.uint8),
+            starts=np.cumsum(long) - long,
+            lengths=long,
+            missing=rows % 7 == 3 if number % 2 else None,
         ),
         "text": pa.array([f"row {row}" for row in rows]),
     }
@@ -68,13 +75,13 @@ def as_lists(columns: Columns) -> dict[str, list[object]]:
     made = {}
     for name, column in columns.items():
         if isinstance(column, Ragged):
-            made[name] = [row.tolist() for row in column]
+            made[name] = [None if row is None else row.tobytes() for row in column]
         else:
             made[name] = column.tolist()
     return made
 
 
-@pytest.mark.parametrize("names", [["row", "pair"], ["text", "row", "list", "pair"]])
+@pytest.mark.parametrize("names", [["row", "pair"], ["text", "row", "list", "long", "pair"]])
 def test_chunks_are_the_rows_of_one_gather(names: list[str]) -> None:
     pages = None
     memory = Buffers()

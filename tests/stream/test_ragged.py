@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from headrace.stream.read.buffers import Buffers
 from headrace.stream.read.columns import cut, from_table, gather, join
-from headrace.stream.read.ragged import Ragged
+from headrace.stream.read.ragged import AppendedRows, ListSource, Ragged
 from raised import raised
 
 KINDS = st.sampled_from([pa.int8(), pa.uint64(), pa.float16(), pa.float32(), pa.float64()])
@@ -184,3 +184,26 @@ def test_a_type_that_cannot_be_picked_by_row_is_named_when_its_block_is_decoded(
 
     with raised(InputError, path="part-0 block 3", column="c", remedy="with columns="):
         from_table(pa.table({"c": views}), arrow=True, where="part-0 block 3")
+
+
+@given(st.data())
+def test_appended_rows_are_the_rows_of_all_sources(data):
+    """However short or long the first ones are, of which the reserved memory is estimated."""
+    kind = data.draw(KINDS)
+    scales = data.draw(st.lists(st.sampled_from([0, 1, 300]), min_size=1, max_size=4))
+    appended = AppendedRows(rows=10)
+    expected = []
+    for scale in scales:
+        arrays = data.draw(st.lists(list_arrays(kind, least=1), min_size=1, max_size=3))
+        parts = [ragged(pa.array(long_rows(array, scale), array.type)) for array in arrays]
+        rows = [row for part in parts for row in numbers(part)]
+        index = data.draw(st.lists(st.integers(0, len(rows) - 1), min_size=1, max_size=8))
+        appended.append(ListSource(parts), np.array(index, np.int64))
+        expected.extend(rows[row] for row in index)
+    found = appended.rows()
+    appended.clear()
+    assert numbers(found) == expected
+
+
+def long_rows(array, scale):
+    return [row if row is None else row * scale for row in array.to_pylist()]

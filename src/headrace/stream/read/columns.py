@@ -114,25 +114,29 @@ def copied(columns: Columns, memory: Callable[[int], npt.NDArray[np.uint8]]) -> 
 
     memory: allocates bytes; called once for all arrays together.
     """
-    sizes = [column.nbytes if isinstance(column, np.ndarray) else 0 for column in columns.values()]
+    plain: dict[str, npt.NDArray[Any]] = {}
+    lists: dict[str, Ragged] = {}
+    copies: Columns = {}
+    for name, column in columns.items():
+        if isinstance(column, np.ndarray):
+            plain[name] = column
+        elif isinstance(column, Ragged):
+            lists[name] = column.narrow()
+            plain[name] = lists[name].values
+        else:
+            copies[name] = pa.concat_arrays([column])
     offsets = offsets_from_lengths(
-        [-(-size // _ALIGNED_BYTES) * _ALIGNED_BYTES for size in sizes]
+        [-(-array.nbytes // _ALIGNED_BYTES) * _ALIGNED_BYTES for array in plain.values()]
     ).tolist()
     block = memory(offsets[-1])
-    copies: Columns = {}
-    for at, (name, column) in zip(offsets, columns.items(), strict=False):
-        if isinstance(column, np.ndarray):
-            copy = copies[name] = (
-                block[at : at + column.nbytes].view(column.dtype).reshape(column.shape)
-            )
-            _lay([column], copy)
+    for at, (name, array) in zip(offsets, plain.items(), strict=False):
+        copy = block[at : at + array.nbytes].view(array.dtype).reshape(array.shape)
+        _lay([array], copy)
+        if name in lists:
+            copies[name] = lists[name].with_values(copy)
         else:
-            rows = isinstance(column, Ragged)
-            if rows:
-                copies[name] = Ragged.gather([column], None, Buffers())
-            else:
-                copies[name] = pa.concat_arrays([column])
-    return copies
+            copies[name] = copy
+    return {name: copies[name] for name in columns}
 
 
 def size_of(columns: Columns) -> int:

@@ -10,6 +10,9 @@ their rows are laid. What a section has for one chunk takes pages of its own. Th
 are free once it was gathered, and the next pool is laid into them while this one is used. So the
 rows of one pool and of a section are there at any time, and their memory is touched for the first
 time only once.
+
+Lists of numbers have no pages: those of a chunk are appended to one array, section by section. A
+chunk is a view of it, so its lists are copied once. The array belongs to the batches of the chunk.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from headrace.stream.order.epoch import Pool
 from headrace.stream.read.ahead import Piece
 from headrace.stream.read.buffers import Buffers
 from headrace.stream.read.columns import Column, Columns, concatenate, gather
-from headrace.stream.read.ragged import Ragged
+from headrace.stream.read.ragged import AppendedRows, ListSource, Ragged
 
 _SECTIONS = 16
 _PAGE_ROWS = 256
@@ -113,10 +116,13 @@ class LaidPool:
         self._item_of = pool.item_of
         self._row_of = pool.row_of
         self._chunk_rows = chunk_rows
-        self.chunks = -(-(pool.items - pool.filling) // chunk_rows)
+        self._distinct = pool.items - pool.filling
+        self.chunks = -(-self._distinct // chunk_rows)
         self._chunk_type = np.min_scalar_type(self.chunks)
         self._laid: list[list[LaidRows]] = [[] for _ in range(self.chunks)]
-        # Lists and texts of each chunk are gathered from each section, and once more from there.
+        # The lists of numbers of each chunk are appended to one array, section by section.
+        self._lists: dict[str, list[AppendedRows]] = {}
+        # Texts and the like are gathered from each section, and once more from there.
         self._others: dict[str, list[list[Column]]] = {}
         # each chunk may fill a page of each section in part
         most = self._most_items(sections)
@@ -193,7 +199,11 @@ class LaidPool:
     def _begin(self, example: Columns) -> None:
         self.names = list(example)
         for name, column in example.items():
-            if not isinstance(column, np.ndarray):
+            if isinstance(column, Ragged):
+                self._lists[name] = [
+                    AppendedRows(self._distinct_of(number)) for number in range(self.chunks)
+                ]
+            elif not isinstance(column, np.ndarray):
                 self._others[name] = [[] for _ in range(self.chunks)]
         if self.pages is None:
             self.pages = Pages(example, self._most_pages)
@@ -201,7 +211,7 @@ class LaidPool:
     def lay(self, section: PoolSection, names: Sequence[str]) -> None:
         """Lay these columns of a section; several threads may lay other ones at the same time."""
         assert self.pages is not None
-        arrays = {name: self.pages.arrays[name] for name in names if name not in self._others}
+        arrays = {name: self.pages.arrays[name] for name in names if name in self.pages.arrays}
         first = 0
         for part in section.parts:
             stop = first + len(next(iter(part.values())))
@@ -218,10 +228,24 @@ class LaidPool:
         for name in names:
             if name in arrays:
                 continue
-            joined = concatenate([part[name] for part in section.parts])
+            columns: list[Any] = [part[name] for part in section.parts]
+            if name in self._lists:
+                self._append(self._lists[name], ListSource(columns), section)
+                continue
+            joined: Any = concatenate(columns)
             for number, rows in enumerate(section.by_chunk):
                 if len(rows):
-                    self._others[name][number].append(_copied_rows(joined, rows))
+                    self._others[name][number].append(joined.take(int64_array(rows)))
+
+    @staticmethod
+    def _append(chunks: list[AppendedRows], source: ListSource, section: PoolSection) -> None:
+        for chunk, rows in zip(chunks, section.by_chunk, strict=True):
+            if len(rows):
+                chunk.append(source, rows)
+
+    def _distinct_of(self, number: int) -> int:
+        """Count the distinct items of a chunk."""
+        return min(self._chunk_rows, self._distinct - number * self._chunk_rows)
 
     def items_of(self, number: int) -> int:
         """Count the items of a chunk; the last one has the repetitions too."""
@@ -254,6 +278,9 @@ class LaidPool:
         for name in names:
             if name in self._others:
                 continue
+            if name in self._lists:
+                gathered[name] = self._lists[name][number].rows()[items.turns]
+                continue
             array = self.pages.arrays[name]
             column = memory.empty((len(items.rows), *array.shape[1:]), array.dtype)
             np.take(array, items.rows, axis=0, out=column, mode="clip")
@@ -272,8 +299,10 @@ class LaidPool:
         for section in self._laid[number]:
             self.pages.give_back(section.pages)
         self._laid[number].clear()
-        for of_chunk in self._others.values():
-            of_chunk[number].clear()
+        for texts in self._others.values():
+            texts[number].clear()
+        for lists in self._lists.values():
+            lists[number].clear()
 
 
 def _rows_in(pages: I64, counts: I64) -> I64:
@@ -283,13 +312,6 @@ def _rows_in(pages: I64, counts: I64) -> I64:
     some = page_counts > 0
     sizes[np.cumsum(page_counts)[some] - 1] -= (page_counts * _PAGE_ROWS - counts)[some]
     return ranges(pages * _PAGE_ROWS, sizes)
-
-
-def _copied_rows(column: Any, rows: I64) -> Column:
-    """Return rows of lists or texts, which keep no others in memory."""
-    if isinstance(column, Ragged):
-        return column[rows].compact()
-    return column.take(int64_array(rows))
 
 
 def section_rows(rows: int) -> int:

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,8 @@ LENGTHS = "_lengths"
 
 _FEW_ROWS = 4  # rows for each one that is gathered: the others are not even counted
 _LONG_ROW = 256  # values; measured: for shorter rows, one index is faster than a copy per row
+_MARGIN = 17 / 16  # of memory that is reserved for rows to come
+_MOST_RESERVED_BYTES = 1 << 26
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -74,6 +77,11 @@ class Ragged:
         """Bytes held, including values of other rows."""
         return int(self.values.nbytes + self.starts.nbytes + self.lengths.nbytes)
 
+    @property
+    def _total(self) -> int:
+        """The number of values of all rows."""
+        return int(self.lengths.sum())
+
     @classmethod
     def gather(cls, columns: Sequence[Ragged], index: I64 | None, buffers: Buffers) -> Ragged:
         """Return rows `index` of the pieces laid end to end, None: all; values are a copy in memory
@@ -81,17 +89,10 @@ class Ragged:
         """
         if len(columns) == 1 and index is not None and _FEW_ROWS * len(index) <= len(columns[0]):
             return columns[0][index].compact()
-        missing = None
         lengths = np.concatenate([column.lengths for column in columns])
-        if any(column.missing is not None for column in columns):
-            masks = [
-                np.zeros(len(column), np.bool_) if column.missing is None else column.missing
-                for column in columns
-            ]
-            missing = np.concatenate(masks)
         # copied again, to drop the rest
         sparse = index is not None and 2 * int(lengths[index].sum()) < int(lengths.sum())
-        columns = [column._narrow() for column in columns]
+        columns = [column.narrow() for column in columns]
         sizes = [len(column.values) for column in columns]
         values = columns[0].values
         if not sparse or len(columns) > 1:
@@ -101,7 +102,12 @@ class Ragged:
             column.starts + shift
             for column, shift in zip(columns, offsets_from_lengths(sizes), strict=False)
         ]
-        laid = cls(values=values, starts=np.concatenate(shifted), lengths=lengths, missing=missing)
+        laid = cls(
+            values=values,
+            starts=np.concatenate(shifted),
+            lengths=lengths,
+            missing=_joined_masks(columns),
+        )
         if index is None:
             rows = laid
         else:
@@ -113,30 +119,160 @@ class Ragged:
     @classmethod
     def concatenate(cls, parts: Sequence[Ragged]) -> Ragged:
         """Return the rows of all parts, and no other values."""
-        return cls.gather([part.compact() for part in parts], None, Buffers())
+        return cls.gather([part._dense() for part in parts], None, Buffers())
 
     def compact(self) -> Ragged:
         """Return the same rows with their values copied end to end, in order."""
-        ends = np.cumsum(self.lengths)
-        starts = ends - self.lengths
-        total = 0
-        if len(ends):
-            total = int(ends[-1])
-        if total > _LONG_ROW * len(ends):
-            rows = zip(self.starts.tolist(), self.lengths.tolist(), strict=True)
-            return replace(
-                self,
-                values=np.concatenate([self.values[at : at + length] for at, length in rows]),
-                starts=starts,
-            )
-        at = np.repeat(self.starts - starts, self.lengths) + np.arange(total, dtype=np.int64)
-        return replace(self, values=self.values.take(at), starts=starts)
+        values = np.empty(self._total, self.values.dtype)
+        return self.copy_into(values)
 
-    def _narrow(self) -> Ragged:
+    def copy_into(self, values: npt.NDArray[Any]) -> Ragged:
+        """Return the same rows, their values copied end to end into `values`, which they fill."""
+        starts = np.cumsum(self.lengths) - self.lengths
+        if _are_long(self.lengths):
+            np.concatenate(list(self._views()), out=values)
+        else:
+            at = np.repeat(self.starts - starts, self.lengths) + np.arange(len(values))
+            np.take(self.values, at, out=values, mode="clip")
+        return replace(self, values=values, starts=starts)
+
+    def _views(self) -> Iterator[npt.NDArray[Any]]:
+        """Yield each row as a view of the values; a missing one is empty."""
+        stops = self.starts + self.lengths
+        values = self.values
+        for start, stop in zip(self.starts.tolist(), stops.tolist(), strict=True):
+            yield values[start:stop]
+
+    def _dense(self) -> Ragged:
+        """Return the same rows with their values end to end, copied only if they are not so yet."""
+        narrow = self.narrow()
+        starts = np.cumsum(self.lengths) - self.lengths
+        filled = self.lengths > 0
+        is_dense = len(narrow.values) == self._total
+        if is_dense and (narrow.starts[filled] == starts[filled]).all():
+            return replace(narrow, starts=starts)
+        return self.compact()
+
+    def narrow(self) -> Ragged:
         """Return the same rows without the values before the first and after the last of them."""
         first = int(self.starts.min(initial=len(self.values)))
         last = int((self.starts + self.lengths).max(initial=first))
         return replace(self, values=self.values[first:last], starts=self.starts - first)
+
+    def with_values(self, values: npt.NDArray[Any]) -> Ragged:
+        """Return the same rows with a copy of their values, and nothing that keeps others alive."""
+        missing = None
+        if self.missing is not None:
+            missing = self.missing.copy()
+        return Ragged(
+            values=values,
+            starts=self.starts.copy(),
+            lengths=self.lengths.copy(),
+            missing=missing,
+        )
+
+
+class ListSource:
+    """The rows of parts, end to end, ready to be copied in any order.
+
+    Short rows are joined, and copied by one index. Long ones are copied one by one from their part.
+    """
+
+    def __init__(self, parts: Sequence[Ragged]) -> None:
+        self.dtype = parts[0].values.dtype
+        self.lengths = np.concatenate([part.lengths for part in parts])
+        self.missing = _joined_masks(parts)
+        self._joined: Ragged | None = None
+        self._views: list[npt.NDArray[Any]] = []
+        if _are_long(self.lengths):
+            self._views.extend(chain.from_iterable(part._views() for part in parts))
+        else:
+            self._joined = Ragged.concatenate(parts)
+
+    def copy(self, rows: I64, values: npt.NDArray[Any]) -> None:
+        """Copy the values of these rows end to end into `values`, which they fill."""
+        if self._joined is not None:
+            self._joined[rows].copy_into(values)
+        elif len(rows):
+            np.concatenate([self._views[row] for row in rows.tolist()], out=values)
+
+
+class Masked(NamedTuple):
+    """The lengths of rows, and which of them are missing."""
+
+    lengths: I64
+    missing: npt.NDArray[np.bool_] | None
+
+
+class AppendedRows:
+    """Rows that are copied from one source after the other to the end of one array of values.
+
+    rows: how many there will be. Memory for all of them is reserved by the mean length of those
+    that came first; what is not needed is not touched.
+    """
+
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+        self._values: npt.NDArray[Any] | None = None
+        self._total = 0
+        self._parts: list[Masked] = []
+
+    def append(self, source: ListSource, rows: I64) -> None:
+        """Append these rows of a source, at least one."""
+        missing = None
+        if source.missing is not None:
+            missing = source.missing[rows]
+        part = Masked(source.lengths[rows], missing)
+        self._parts.append(part)
+        begin = self._total
+        self._total += int(part.lengths.sum())
+        values = self._values
+        if values is None or self._total > len(values):
+            values = np.empty(self._capacity(source.dtype.itemsize), source.dtype)
+            if self._values is not None:
+                values[:begin] = self._values[:begin]
+            self._values = values
+        source.copy(rows, values[begin : self._total])
+
+    def _capacity(self, value_bytes: int) -> int:
+        rows = sum(len(part.lengths) for part in self._parts)
+        expected = int(self._total / rows * self._rows * _MARGIN)
+        most = max(2 * self._total, self._total + _MOST_RESERVED_BYTES // value_bytes)
+        return max(self._total, min(expected, most))
+
+    def clear(self) -> None:
+        """Forget all rows; what `rows` returned keeps its own."""
+        self._values = None
+        self._parts.clear()
+
+    def rows(self) -> Ragged:
+        """Return all rows, in the order in which they came."""
+        assert self._values is not None
+        lengths = np.concatenate([part.lengths for part in self._parts])
+        return Ragged(
+            values=self._values[: self._total],
+            starts=np.cumsum(lengths) - lengths,
+            lengths=lengths,
+            missing=_joined_masks(self._parts),
+        )
+
+
+def _are_long(lengths: I64) -> bool:
+    """Return whether rows of these lengths are worth a copy each."""
+    return int(lengths.sum()) > _LONG_ROW * len(lengths)
+
+
+def _joined_masks(parts: Sequence[Ragged | Masked]) -> npt.NDArray[np.bool_] | None:
+    """Return which rows of all parts are missing; None if no part says so."""
+    if all(part.missing is None for part in parts):
+        return None
+    masks = []
+    for part in parts:
+        if part.missing is None:
+            masks.append(np.zeros(len(part.lengths), np.bool_))
+        else:
+            masks.append(part.missing)
+    return np.concatenate(masks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -256,14 +256,15 @@ class _Pools:
         fetcher: Fetcher,
         planned: Iterator[Pool],
         gathered: _Gather,
+        plan: Plan,
         *,
-        chunk_rows: int,
         piece_rows: int | None,
     ) -> None:
         self._fetcher = fetcher
         self._planned = planned
         self._gathered = gathered
-        self._chunk_rows = chunk_rows
+        self._block_rows = plan.index.rows
+        self._chunk_rows = _CHUNK_POOLS * least_pool_rows(plan)
         self._piece_rows = piece_rows
         self.ahead: deque[tuple[Pool, list[list[Piece]]]] = deque()
         self._next: LaidPool | None = None  # the next pool, if some of it is laid
@@ -320,16 +321,19 @@ class _Pools:
         self, laid: LaidPool, sections: list[list[Piece]], *, is_first: bool
     ) -> Iterator[tuple[int, Columns]]:
         """Yield a large pool in chunks, and lay as much of the next one after each of them."""
+        shared: set[int] = set()
+        if is_first:
+            shared = self._shared_blocks(sections)
         while laid.sections:
             # of a store, all threads fetch at once
             self._fetcher.begin(chain.from_iterable(laid.sections))
-            self._lay(laid, release=not is_first)
+            self._lay(laid, shared)
         for number in range(laid.chunks):
             yield self._gathered.chunk(laid, number)
             if is_first and number == 0:
                 self.announce(1)
                 for section in sections:
-                    self._fetcher.release(section)
+                    self._fetcher.release([span for span in section if span[0] in shared])
             self._lay_next(laid, (number + 1) / laid.chunks)
 
     def _lay_next(self, laid: LaidPool, fraction: float) -> None:
@@ -341,7 +345,7 @@ class _Pools:
             pool, sections = self.ahead[0]
             self._next = LaidPool(pool, sections, laid.pages, chunk_rows=self._chunk_rows)
         while self._next.fits and self._next.laid_rows < fraction * self._next.rows:
-            self._lay(self._next, release=True)
+            self._lay(self._next, set())
 
     def _are_batches(self, parts: list[Columns], rows: int) -> bool:
         """Return whether pieces of blocks may be cut into batches without a copy."""
@@ -353,11 +357,18 @@ class _Pools:
             for column in part.values()
         )
 
-    def _lay(self, laid: LaidPool, *, release: bool) -> None:
+    def _lay(self, laid: LaidPool, shared: set[int]) -> None:
+        """Lay a section, and release its rows of all other blocks than the shared ones."""
         section = laid.sections.popleft()
         self._gathered.lay(laid, self._fetcher.get(section))
-        if release:
-            self._fetcher.release(section)
+        self._fetcher.release([span for span in section if span[0] not in shared])
+
+    def _shared_blocks(self, sections: list[list[Piece]]) -> set[int]:
+        """Return the blocks of which these sections leave rows to pools not announced yet."""
+        rows: dict[int, int] = {}
+        for block, start, stop in chain.from_iterable(sections):
+            rows[block] = rows.get(block, 0) + stop - start
+        return {block for block, used in rows.items() if used < self._block_rows[block]}
 
     def _is_large(self, pool: Pool) -> bool:
         """Return whether a pool is laid out for chunks."""
@@ -381,13 +392,8 @@ def _gathered(
         decoded = options.cache != "decoded" and all(
             name.startswith("parquet") for name in set(index.formats)
         )
-        pools = _Pools(
-            fetcher,
-            planned,
-            gathered,
-            chunk_rows=_CHUNK_POOLS * least_pool_rows(plan),
-            piece_rows=_LEAST_PIECE * options.batch_size if decoded else None,
-        )
+        piece_rows = _LEAST_PIECE * options.batch_size if decoded else None
+        pools = _Pools(fetcher, planned, gathered, plan, piece_rows=piece_rows)
         count = len(first.blocks)
         # With STORE_THREADS the data is in an object store, where fetching twice costs more than
         # memory.
