@@ -229,6 +229,8 @@ class _Drawing:
         if picture.title:
             self.legend_top += _LINE
         self.top = self.legend_top + _LINE * len(self.legend)
+        if self.top > _EDGE:
+            self.top += _GAP
         self.base = self.top + picture.height
         self.bottom = self.base + _EDGE
         if picture.x.ticks:
@@ -368,8 +370,8 @@ def _lines_of(
     lines: list[list[tuple[float, str, str]]] = []
     left = 0.0
     for role, word in legend:
-        needed = 15 + text_width(word) + 18
-        if not lines or left + needed - 18 > width:
+        needed = 15 + text_width(word) + 24
+        if not lines or left + needed - 24 > width:
             lines.append([])
             left = 0.0
         lines[-1].append((_LEFT + left, role, word))
