@@ -13,9 +13,9 @@ from headrace.arrays import F64
 from headrace.dataset.manifest import in_usual_order
 from headrace.report.figure import Chart
 from headrace.report.picture import (
-    Axis,
-    Mark,
+    Bar,
     Picture,
+    PictureAxis,
     RowText,
     Scale,
     Shading,
@@ -53,7 +53,7 @@ def bars(
     marks = []
     written = []
     for label, value, role, text in zip(labels, values, roles, text_of, strict=True):
-        marks.append(Mark(0.0, value, *_BAR_SHARE, role, f"{label}: {text} {unit}", label))
+        marks.append(Bar(0.0, value, *_BAR_SHARE, role, f"{label}: {text} {unit}", label))
         written.append(RowText(value, label, text))
     # leave room for the texts
     room = max(values, default=0) * (1.15 + max(map(len, text_of), default=0) / 30) or 1
@@ -63,7 +63,7 @@ def bars(
     rows = _distinct(labels)
     picture = Picture(
         marks,
-        Axis((0.0, room)),
+        PictureAxis((0.0, room)),
         HALF,
         _BAR * max(1, len(rows)),
         rows=rows,
@@ -95,7 +95,7 @@ def stacked_bars(
             value = float(values[index])
             hint = f"{label}, {names[role]}: {value:,.0f} {unit}, {100 * value / whole:.1f} %"
             end = before + value
-            marks.append(Mark(before * scale, end * scale, *_BAR_SHARE, role, hint, label))
+            marks.append(Bar(before * scale, end * scale, *_BAR_SHARE, role, hint, label))
             before = end
     title = unit
     high = 100.0
@@ -103,7 +103,7 @@ def stacked_bars(
         title = f"% of {unit}"
     else:
         high = rounded_up(max(wholes), 5)
-    x = Axis((0.0, high), number_ticks(0.0, high, 5), title=title, grid=True)
+    x = PictureAxis((0.0, high), number_ticks(0.0, high, 5), title=title, grid=True)
     rows = _distinct(labels)
     picture = Picture(
         marks, x, HALF, _BAR * max(1, len(rows)), rows=rows, legend=_legend(list(parts), names)
@@ -141,7 +141,7 @@ def histogram(  # noqa: PLR0913 - a chart's axis, words and mark
     scale: Scale = "linear"
     if grows:
         scale = "log"
-    x = Axis((bounds[0], bounds[-1]), ticks, scale, title)
+    x = PictureAxis((bounds[0], bounds[-1]), ticks, scale, title)
     return _binned(x, bounds, parts, text_of, of=of, mark=mark, width=HALF, heading=title)
 
 
@@ -170,7 +170,7 @@ def over_time(
     `histogram`.
     """
     bounds = (edges / 1000).tolist()
-    x = Axis((bounds[0], bounds[-1]), time_ticks(bounds[0], bounds[-1], 8), "time")
+    x = PictureAxis((bounds[0], bounds[-1]), time_ticks(bounds[0], bounds[-1], 8), "time")
     at = None
     if mark is not None:
         at = (mark[0] / 1000, mark[1])
@@ -199,13 +199,13 @@ def spans(
     for row in rows:
         weight = row.get("weight", 1.0)
         ends = (float(row["from"]), float(row["to"]))
-        marks.append(Mark(*ends, 0.1, 0.9, row["role"], row["hint"], str(row["label"]), weight))
+        marks.append(Bar(*ends, 0.1, 0.9, row["role"], row["hint"], str(row["label"]), weight))
     low = min((mark.begin for mark in marks), default=0.0)
     high = max((mark.end for mark in marks), default=1.0)
     if along == "time":
-        x = Axis((low, high), time_ticks(low, high, 8), "time", unit, grid=True)
+        x = PictureAxis((low, high), time_ticks(low, high, 8), "time", unit, grid=True)
     else:
-        x = Axis((low, high), number_ticks(low, high, 8), "linear", unit, grid=True)
+        x = PictureAxis((low, high), number_ticks(low, high, 8), "linear", unit, grid=True)
     labels = _distinct([mark.row for mark in marks])
     picture = Picture(
         marks,
@@ -231,7 +231,7 @@ def quantiles(rows: Sequence[tuple[str, str, Sequence[float]]]) -> Chart:
     scales: dict[str, list[float]] = {}
     for column, _, values in rows:
         scales.setdefault(column, []).extend(values)
-    marks: list[Mark] = []
+    marks: list[Bar] = []
     written = []
     table = []
     for column, role, values in rows:
@@ -243,7 +243,7 @@ def quantiles(rows: Sequence[tuple[str, str, Sequence[float]]]) -> Chart:
     labels = _distinct([text.row for text in written])
     picture = Picture(
         marks,
-        Axis((0.0, 1.9)),
+        PictureAxis((0.0, 1.9)),
         HALF,
         _BAR * len(rows),
         rows=labels,
@@ -255,7 +255,7 @@ def quantiles(rows: Sequence[tuple[str, str, Sequence[float]]]) -> Chart:
 
 def _quantile_marks(
     label: str, role: str, values: Sequence[float], of_column: Sequence[float]
-) -> list[Mark]:
+) -> list[Bar]:
     """Return the line, bar and median of a row of `quantiles`.
 
     of_column: all quantiles of its column.
@@ -267,14 +267,14 @@ def _quantile_marks(
     hint = f"{label.replace(' · ', ', ')}: {written}"
     p5, p25, p50, p75, p95 = ((value - low) / width for value in values)
     return [
-        Mark(p5, p95, 0.46, 0.54, role, hint, label),
-        Mark(p25, p75, 0.23, 0.77, role, hint, label),
-        Mark(p50, p50, 0.15, 0.85, "ink", hint, label),
+        Bar(p5, p95, 0.46, 0.54, role, hint, label),
+        Bar(p25, p75, 0.23, 0.77, role, hint, label),
+        Bar(p50, p50, 0.15, 0.85, "ink", hint, label),
     ]
 
 
 def _binned(  # noqa: PLR0913 - a chart's axis, words and mark
-    x: Axis,
+    x: PictureAxis,
     bounds: Sequence[float],
     parts: Parts,
     texts: Sequence[str],
@@ -297,7 +297,7 @@ def _binned(  # noqa: PLR0913 - a chart's axis, words and mark
             if value > 0:
                 hint = f"{texts[index]} to {texts[index + 1]}, {role}: {value:,.0f} {of}"
                 reach = (bounds[index], bounds[index + 1], below, below + value)
-                marks.append(Mark(*reach, role, hint))
+                marks.append(Bar(*reach, role, hint))
                 below += value
         highest = max(highest, below)
     ruler = None
@@ -312,7 +312,7 @@ def _binned(  # noqa: PLR0913 - a chart's axis, words and mark
         x,
         width,
         _HEIGHT,
-        y=Axis((0.0, top), number_ticks(0.0, top, 4), grid=True),
+        y=PictureAxis((0.0, top), number_ticks(0.0, top, 4), grid=True),
         legend=_legend(list(parts)),
         title=of,
         ruler=ruler,

@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import Any
 
 from headrace.report.figure import Figure, Page
-from headrace.report.picture import shown, svg_of
+from headrace.report.picture import escape_text, svg_of
 
 _MOST_ROWS = 200
 _NUMBER = re.compile(r"[-+–]?[\d,.]+( %)?")
@@ -26,7 +26,8 @@ def html_of(page: Page) -> str:
     part = files("headrace.report")
     style, script = (part.joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
     tiles = "".join(
-        f"<div><dt>{shown(name)}</dt><dd>{shown(value)}</dd></div>" for name, value in page.tiles
+        f"<div><dt>{escape_text(name)}</dt><dd>{escape_text(value)}</dd></div>"
+        for name, value in page.tiles
     )
     tables = "".join(
         f'<section class="table">{_folded(part.title, part.columns, part.rows)}</section>'
@@ -39,12 +40,12 @@ def html_of(page: Page) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         '<meta name="color-scheme" content="light dark">',
         '<link rel="icon" href="data:,">',
-        f"<title>{shown(page.title)}</title>",
+        f"<title>{escape_text(page.title)}</title>",
         f"<style>{style}</style>",
     ]
     body = [
         "<main>",
-        f"<header><h1>{shown(page.title)}</h1><p>{shown(page.subtitle)}</p>",
+        f"<header><h1>{escape_text(page.title)}</h1><p>{escape_text(page.subtitle)}</p>",
         f"<dl>{tiles}</dl></header>",
         f'<div class="figures">{figures}</div>',
         tables,
@@ -73,27 +74,25 @@ def _figure(figure: Figure) -> str:
         lines = "<br>".join(map(_with_code, remainder[0].splitlines()))
         more = f'<p class="more">{lines}</p>'
     return (
-        f'<section class="figure {width}" id="{shown(figure.key)}">'
-        f'<p class="question">{shown(figure.question)}</p>'
+        f'<section class="figure {width}" id="{escape_text(figure.key)}">'
+        f'<p class="question">{escape_text(figure.question)}</p>'
         f'<h2 class="answer {figure.tone}">{_with_code(heading)}</h2>{more}{picture}</section>'
     )
 
 
 def _with_code(text: str) -> str:
     """Escape a text; what is between backticks is shown as code."""
-    return _CODE.sub(r"<code>\1</code>", shown(text))
+    return _CODE.sub(r"<code>\1</code>", escape_text(text))
 
 
 def _folded(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    head = "".join(f"<th>{shown(str(name))}</th>" for name in columns)
+    head = "".join(f"<th>{escape_text(str(name))}</th>" for name in columns)
     body = "".join(f"<tr>{''.join(map(_cell, map(str, row)))}</tr>" for row in rows[:_MOST_ROWS])
     more = ""
     if len(rows) > _MOST_ROWS:
         more = f"<p>and {len(rows) - _MOST_ROWS:,} more</p>"
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    return (
-        f'<details><summary>{shown(title)}</summary><div class="grid">{table}</div>{more}</details>'
-    )
+    return f'<details><summary>{escape_text(title)}</summary><div class="grid">{table}</div>{more}</details>'
 
 
 def _cell(text: str) -> str:
@@ -101,4 +100,4 @@ def _cell(text: str) -> str:
     class_attribute = ""
     if _NUMBER.fullmatch(text):
         class_attribute = ' class="number"'
-    return f"<td{class_attribute}>{shown(text)}</td>"
+    return f"<td{class_attribute}>{escape_text(text)}</td>"

@@ -45,7 +45,7 @@ _CLOCK_STEPS = (
 
 
 @dataclass(frozen=True)
-class Axis:
+class PictureAxis:
     """domain: its two ends; of times in milliseconds since 1970. ticks: values and their texts."""
 
     domain: tuple[float, float]
@@ -56,7 +56,7 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Mark:
+class Bar:
     """A rectangle from `begin` to `end` along x.
 
     low, high: along y; of a picture with rows, shares of the row's height from its top. row: its
@@ -99,11 +99,11 @@ class Picture:
     the vertical axis. ruler: a value of x and its name.
     """
 
-    marks: Sequence[Mark]
-    x: Axis
+    marks: Sequence[Bar]
+    x: PictureAxis
     width: int
     height: int
-    y: Axis | None = None
+    y: PictureAxis | None = None
     rows: Sequence[str] = ()
     legend: Sequence[tuple[str, str]] = ()
     title: str = ""
@@ -199,14 +199,14 @@ def svg_of(picture: Picture, label: str) -> str:
     drawing = _Drawing(picture)
     parts = "".join(drawing.parts())
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" role="group" aria-label="{shown(label)}"'
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="group" aria-label="{escape_text(label)}"'
         f' viewBox="0 0 {picture.width} {_px(drawing.bottom)}"'
         f' style="max-width:{picture.width}px" font-family="sans-serif" font-size="{_FONT}">'
         f"{parts}</svg>"
     )
 
 
-def shown(text: str) -> str:
+def escape_text(text: str) -> str:
     """Escape text from the data, so that it cannot act as HTML.
 
     Control characters, which SVG does not allow, are escaped too.
@@ -297,7 +297,7 @@ class _Drawing:
             yield _line(self.left, y(value), self.right, y(value))
             yield _text(self.left - _GAP, y(value) + _TICK, text, "end")
 
-    def _mark(self, mark: Mark) -> str:
+    def _mark(self, mark: Bar) -> str:
         """Return the rectangle of a mark."""
         if self.picture.y is None:
             top = self.row_tops[mark.row] + mark.low * self.row_height
@@ -341,7 +341,7 @@ class _Drawing:
         yield _text(at - 5, self.top + _FONT, name, "end", f'fill="var(--mark)"{halo}')
 
 
-def _positions(axis: Axis, begin: float, end: float) -> Position:
+def _positions(axis: PictureAxis, begin: float, end: float) -> Position:
     """Return the function from the axis' values to pixels."""
     low, high = axis.domain
     if axis.scale == "log":
@@ -387,7 +387,7 @@ def _both_ends(label: str) -> str:
 
 
 def _described(hint: str) -> str:
-    return f'role="graphics-symbol" aria-roledescription="bar" aria-label="{shown(hint)}"'
+    return f'role="graphics-symbol" aria-roledescription="bar" aria-label="{escape_text(hint)}"'
 
 
 def _rectangle(left: float, top: float, width: float, height: float, look: str) -> str:
@@ -408,7 +408,9 @@ def _text(
     look: str = 'fill="var(--ink)"',
 ) -> str:
     """Return a text on a baseline."""
-    return f'<text x="{_px(x)}" y="{_px(y)}" text-anchor="{anchor}" {look}>{shown(text)}</text>'
+    return (
+        f'<text x="{_px(x)}" y="{_px(y)}" text-anchor="{anchor}" {look}>{escape_text(text)}</text>'
+    )
 
 
 def _px(number: float) -> str:
