@@ -82,18 +82,18 @@ def stacked_bars(
 
     names: of roles.
     """
-    wholes = []
+    totals = []
     marks = []
     for index, label in enumerate(labels):
-        whole = sum(float(values[index]) for values in parts.values()) or 1.0
-        wholes.append(whole)
+        total = sum(float(values[index]) for values in parts.values()) or 1.0
+        totals.append(total)
         scale = 1.0
         if shares:
-            scale = 100 / whole
+            scale = 100 / total
         before = 0.0
         for role, values in parts.items():
             value = float(values[index])
-            hint = f"{label}, {names[role]}: {value:,.0f} {unit}, {100 * value / whole:.1f} %"
+            hint = f"{label}, {names[role]}: {value:,.0f} {unit}, {100 * value / total:.1f} %"
             end = before + value
             marks.append(Bar(before * scale, end * scale, *_BAR_SHARE, role, hint, label))
             before = end
@@ -102,7 +102,7 @@ def stacked_bars(
     if shares:
         title = f"% of {unit}"
     else:
-        high = rounded_up(max(wholes), 5)
+        high = rounded_up(max(totals), 5)
     x = PictureAxis((0.0, high), number_ticks(0.0, high, 5), title=title, grid=True)
     rows = _distinct(labels)
     picture = Picture(

@@ -92,7 +92,8 @@ def _folded(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -
     if len(rows) > _MOST_ROWS:
         more = f"<p>and {len(rows) - _MOST_ROWS:,} more</p>"
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    return f'<details><summary>{escape_text(title)}</summary><div class="grid">{table}</div>{more}</details>'
+    summary = f"<summary>{escape_text(title)}</summary>"
+    return f'<details>{summary}<div class="grid">{table}</div>{more}</details>'
 
 
 def _cell(text: str) -> str:
