@@ -14,7 +14,7 @@ from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
-from headrace.report.page import draw
+from headrace.report.picture import svg_of
 from headrace.report.run_facts import read_run
 from headrace.report.write import page_of
 
@@ -27,9 +27,7 @@ def picture(out: str, figure: str) -> str:
     if found.chart is None:
         sys.exit(f"{figure} has no picture")
     # narrower than in a report, so that its words can be read where a phone shrinks the whole picture
-    drawn = draw(
-        replace(found.chart, spec={**found.chart.spec, "width": _WIDTH}), figure, found.question
-    )
+    drawn = svg_of(replace(found.chart.picture, width=_WIDTH), found.question)
     css = files("headrace.report").joinpath("page.css").read_text("utf-8")
     colours = "".join(
         each[0]

@@ -21,7 +21,6 @@ from headrace.errors import StoreError
 _GIB = 1 << 30
 _LEAST = 5 * _GIB // 2  # with 2.2 GiB on two cores Polars still ended the process
 _LEAST_FOR_CORE = 32 << 20  # stacks and heaps of the threads that libraries start for it
-_PICTURES = 80 * _GIB  # vl-convert reserves it; at 40 it ends the process
 _TEXTS = re.compile(
     r"cannot allocate memory|failed to map segment|malloc of size|bad_alloc|out of memory"
     r"|memory allocation|resource temporarily unavailable|could not spawn thread"
@@ -55,12 +54,6 @@ def refuse_small_address_space() -> None:
             f" the libraries that it needs reserve {_size(least_address_space())}",
             remedy="raise that limit, or limit the memory that is used, by a cgroup",
         )
-
-
-def has_room_for_pictures() -> bool:
-    """Return whether the library that draws would survive the limit of the address space."""
-    limit = address_limit()
-    return limit is None or limit >= _PICTURES
 
 
 def shortage(error: BaseException) -> str | None:

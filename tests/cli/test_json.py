@@ -138,7 +138,6 @@ def test_every_command_takes_json() -> None:
 
 @pytest.mark.slow
 def test_with_json_stdout_is_one_object(place: Path, run_main: Callable[..., Any]) -> None:
-    pytest.importorskip("vl_convert")
     for words, rest in WORDS:
         if "--seen" in rest:
             state = headrace.open("split").stream("train", batch_size=8).state_dict()

@@ -12,9 +12,7 @@ from store_cases import split_of, write_raw
 
 import headrace
 from headrace.cli.outermost import explain
-from headrace.errors import InputError, MissingExtra, StoreError
-from headrace.report import page
-from headrace.report.figure import Chart
+from headrace.errors import InputError, MissingExtra
 from headrace.shortage import least_address_space, shortage
 
 GIB = 1 << 30
@@ -167,9 +165,3 @@ def test_a_package_that_cannot_be_loaded_is_not_missing() -> None:
 
     assert "torch is not installed" in made(ModuleNotFoundError("No module named 'torch'"))
     assert "torch cannot be loaded: libtorch.so: failed" in made(ImportError("libtorch.so: failed"))
-
-
-def test_a_picture_that_would_end_the_process_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page, "has_room_for_pictures", lambda: False)
-    with pytest.raises(StoreError, match="ulimit -v"):
-        page.draw(Chart(spec={}, columns=[], rows=[]), "key", "label")

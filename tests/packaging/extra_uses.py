@@ -116,15 +116,6 @@ def ray_engine() -> None:
     headrace.prepare(split, "out", engine="ray")
 
 
-def report_page() -> None:
-    from headrace.report.write import write_report
-
-    _table()
-    split = headrace.TemporalSplit(source="raw", time="time", entity="who", split_date="2024-01-05")
-    headrace.prepare(split, "out")
-    write_report("out")
-
-
 def s3_open() -> None:
     headrace.open("s3://bucket/raw", cache_dir="cache")
 

@@ -117,7 +117,6 @@ def test_init_writes_what_run_takes(shell: Shell) -> None:
 
 @pytest.mark.slow
 def test_verify_checks_its_law_and_a_report_uses_its_words(shell: Shell) -> None:
-    pytest.importorskip("vl_convert")
     checks = shell.json("verify", "out")["checks"]
     page = Path(shell.json("inspect", "out", "--report")["report"])
     told = shell("inspect", "out").stdout

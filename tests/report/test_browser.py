@@ -14,11 +14,10 @@ from headrace.report.write import write_report
 SHOTS = Path(__file__).parents[2] / "build" / "screenshots"
 MARKS = """[...document.querySelectorAll('.figure')].filter(each => each.querySelector('.picture')).map(each => [each.id,
   [...each.querySelectorAll('[role="graphics-symbol"][aria-label]')].filter(mark => {
-    const kind = mark.getAttribute('aria-roledescription');
     const box = mark.getBoundingClientRect();
-    return kind !== 'axis' && kind !== 'legend' && (box.width > 0 || box.height > 0);
+    return box.width > 0 || box.height > 0;
   }).length, each.querySelectorAll('tbody tr').length])"""
-COLOURS = """[...document.querySelectorAll('.picture [aria-roledescription="bar"], .picture [aria-roledescription="rect mark"]')]
+COLOURS = """[...document.querySelectorAll('.picture rect[role="graphics-symbol"]')]
   .map(mark => getComputedStyle(mark).fill)"""
 DOUBLES = "(ids => ids.length - new Set(ids).size)([...document.querySelectorAll('[id]')].map(each => each.id))"
 
@@ -60,7 +59,7 @@ def test_the_report_opens_without_network_or_complaint_and_every_figure_has_data
 def test_hovering_a_mark_shows_its_numbers(runs: dict[str, Path], tab: Tab, tmp_path: Path) -> None:
     tab.look(width=1100, scheme="light")
     tab.open(write_report(runs["temporal_split"], to=tmp_path / "report.html"))
-    mark = "document.querySelector('#rows [aria-roledescription=\"bar\"]')"
+    mark = "document.querySelector('#rows [role=\"graphics-symbol\"]')"
     x, y = tab.evaluate(
         f"({mark}.scrollIntoView({{block: 'center'}}), (box => [box.x + 3, box.y + 3])({mark}.getBoundingClientRect()))"
     )

@@ -8,7 +8,7 @@ import pytest
 
 import headrace
 from headrace.report.figure import Figure
-from headrace.report.page import draw
+from headrace.report.picture import svg_of
 from headrace.report.run_facts import read_run
 from headrace.report.write import page_of
 from headrace.split import figures
@@ -77,11 +77,11 @@ def test_drawn_differences_are_those_of_a_count_over_the_shards(
 
     assert figure is not None
     assert figure.chart is not None
-    drawn = {bar["label"]: bar["value"] for bar in figure.chart.spec["data"]["values"]}
+    drawn = {bar.row: bar.end for bar in figure.chart.picture.marks}
     assert expected == pytest.approx(drawn)
     assert sorted(drawn.values(), reverse=True) == list(drawn.values())
     assert figure.answer.startswith("moving differs most of 2 numeric columns")
-    assert "<svg" in draw(figure.chart, "drift", figure.question)
+    assert "<svg" in svg_of(figure.chart.picture, figure.question)
 
 
 def test_quantiles_are_those_of_the_shards(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_quantiles_are_those_of_the_shards(tmp_path: Path) -> None:
     found = next(each for each in page_of(read_run(out)).figures if each.key == "quantiles")
 
     assert found.chart is not None
-    assert "<svg" in draw(found.chart, "quantiles", found.question)
+    assert "<svg" in svg_of(found.chart.picture, found.question)
     for label, *texts in found.chart.rows:
         name, split = label.split(" · ")
         values = pl.concat([pl.read_parquet(path) for path in sorted((root / split).iterdir())])[

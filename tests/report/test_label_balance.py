@@ -9,7 +9,7 @@ from report_cases import split_run
 
 import headrace
 from headrace.report.figure import Figure
-from headrace.report.page import draw
+from headrace.report.picture import svg_of
 from headrace.report.run_facts import read_run
 from headrace.report.write import page_of
 from headrace.split import figures
@@ -74,7 +74,7 @@ def test_drawn_shares_equal_a_count_over_the_shards(tmp_path: Path, shards: str)
 
     assert figure is not None
     assert figure.chart is not None
-    drawn = {bar["label"]: bar["value"] for bar in figure.chart.spec["data"]["values"]}
+    drawn = {bar.row: bar.end for bar in figure.chart.picture.marks}
     expected = {
         f"{names[kind]} · {split}": 100 * (column == kind).sum() / len(column)
         for kind in most
@@ -82,7 +82,7 @@ def test_drawn_shares_equal_a_count_over_the_shards(tmp_path: Path, shards: str)
     }
     assert expected == pytest.approx(drawn)
     assert list(expected) == list(drawn)
-    assert "<svg" in draw(figure.chart, "labels", figure.question)
+    assert "<svg" in svg_of(figure.chart.picture, figure.question)
 
 
 def test_a_class_that_train_lacks_is_a_warning(tmp_path: Path) -> None:

@@ -63,22 +63,6 @@ def test_no_page_where_none_is_wanted(how: str, raw: Path, tmp_path: Path) -> No
     assert list((tmp_path / "out" / "runs").glob("*/report.html")) == []
 
 
-@pytest.mark.slow
-def test_without_the_extra_a_run_says_quietly_how_to_get_pages(raw: Path, tmp_path: Path) -> None:
-    hidden = tmp_path / "hidden"
-    hidden.mkdir()
-    (hidden / "sitecustomize.py").write_text("import sys\nsys.modules['vl_convert'] = None\n")
-    path = os.pathsep.join([str(hidden), os.environ.get("PYTHONPATH", "")])
-    done = process("split", raw, "--out", tmp_path / "out", *NEEDED, PYTHONPATH=path)
-    asked = process("inspect", tmp_path / "out", "--report", PYTHONPATH=path)
-
-    assert done.returncode == 0
-    assert "pip install 'headrace[report]'" in done.stdout
-    assert asked.returncode == 2
-    assert "pip install 'headrace[report]'" in asked.stderr
-    assert "Traceback" not in done.stderr + asked.stderr
-
-
 def test_a_word_that_is_none_is_refused_before_the_work(raw: Path, tmp_path: Path) -> None:
     done = headrace("split", raw, "--out", tmp_path / "out", *NEEDED, "--report", "sometimes")
 

@@ -11,7 +11,7 @@ from report_cases import histories_run, packed_run, split_run
 
 import headrace
 from headrace.report.figure import Figure
-from headrace.report.page import draw
+from headrace.report.picture import svg_of
 from headrace.report.run_facts import read_run
 from headrace.report.write import page_of
 from headrace.split.cutoff import DateBins
@@ -50,16 +50,14 @@ def test_the_columns_of_the_timeline_are_counted(tmp_path: Path) -> None:
     out = uneven_run(tmp_path / "raw")
     drawn = timeline(out).chart
     assert drawn is not None
-    blocks = drawn.spec["data"]["values"]
+    blocks = drawn.picture.marks
 
     for split in ("train", "val", "test"):
         dates = dates_of(out, split)
-        for each in (block for block in blocks if block["role"] == split):
-            inside = (dates >= round(each["from"] * 1000)) & (dates < round(each["to"] * 1000))
-            assert inside.sum() == each["high"] - each["low"]
-        assert len(dates) == sum(
-            each["high"] - each["low"] for each in blocks if each["role"] == split
-        )
+        for each in (block for block in blocks if block.role == split):
+            inside = (dates >= round(each.begin * 1000)) & (dates < round(each.end * 1000))
+            assert inside.sum() == each.high - each.low
+        assert len(dates) == sum(each.high - each.low for each in blocks if each.role == split)
 
 
 def test_counts_are_the_same_for_any_number_of_workers(tmp_path: Path) -> None:
@@ -84,7 +82,7 @@ def drawn(out: Path) -> list[str]:
     figures = page_of(read_run(out)).figures
     for each in figures:
         if each.chart is not None:
-            assert draw(each.chart, each.key, each.question).startswith("<svg")
+            assert svg_of(each.chart.picture, each.question).startswith("<svg")
     return [each.key for each in figures]
 
 
@@ -124,17 +122,18 @@ def test_an_empty_test_split_is_explained_by_what_was_dropped(tmp_path: Path) ->
     told = "of 20 rows from the cutoff on, 15 belong to entities in train and 5 belong to entities in val"
     assert told in found.answer
     assert found.chart is not None
-    assert "test: none" in str(found.chart.spec["layer"])
+    assert found.chart.picture.shading is not None
+    assert "test: none" == found.chart.picture.shading.name
 
 
 def test_the_time_of_the_test_split_is_shaded(tmp_path: Path) -> None:
     chart = timeline(uneven_run(tmp_path / "raw", test_rows=5)).chart
     assert chart is not None
-    area = chart.spec["layer"][0]
+    shading = chart.picture.shading
 
-    assert ("rect", "var(--test)") == (area["mark"]["type"], area["mark"]["color"])
-    (value,) = area["data"]["values"]
-    assert 1735689600000 == value["begin"] < value["end"]
+    assert shading is not None
+    assert ("test", 1735689600000) == (shading.role, shading.begin)
+    assert shading.begin < chart.picture.x.domain[1]
 
 
 @pytest.mark.slow

@@ -31,7 +31,10 @@ def command() -> None:
     # objects made by imports stay; collecting among them takes a tenth of the startup time
     gc.set_threshold(50_000)
     with own_process():
-        run_guarded(_work, sys.argv[1:])
+        try:
+            run_guarded(_work, sys.argv[1:])
+        finally:
+            gc.freeze()  # else the interpreter looks through all of them once more when it ends
 
 
 def main() -> None:

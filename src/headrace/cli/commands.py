@@ -173,8 +173,7 @@ def _print_prepared(prepared: Prepared, out: Path, options: RunOptions) -> None:
 
 
 def _report_of(prepared: Prepared, console: Console) -> Path | None:
-    """Write the page of a run that has just finished, or say how to get one; a reused run keeps its
-    page.
+    """Write the page of a run that has just finished; a reused run keeps its page.
 
     A page that cannot be drawn causes only a warning, because the run itself is finished.
     """
@@ -186,13 +185,8 @@ def _report_of(prepared: Prepared, console: Console) -> Path | None:
             return page
         return None
 
-    from headrace.report.page import can_draw  # loads more libraries
-    from headrace.report.write import write_report
+    from headrace.report.write import write_report  # loads more libraries
 
-    if not can_draw():
-        remedy = "pip install 'headrace[report]', then headrace inspect --report"
-        console.print(f"for a report with charts: {remedy}", style="dim")
-        return None
     try:
         return write_report(prepared.run)
     except Exception as error:  # noqa: BLE001 - the run is published and valid; a picture must not make it fail

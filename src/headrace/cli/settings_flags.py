@@ -61,7 +61,7 @@ Report = Annotated[
     Literal["auto", "never"],
     typer.Option(
         envvar="HEADRACE_REPORT",
-        help="auto: write report.html where the extra `report` is installed.",
+        help="auto: write report.html, a page about the run.",
         show_envvar=True,
     ),
 ]

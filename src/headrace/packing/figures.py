@@ -6,7 +6,7 @@ Reads a sample of bins.
 from __future__ import annotations
 
 import numpy as np
-import polars as pl
+import pyarrow.compute as pc
 
 from headrace.arrays import F64, I64
 from headrace.packing.chats.words import FATES, sentence_of
@@ -215,8 +215,8 @@ def _sequence_lengths(run_facts: RunFacts, split: str) -> tuple[F64, int] | None
     """Read the lengths of the sequences in some bins of a split, and the number of these bins; None
     without Parquet.
     """
-    blocks = run_facts.blocks.filter((pl.col("split") == split) & (pl.col("format") == "parquet"))
-    if run_facts.manifest.splits[split].rows == 0 or blocks.is_empty():
+    blocks = run_facts.blocks.filter(pc.equal(run_facts.blocks["split"], split))
+    if run_facts.manifest.splits[split].rows == 0 or "parquet" not in blocks["format"].to_pylist():
         return None
     index = run_facts.run.split_index(split)
     read = run_facts.run.block_reader(split, verify="never")

@@ -8,15 +8,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from headrace.report.picture import Picture
+
 Tone = Literal["plain", "good", "warning"]
 Width = Literal["half", "full"]
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A picture as a Vega-Lite specification, and its numbers as a table."""
+    """A picture and its numbers as a table."""
 
-    spec: dict[str, Any]
+    picture: Picture
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
 

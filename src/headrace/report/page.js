@@ -2,7 +2,7 @@
 // Hovering, tapping or focusing a mark shows its description. The page says the same without this.
 (() => {
   const hint = document.getElementById("hint");
-  const marked = '.picture [role="graphics-symbol"][aria-label]:not([aria-roledescription="axis"]):not([aria-roledescription="legend"])';
+  const marked = '.picture [role="graphics-symbol"]';
   const show = (event) => {
     const mark = event.target instanceof Element ? event.target.closest(marked) : null;
     hint.hidden = mark === null;

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import polars as pl
+import pyarrow as pa
 
 from headrace.dataset.manifest import Manifest, in_usual_order
 from headrace.dataset.open import FinishedRun, find_run
@@ -21,7 +21,7 @@ class RunFacts:
 
     run: FinishedRun
     config: dict[str, Any]
-    blocks: pl.DataFrame
+    blocks: pa.Table
 
     @property
     def manifest(self) -> Manifest:
@@ -67,6 +67,4 @@ def read_run(path: str | Path, run: str | None = None) -> RunFacts:
     """
     root, manifest = find_run(path, run)
     finished = FinishedRun(root, manifest)
-    blocks = pl.from_arrow(finished.index.table)
-    assert isinstance(blocks, pl.DataFrame)
-    return RunFacts(finished, read_object(root / "config.json"), blocks)
+    return RunFacts(finished, read_object(root / "config.json"), finished.index.table)

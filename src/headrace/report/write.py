@@ -8,7 +8,7 @@ from pathlib import Path
 from headrace.recipe import recipe_of_run
 from headrace.report import REPORT, common
 from headrace.report.figure import Figure, Page
-from headrace.report.page import draw, html_of
+from headrace.report.page import html_of
 from headrace.report.run_facts import RunFacts, read_run
 from headrace.report.words import written
 from headrace.storage import local
@@ -50,10 +50,10 @@ def write_report(path: str | Path, *, run: str | None = None, to: str | Path | N
     or `to`.
 
     The page is published in one step and replaces an older one: it is not part of the run's
-    contents. Raises `InputError` without a finished run, `MissingExtra` without vl-convert,
-    `StoreError` if it cannot be written.
+    contents. Raises `InputError` without a finished run, `StoreError` if it cannot be
+    written.
     """
     run_facts = read_run(path, run)
     target = local_path_of(run_facts.run.root / REPORT if to is None else to, "the page's file")
-    local.write_over(target, html_of(page_of(run_facts), draw).encode())
+    local.write_over(target, html_of(page_of(run_facts)).encode())
     return target

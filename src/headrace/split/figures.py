@@ -7,11 +7,12 @@ Reads the columns of the label and of the entity, and a sample of the numeric co
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.arrays import F64, I64, Bools
 from headrace.report import charts, common
@@ -55,16 +56,16 @@ def figures(data: RunFacts) -> list[Figure]:
 
 def timeline_figure(data: RunFacts) -> Figure | None:
     """Draw rows by time, from the counts made while the run was prepared."""
-    blocks = data.blocks.filter(pl.col("key_min").is_not_null() & (pl.col("rows") > 0))
+    blocks = data.blocks.filter(pc.is_valid(data.blocks["key_min"]))
+    blocks = blocks.filter(pc.greater(blocks["rows"], 0))
     cutoff = data.manifest.metadata.get("cutoff_us")
-    if blocks.is_empty() or cutoff is None:
+    if not len(blocks) or cutoff is None:
         return None
-    is_test = pl.col("split") == "test"
-    crosses = (
-        pl.when(is_test).then(pl.col("key_min") < cutoff).otherwise(pl.col("key_max") >= cutoff)
-    )
-    crossing = blocks.filter(crosses).height
-    tested = not blocks.filter(is_test).is_empty()
+    is_test = blocks["split"].to_numpy() == "test"
+    early = blocks["key_min"].to_numpy() < cutoff
+    late = blocks["key_max"].to_numpy() >= cutoff
+    crossing = int(np.where(is_test, early, late).sum())
+    tested = bool(is_test.any())
     answer = f"{_timeline_answer(data, cutoff, crossing, tested)}\n{_time_spans(data, blocks)}."
     tone: Tone = "warning"
     if tested and not crossing:
@@ -91,13 +92,14 @@ def _timeline_answer(data: RunFacts, cutoff: int, crossing: int, tested: bool) -
     return f"Test is empty: {_why_empty(data)}. {ends}."
 
 
-def _time_spans(data: RunFacts, blocks: pl.DataFrame) -> str:
+def _time_spans(data: RunFacts, blocks: pa.Table) -> str:
     """Say from when to when the rows of each split are."""
     spans = []
     for split in data.splits:
-        split_blocks = blocks.filter(pl.col("split") == split)
-        if not split_blocks.is_empty():
-            first, last = split_blocks.select(pl.min("key_min"), pl.max("key_max")).row(0)
+        split_blocks = blocks.filter(pc.equal(blocks["split"], split))
+        if len(split_blocks):
+            first = int(split_blocks["key_min"].to_numpy().min())
+            last = int(split_blocks["key_max"].to_numpy().max())
             spans.append(f"{split} from {moment(first)} to {moment(last)}")
     return "; ".join(spans)
 
@@ -408,7 +410,7 @@ def _much_to_read(data: RunFacts, most_rows: int) -> bool:
     read whole.
     """
     totals = data.manifest.splits.values()
-    parquet = data.blocks["format"].is_in(["parquet"]).all()
+    parquet = set(data.blocks["format"].to_pylist()) <= {"parquet"}
     return sum(split_totals.rows for split_totals in totals) > most_rows or (
         not parquet and sum(split_totals.bytes for split_totals in totals) > _MOST_BYTES
     )
@@ -430,7 +432,7 @@ def entity_figures(data: RunFacts) -> list[Figure]:
             "There are too many rows to count each entity's for a picture."
         )
         return [Figure("entities", _ENTITIES, answer)]
-    rows = {split: table["rows"].to_numpy().astype(np.float64) for split, table in sizes.items()}
+    rows = {split: entities.rows.astype(np.float64) for split, entities in sizes.items()}
     values = np.concatenate(list(rows.values()))
     if not len(values):
         return []
@@ -459,37 +461,40 @@ def entity_figures(data: RunFacts) -> list[Figure]:
     return [Figure("entities", _ENTITIES, "\n".join(lines), chart, tone)]
 
 
-def _in_train_and_test(sizes: Mapping[str, pl.DataFrame]) -> int:
+@dataclass(frozen=True)
+class _Entities:
+    """The distinct entities of a split and their rows, int64 [entities]."""
+
+    names: pa.Array
+    rows: I64
+
+
+def _in_train_and_test(sizes: Mapping[str, _Entities]) -> int:
     """Count the entities that both splits have."""
     if "train" not in sizes or "test" not in sizes:
         return 0
-    shared = sizes["train"].join(sizes["test"], on="entity", how="semi")
-    return shared.filter(pl.col("entity").is_not_null()).height
+    names = sizes["train"].names.drop_null()
+    return int(pc.sum(pc.is_in(names, value_set=sizes["test"].names)).as_py() or 0)
 
 
-def _entity_rows(data: RunFacts) -> dict[str, pl.DataFrame] | None:
-    """Read entity and rows of every split from the entity column of the shards; None if that is too
-    much to read.
+def _entity_rows(data: RunFacts) -> dict[str, _Entities] | None:
+    """Count the rows of each entity of every split in the entity column of the shards; None if that
+    is too much to read.
     """
     column = data.manifest.metadata.get("entity")
     if column is None or _much_to_read(data, _MOST_ROWS) or column not in data.run.schema.names:
         return None
     by_split = {}
     # the right type even if a split has no rows
-    none = pl.from_arrow(data.run.schema.empty_table().select([column]))
-    assert isinstance(none, pl.DataFrame)
+    none = data.run.schema.empty_table().select([column])
     for split in data.splits:
         index = data.run.split_index(split)
         read = data.run.block_reader(split, verify="never")
-        frames: list[pl.DataFrame] = []
-        for block in range(len(index.rows)):
-            frame = pl.from_arrow(read(block, [column]))
-            assert isinstance(frame, pl.DataFrame)
-            frames.append(frame)
-        entities = pl.concat(frames or [none])
-        by_split[split] = (
-            entities.select(pl.col(column).alias("entity"))
-            .group_by("entity")
-            .agg(pl.len().alias("rows"))
-        )
+        tables = [read(block, [column]) for block in range(len(index.rows))]
+        entities = pa.concat_tables(tables or [none])[column]
+        if pa.types.is_dictionary(entities.type):
+            entities = entities.cast(entities.type.value_type)
+        counts = entities.value_counts()
+        rows = counts.field("counts").to_numpy()
+        by_split[split] = _Entities(counts.field("values"), rows)
     return by_split
