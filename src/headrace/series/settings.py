@@ -134,20 +134,14 @@ class Series(RecipeSettings):
 
     recipe_name: ClassVar[str] = "series"
 
-    source: Places = Field((), description="Files, directories or glob patterns of time series.")
-    region_time_series_base_dirs: Mapping[str, Path] = _source(
-        default_factory=dict,
-        description=(
-            "Directories of series by region, instead of source. An entity's region is its"
-            " name up to the first _."
-        ),
+    source: Places = Field(
+        min_length=1, description="Files, directories or glob patterns of time series."
     )
-    reader: Literal["table", "wide", "xarray", "grdc", "camels_us"] = _source(
+    reader: Literal["table", "wide", "xarray"] = _source(
         "table",
         description=(
             "Kind of source; wide: tables with a column per entity, each file named after the value"
-            " it holds; xarray: NetCDF files and Zarr stores; grdc: text files of the Global Runoff"
-            " Data Centre; camels_us: the root of that data set's text files."
+            " it holds; xarray: NetCDF files and Zarr stores."
         ),
     )
     comment: str | None = _source(
@@ -157,9 +151,6 @@ class Series(RecipeSettings):
     schema_drift: Literal["error", "widen"] = _source(
         "error",
         description="Files that lack some targets or features; widen: null there.",
-    )
-    forcing: Literal["daymet", "maurer", "maurer_extended", "nldas"] = _source(
-        "daymet", description="Forcing product of camels_us."
     )
     entities: NamesOrFile | None = _source(
         None,
@@ -259,10 +250,6 @@ class Series(RecipeSettings):
     )
     static: Places = _repeated(
         panel="Static features", description="Files of static attributes, joined on static_entity."
-    )
-    region_static_attributes_base_dirs: Mapping[str, Path] = _static(
-        default_factory=dict,
-        description="Directories of static attributes by region, instead of static.",
     )
     static_entity: str | None = _static(
         None, description="Column of the static files with the entity."
@@ -693,8 +680,7 @@ class Series(RecipeSettings):
         """Return the settings that can change a byte of output; of files the names and contents,
         not the paths.
         """
-        paths = ("source", "static", "region_static_attributes_base_dirs")
-        settings = self.identity_without(*paths, "past_features", "region_time_series_base_dirs")
+        settings = self.identity_without("source", "static", "past_features")
         requested = self.requested_entities
         if requested is not None:
             settings["entities"] = sha256_hex("\n".join(requested).encode())
@@ -705,7 +691,6 @@ class Series(RecipeSettings):
             "future_features": self.future_names,
             "static_features": list(self.static_features),
             "categories": {name: ["", *texts] for name, texts in self.categories.items()},
-            "regions": sorted(self.region_time_series_base_dirs),
             "train_end": self.cuts and self.cuts[0],
             "val_end": self.val_end and self.cuts and self.cuts[1],
             "cut_dates": sha256_hex(canonical_json(dict(self.division.dates))),
@@ -730,12 +715,7 @@ class Series(RecipeSettings):
 
     def source_places(self) -> Sequence[str | Path]:
         """List the files, directories and patterns of series and static attributes, as given."""
-        return [
-            *self.source,
-            *self.static,
-            *self.region_time_series_base_dirs.values(),
-            *self.region_static_attributes_base_dirs.values(),
-        ]
+        return [*self.source, *self.static]
 
 
 def output_roles(config: Mapping[str, Any]) -> dict[str, str]:

@@ -24,9 +24,9 @@ from headrace.formats.source import read_chunks, survey
 from headrace.formats.text_columns import as_text, numbers
 from headrace.formats.types import is_text
 from headrace.series.arrays.encoders import Encoder, fit_encoder
+from headrace.series.commented_text import text_table
 from headrace.series.pipelines.fitted import Fitted, fit
 from headrace.series.pipelines.settings import PipelineSettings
-from headrace.series.readers.text import text_table
 
 if TYPE_CHECKING:
     from headrace.series.settings import Series
