@@ -155,70 +155,16 @@ def test_seen_counts_what_a_checkpoint_received(out, tmp_path):
     assert pytest.approx(24 / record["rows"], abs=1e-6) == record["share"]
 
 
-def test_where_and_seen_answer_for_entities(out, tmp_path, home):
-    dataset = library.open(out)
-    entity = dataset.manifest.metadata["entity"]
-    names = [
-        row[entity]
-        for batch in dataset.stream("train", batch_size=99, batch_format="rows")
-        for row in batch
-    ]
-    (tmp_path / "names.txt").write_text(f"{names[3]}\nnobody\n\n{names[0]}\n")
-    topology = Topology(rank=1, world_size=2)
-    loader = dataset.stream(
-        "train", batch_size=8, seed=3, shuffle=True, batch_format="rows", topology=topology
-    )
-    loader.set_epoch(2)
-    batches = [[row[entity] if row["valid"] else None for row in batch] for batch in loader]
-    (tmp_path / "state.json").write_text(json.dumps(loader.state_dict()))
-
-    where = json_of("where", out, "--entities", tmp_path / "names.txt", "--epoch", "2", *SPLIT)[
-        "entities"
-    ]
-    seen = json_of(
-        "where",
-        out,
-        "--seen",
-        tmp_path / "state.json",
-        "--entity",
-        names[3],
-        "--ranks",
-        "2",
-        "--batch-size",
-        "8",
-    )
-    assert [names[3], "nobody", names[0]] == list(where)
-    assert names.count(names[3]) == where[names[3]]["rows"] == where[names[3]]["delivered"]
-    assert 0 == where["nobody"]["rows"]
-    for name, told in where.items():
-        places = {
-            (step, place)
-            for step, batch in enumerate(batches)
-            for place, each in enumerate(batch)
-            if each == name
-        }
-        assert places == {
-            (each["step"], each["batch_row"]) for each in told["deliveries"] if each["rank"] == 1
-        }
-    assert seen["entities"][names[3]]["deliveries"] == where[names[3]]["deliveries"]
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("where", "OUT", *SPLIT), "give one of --row SHARD:ROW, --entity"),
-        (
-            ("where", "OUT", *SPLIT, "--entity", "a", "--row", "b:1"),
-            "give one of --row SHARD:ROW, --entity",
-        ),
-        (("where", "OUT", *SPLIT, "--entities", "none.txt"), "cannot be read as UTF-8 text"),
-        (("where", "OUT", *SPLIT, "--entity-column", "row"), "no entity was given"),
-        (("index", "OUT", "--entity", "--place", "beside"), "kept in the cache"),
+        (("where", "OUT", *SPLIT), "give --row SHARD:ROW"),
+        (("forget", "OUT", "--entities", "none.txt"), "cannot be read as UTF-8 text"),
         (("forget", "OUT"), "no entity was given"),
         (("forget", "a", "raw"), "holds no finished run"),
     ],
 )
-def test_wrong_questions_about_entities_end_in_one_message(words, message, out, monkeypatch):
+def test_wrong_questions_end_in_one_message(words, message, out, monkeypatch):
     monkeypatch.chdir(out.parent)
     done = headrace(*(out if word == "OUT" else word for word in words))
 

@@ -119,10 +119,7 @@ WORDS: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("plan",), ("split", "--split", "train", "--ranks", "2", "--batch-size", "4")),
     (("stream",), ("split", "--split", "train", "--batch-size", "4")),
     (("where",), ("split", "--split", "train", "--row", "part-00000.parquet:1", "--ranks", "2", "--batch-size", "4")),
-    (("where",), ("split", "--split", "train", "--entity", "c1", "--ranks", "2", "--batch-size", "4")),
-    (("index",), ("split", "--entity")),
     (("where",), ("split", "--seen", "state.json")),
-    (("where",), ("split", "--seen", "state.json", "--entity", "c1", "--ranks", "1", "--batch-size", "4")),
     (("forget",), ("c1", "none", "split")),
 ]  # fmt: skip
 

@@ -39,7 +39,6 @@ def seen(tmp_path_factory):
     }
     packed(source, root / "plain", **common)
     packed(source, root / "npy", **common, packed_storage="legacy_npy_pickle", num_shards=1)
-    packed(source, root / "traced", **common, trace="always")
     packed(source, root / "padded", **common, pad_multiple=MULTIPLE)
     talks = [
         chat(f"how many are {n}?", f"there are {n}", "and then?", f"then {n + 1}")
@@ -69,7 +68,6 @@ def seen(tmp_path_factory):
     eos = metadata["encoder"]["pad_id"]
     cases = {
         "parquet": {"path": plain, "options": {"max_seq_length": SIZE}},
-        "traced": {"path": f"{root}/traced/splits/train", "options": {"max_seq_length": SIZE}},
         "turns": {
             "path": f"{root}/turns/splits/train",
             "eos_id": eos,
@@ -129,7 +127,7 @@ def expected(rows):
     return found
 
 
-@pytest.mark.parametrize("case", ["parquet", "npy", "traced"])
+@pytest.mark.parametrize("case", ["parquet", "npy"])
 def test_every_sequence_is_fed_once_with_its_labels(seen, case):
     rows, _, batches = seen
 
