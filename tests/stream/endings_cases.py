@@ -226,12 +226,12 @@ def memory_of(pid: int) -> int:
 
 
 def command_line(*arguments: str) -> None:
-    """The command line, ready to be interrupted from here on."""
-    from headrace.cli import main
+    """A command, ready to be interrupted from here on."""
+    from headrace.cli.outermost import run_guarded
+    from headrace.validate_sharding import main
 
-    sys.argv = ["headrace", *arguments]
     tell(ready=True)
-    main()
+    run_guarded(lambda: sys.exit(main(arguments)), arguments)
 
 
 if __name__ == "__main__":
