@@ -46,14 +46,6 @@ def seen(tmp_path_factory):
     ]
     tokenizer = small_tokenizer(root / "tokenizer")
     asked = {**common, "pad_id": None, "tokenizer": tokenizer}
-    long = [
-        chat(*(text for n in range(count) for text in (f"how many are {n}?", f"there are {n}")))
-        for count in range(1, 90, 4)
-    ]
-    cut = packed(
-        write_jsonl(root / "long.jsonl", long), root / "turns", **asked, too_long="turns"
-    ).manifest.metadata
-    assert cut["too_long"]["divided"] > 5
     metadata = packed(
         write_jsonl(root / "chats.jsonl", talks), root / "chats", **asked
     ).manifest.metadata
@@ -68,11 +60,6 @@ def seen(tmp_path_factory):
     eos = metadata["encoder"]["pad_id"]
     cases = {
         "parquet": {"path": plain, "options": {"max_seq_length": SIZE}},
-        "turns": {
-            "path": f"{root}/turns/splits/train",
-            "eos_id": eos,
-            "options": {"max_seq_length": SIZE},
-        },
         "npy": {"path": str(npy), "options": {"max_seq_length": SIZE}},
         "padded": {"path": aligned, "options": {**whole, "pad_seq_to_mult": MULTIPLE}},
         "graphs": {"path": aligned, "options": {**graphs, "pad_seq_to_mult": MULTIPLE}},
@@ -96,7 +83,6 @@ def seen(tmp_path_factory):
         {
             "root": root,
             "labels": metadata["packed"]["labels"],
-            "long labels": cut["encoded"]["encoded_labels"],
         },
         dict(zip(cases, json.loads(done.stdout), strict=True)),
     )
@@ -189,4 +175,3 @@ def test_no_trained_label_of_chats_is_lost(seen):
     _, about, batches = seen
 
     assert about["labels"] == sum(sum(batch["loss_mask"][0]) for batch in batches["chats"])
-    assert about["long labels"] == sum(sum(batch["loss_mask"][0]) for batch in batches["turns"])

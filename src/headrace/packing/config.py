@@ -51,11 +51,10 @@ class PackedSequences(ChatRecipe):
             " concatenative: in the order of the rows."
         ),
     )
-    too_long: Literal["truncate", "drop", "split", "turns", "error"] = _packing(
+    too_long: Literal["truncate", "drop", "split", "error"] = _packing(
         "error",
         description=(
-            "Sequences that fit no bin; truncate: cut at the end; split: cut into pieces; turns:"
-            " cut chats between turns, and repeat system prompt and tools in each piece. All but"
+            "Sequences that fit no bin; truncate: cut at the end; split: cut into pieces. All but"
             " error are counted, with the trained tokens lost."
         ),
     )
