@@ -35,10 +35,7 @@ class MaskOptions:
     tokenizer: Annotated[
         str | None,
         typer.Option(
-            help=(
-                "With --mask: tokenizer.json, the directory that holds it and its template, or"
-                " ORG/NAME."
-            )
+            help=("With --mask: tokenizer.json, or the directory that holds it and its template.")
         ),
     ] = None
     chat_template: Annotated[
