@@ -96,8 +96,8 @@ def _ratio_faults(settings: Series) -> Iterator[str]:
     changed = [name for name in names if ratios[name] != fields[name].default]
     if settings.cut_by_dates and changed:
         yield (
-            f"{setting_name(changed[0])} is given, and so is {setting_name('train_end')} or"
-            f" {setting_name('cut_dates')}; cut by dates or by shares of targets"
+            f"{setting_name(changed[0])} is given, and so is {setting_name('train_end')}; cut by"
+            " dates or by shares of targets"
         )
 
 
@@ -124,10 +124,7 @@ def _cut_faults(settings: Series) -> Iterator[str]:
             " roll, such as rolling:n=5,step=365d"
         )
     if settings.folds and not settings.cut_by_dates:
-        yield (
-            f"{setting_name('folds')} roll on from {train_end}, which is not given; give it, or"
-            f" {setting_name('cut_dates')}"
-        )
+        yield f"{setting_name('folds')} roll on from {train_end}, which is not given; give it"
     configs = settings.preprocessing_configs
     strategies = {pipeline.strategy for pipeline in (configs.target, *configs.features)}
     if (settings.val_entities or settings.test_entities) and "per_group" in strategies:
@@ -136,8 +133,7 @@ def _cut_faults(settings: Series) -> Iterator[str]:
             " default, has nothing to be fitted on; give unified ones in"
             f" {setting_name('preprocessing_configs')}, of the target too"
         )
-    has_val_end = settings.val_end is not None or settings.cut_dates is not None
-    if settings.val_entities and settings.cut_by_dates and not has_val_end:
+    if settings.val_entities and settings.cut_by_dates and settings.val_end is None:
         yield (
             f"{setting_name('val_entities')} validate from {train_end} to before {val_end}, which"
             " is not given; give it"

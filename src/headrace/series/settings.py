@@ -23,7 +23,7 @@ from pydantic import (
 
 from headrace.checks import duration_us
 from headrace.credentials import refuse_credentials
-from headrace.digest import canonical_json, sha256_hex
+from headrace.digest import sha256_hex
 from headrace.errors import SettingsError, setting_name
 from headrace.folds.settings import Folds
 from headrace.formats.dialect import DialectSetting, dialect_field
@@ -293,13 +293,6 @@ class Series(RecipeSettings):
         None,
         description=(
             "Rows from train_end to before this time validate, and the rest tests. Default: none."
-        ),
-    )
-    cut_dates: LocalPath | None = Field(
-        None,
-        description=(
-            "Table of entity, train_end and val_end (CSV, Parquet) for entities with their"
-            " own dates. Others use train_end and val_end."
         ),
     )
     val_entities: NamesOrFile = _held_out(
@@ -651,7 +644,7 @@ class Series(RecipeSettings):
     @property
     def cut_by_dates(self) -> bool:
         """Whether the cuts are at dates, and not at shares of targets."""
-        return self.train_end is not None or self.cut_dates is not None
+        return self.train_end is not None
 
     @cached_property
     def cuts(self) -> tuple[int, int] | None:
@@ -693,7 +686,6 @@ class Series(RecipeSettings):
             "categories": {name: ["", *texts] for name, texts in self.categories.items()},
             "train_end": self.cuts and self.cuts[0],
             "val_end": self.val_end and self.cuts and self.cuts[1],
-            "cut_dates": sha256_hex(canonical_json(dict(self.division.dates))),
             "val_entities": sorted(name for name in held_out if held_out[name] == "val"),
             "test_entities": sorted(name for name in held_out if held_out[name] == "test"),
         }

@@ -107,13 +107,3 @@ def test_stamps_that_jitter_are_told_of_snap_and_resample(tmp_path: Path) -> Non
         headrace.InputError, match="8 times are between steps of 1d, .* or snap or resample to move"
     ):
         run_of(table, tmp_path / "out", entity="id", features=[], frequency="1d")
-
-
-def test_dates_of_its_own_are_told_to_an_entity_that_does_not_train(tmp_path: Path) -> None:
-    source = write_source(tmp_path / "in", ["a"], days=400)
-    own = pl.DataFrame({"entity": ["a"], "train_end": ["1990-01-01"], "val_end": ["1990-02-01"]})
-    with pytest.raises(
-        headrace.InputError,
-        match="would train before its train_end in cut_dates .* 1 is required; co",
-    ):
-        run_of(source, tmp_path / "out", cut_dates=own, train_end="2001-01-01", min_train_years=0)
