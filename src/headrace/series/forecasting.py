@@ -203,7 +203,7 @@ def _settings(fitted: NamedRun, new_data: Any, static_source: Any) -> Series:
     if _is_path(new_data):
         return Series(source=new_data, **values)
     # What reads files has no say in a table.
-    return Series(source="new_data", reader="table", comment=None, **values)
+    return Series(source="new_data", reader="table", **values)
 
 
 def _read(

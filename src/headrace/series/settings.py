@@ -144,9 +144,6 @@ class Series(RecipeSettings):
             " it holds; xarray: NetCDF files and Zarr stores."
         ),
     )
-    comment: str | None = _source(
-        None, min_length=1, description="Prefix of lines of CSV files to skip, e.g. #."
-    )
     dialect: DialectSetting = dialect_field({"panel": "Source"})
     schema_drift: Literal["error", "widen"] = _source(
         "error",
@@ -518,11 +515,6 @@ class Series(RecipeSettings):
                 if self.rule(name) == "total":
                     values[number] = 0.0
         return values
-
-    @property
-    def rewritten_text(self) -> bool:
-        """Whether CSV files are stripped of comments before they are read."""
-        return self.comment is not None
 
     @property
     def time_columns(self) -> tuple[str, ...]:

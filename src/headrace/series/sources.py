@@ -56,7 +56,6 @@ from headrace.formats.text_columns import (
 from headrace.formats.type_words import PERIOD
 from headrace.formats.types import hint, is_text
 from headrace.formats.zones import utc_to_wall
-from headrace.series.commented_text import text_table
 from headrace.series.times import Observed, put_on_clock
 from headrace.storage.places import path_of, place_of
 
@@ -446,13 +445,6 @@ def _file_tables(
     assert file_type is not None
     if holds_nothing(path, file_type, settings.dialect):
         return
-    if file_type.format.separator is not None and settings.rewritten_text:
-        table = text_table(
-            path, name, file_type, comment=settings.comment, dialect=settings.dialect
-        )
-        if table.num_columns:
-            yield _select(settings, path, table, columns)
-        return
     if file_type.format.name == "parquet" and not partitions and columns is not None:
         # Opened once: for small files, opening is most of the work.
         with open_file(path, file_type) as file:
@@ -504,7 +496,7 @@ def _present(settings: Series, path: Path, columns: Sequence[str], schema: pa.Sc
                 words += f", … ({len(names)} columns)"
             note = hint(list(names))
             if names and names[0].startswith("#"):
-                note = f"; if that is a comment, give {setting('comment', '#')}"
+                note = "; if that is a comment, take such lines out of the file"
             if not settings.entity_is_file and column in settings.columns:
                 widen = setting("schema_drift", "widen")
                 note += f"; if other files have it, {widen} takes it as null here"

@@ -24,7 +24,6 @@ from headrace.formats.source import read_chunks, survey
 from headrace.formats.text_columns import as_text, numbers
 from headrace.formats.types import is_text
 from headrace.series.arrays.encoders import Encoder, fit_encoder
-from headrace.series.commented_text import text_table
 from headrace.series.pipelines.fitted import Fitted, fit
 from headrace.series.pipelines.settings import PipelineSettings
 
@@ -188,20 +187,11 @@ def static_table(
     file_type = file_type_of_name(path.name)
     if is_plain_text:
         file_type = FileType.named("csv", _COMPRESSIONS.get(path.suffix, "none"))
-    is_delimited = file_type is not None and file_type.format.separator is not None
-    shard = None
-    if file_type is not None and is_delimited and settings.rewritten_text:
-        table = text_table(
-            path, name, file_type, comment=settings.comment, dialect=settings.dialect
-        )
-        schema = table.schema
+    if file_type is not None and is_plain_text:
+        shard = delimited.survey(path, path.name, file_type, dialect=settings.dialect)
     else:
-        if file_type is not None and is_plain_text:
-            shard = delimited.survey(path, path.name, file_type, dialect=settings.dialect)
-        else:
-            shard = survey(path, name, dialect=settings.dialect)
-        schema = shard.schema
-    names = schema.names
+        shard = survey(path, name, dialect=settings.dialect)
+    names = shard.schema.names
     if key is not None:
         if key not in names:
             raise InputError(
@@ -212,11 +202,8 @@ def static_table(
                 remedy="correct the name",
             )
         names = [name for name in names if name == key or name in columns]
-    if shard is None:
-        table = table.select(names)
-    else:
-        chunks = [chunk.table(names) for chunk in read_chunks(shard, names)]
-        table = pa.concat_tables(chunks or [schema.empty_table().select(names)])
+    chunks = [chunk.table(names) for chunk in read_chunks(shard, names)]
+    table = pa.concat_tables(chunks or [shard.schema.empty_table().select(names)])
     if is_plain_text:
         table = pa.table({name: pc.utf8_trim_whitespace(table[name]) for name in names})
     return table

@@ -108,24 +108,18 @@ def test_frames_are_sources(tmp_path: Path, plain: Mapping[str, object], library
     assert plain == rows(run(made, tmp_path / "out", entity="gauge", static_entity=None))
 
 
-def test_comments_decimal_commas_and_encodings_are_read(
-    tmp_path: Path, plain: Mapping[str, object]
-) -> None:
+def test_decimal_commas_and_encodings_are_read(tmp_path: Path, plain: Mapping[str, object]) -> None:
     pandas = pytest.importorskip("pandas")
     (tmp_path / "in").mkdir()
     for name, frame in frames().items():
         path = tmp_path / "in" / f"{name}.csv"
         text = frame.write_csv(separator=";").replace(".", ",")
-        lines = ["# Fluß; Größe in m³/s", '#  "kept; here', *text.splitlines()]
-        lines[40:40] = ["# Zähler getauscht"]
-        path.write_bytes("\r\n".join(lines).encode("latin-1") + b"\r\n")
-        theirs = pandas.read_csv(path, sep=";", decimal=",", comment="#", encoding="latin-1")
+        path.write_bytes(text.replace("\n", "\r\n").encode("latin-1"))
+        theirs = pandas.read_csv(path, sep=";", decimal=",", encoding="latin-1")
         np.testing.assert_array_equal(frame["rain"].to_numpy(), theirs["rain"].to_numpy())
 
-    asked = {"comment": "#", "dialect": {"decimal": ",", "encoding": "latin-1"}}
+    asked = {"dialect": {"decimal": ",", "encoding": "latin-1"}}
     assert plain == rows(run(tmp_path / "in", tmp_path / "out", **asked))
-    with pytest.raises(headrace.InputError, match=r"01\.csv.* not UTF-8"):
-        run(tmp_path / "in", tmp_path / "other", dialect={"decimal": ","}, frequency="1d")
 
 
 def test_a_decimal_comma_that_nobody_named_is_told(tmp_path: Path) -> None:
