@@ -29,7 +29,6 @@ _COMMANDS = {
         "gc": "headrace.cli.commands:gc",
     },
     "Stream": {
-        "index": "headrace.cli.stream_commands:index",
         "peek": "headrace.cli.stream_commands:peek",
         "plan": "headrace.cli.stream_commands:plan",
         "where": "headrace.cli.stream_commands:where",
