@@ -89,7 +89,6 @@ def execute(  # noqa: PLR0914 - each stage needs earlier results
     unusable = _count_unusable(cleaned, retained.left_out)
     _warn(settings, context, retained, len(source.names))
     _warn_of_values(settings, context, result["filled_statics"], unusable, near_target)
-    records = [record for receipt in written for record in receipt.files]
     index, totals = tally(_shards(written), splits)
     split_rows = {split: total.rows for split, total in totals.items()}
     empty_splits = [*_describe_empty_splits(settings, retained, split_rows)]
@@ -102,11 +101,6 @@ def execute(  # noqa: PLR0914 - each stage needs earlier results
     changes = +_sum(receipt.extra["times"] for receipt in cleaned)  # without zeros
     if changes:
         result["times"] = dict(sorted(changes.items()))
-    digests = {record.path: record.digest for record in finished.files}
-    stores = {}
-    for record in records:
-        if record.path.startswith(STORE):
-            stores[record.path] = record.checksum
     passed = len(retained.names)
     original = len(source.names)
     return Outcome(
@@ -126,9 +120,21 @@ def execute(  # noqa: PLR0914 - each stage needs earlier results
             **settings.division.manifest_entries(),
             "unusable_values": unusable,
             **result,
-            "series_files": stores | digests,
+            "series_files": _digests(written, finished),
         },
     )
+
+
+def _digests(written: Sequence[Receipt], finished: Receipt) -> dict[str, str]:
+    """Return the checksums of the store's files, and the digests of the other files, by path."""
+    digests = {}
+    for receipt in written:
+        for record in receipt.files:
+            if record.path.startswith(STORE):
+                digests[record.path] = record.checksum
+    for record in finished.files:
+        digests[record.path] = record.digest
+    return digests
 
 
 def _shards(written: Sequence[Receipt]) -> list[ShardRecord]:

@@ -6,7 +6,7 @@ of memory.
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.arrays import F64, Bools
+from headrace.arrays import F32, F64, Bools
 from headrace.errors import InputError, setting, setting_name
 from headrace.formats import delimited
 from headrace.formats.registry import Compression, FileType, file_type_of_name
@@ -262,27 +262,42 @@ def process_statics(  # noqa: PLR0914 - numbers and texts are fitted apart, then
     encoders = []
     for pipeline in resolved.static_encoding:
         texts = {name: table[name].to_list() for name in pipeline.columns or ()}
-        for name, column in texts.items():
-            if None in column:
-                raise InputError(
-                    f"entity {entities[column.index(None)]!r} lacks this text, and texts have no"
-                    f" {settings.missing_static}",
-                    column=name,
-                    remedy=(
-                        "complete the static files, or give"
-                        f" {setting('missing_static', 'drop_entity')}"
-                    ),
-                )
+        _refuse_missing(settings, texts, entities)
         encoder = _encoder(settings, pipeline, texts, trains)
         codes = encoder.transform(texts).astype(np.float32)
         by_name = dict(zip(encoder.names, codes.T, strict=True))
         for name in texts:
             columns[name] = {output: by_name[output] for output in encoder.names_of(name)}
         encoders.append(encoder)
+    processed = _input_table(settings, entities, [columns[name] for name in table.columns])
+    imputed = {name: count for name, count in zip(numeric, lacked, strict=True) if count}
+    return ProcessedStatics(processed, fitted, tuple(encoders), imputed)
+
+
+def _refuse_missing(
+    settings: Series, texts: Mapping[str, list[str | None]], entities: Sequence[str]
+) -> None:
+    """Raise `InputError` for the first entity that lacks a text."""
+    for name, column in texts.items():
+        if None in column:
+            raise InputError(
+                f"entity {entities[column.index(None)]!r} lacks this text, and texts have no"
+                f" {settings.missing_static}",
+                column=name,
+                remedy=(
+                    f"complete the static files, or give {setting('missing_static', 'drop_entity')}"
+                ),
+            )
+
+
+def _input_table(
+    settings: Series, entities: Sequence[str], columns: Sequence[Mapping[str, F32]]
+) -> pa.Table:
+    """Return the entities and their inputs as a table. Raises `InputError` for a repeated name."""
     arrays = [pa.array(entities, pa.string())]
     fields = [pa.field(settings.entity_column, pa.string(), nullable=False)]
-    for name in table.columns:
-        for output, codes in columns[name].items():
+    for outputs in columns:
+        for output, codes in outputs.items():
             arrays.append(pa.array(codes, pa.float32()))
             fields.append(pa.field(output, pa.float32(), nullable=False))
     names = [field.name for field in fields]
@@ -294,9 +309,7 @@ def process_statics(  # noqa: PLR0914 - numbers and texts are fitted apart, then
             column=repeated[0],
             remedy="rename the other column in the static files",
         )
-    imputed = {name: count for name, count in zip(numeric, lacked, strict=True) if count}
-    processed = pa.Table.from_arrays(arrays, schema=pa.schema(fields))
-    return ProcessedStatics(processed, fitted, tuple(encoders), imputed)
+    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
 
 
 def _impute(settings: Series, names: Sequence[str], values: F64, trains: Bools) -> F64:
