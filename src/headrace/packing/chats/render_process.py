@@ -251,7 +251,7 @@ class _Process:
     def certificates(self) -> Any:
         """Return the certificate of each template. Raises as `render` does."""
         self._start()
-        self._send((False, None))
+        self._send(None)
         answer = self._answer(0)
         self._check(answer)
         return answer["certificates"]
