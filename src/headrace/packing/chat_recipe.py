@@ -155,7 +155,8 @@ class ChatRecipe(RecipeSettings, ChatSettings):
     def identity_settings(self) -> dict[str, Any]:
         """Return the settings that can change a byte of output, without paths.
 
-        Tokenizer, template and benchmarks are given by digest.
+        Tokenizer, template and benchmarks are given by digest. A tokenizer of the hub is also
+        listed by name and commit.
         """
         settings = self.identity_without(
             *("tokenizer", "chat_template", "tokenizer_backend"),
@@ -164,4 +165,7 @@ class ChatRecipe(RecipeSettings, ChatSettings):
         for sources in settings["blend"].values():
             for source in sources:
                 del source["path"]
-        return {**settings, **exclusion_identity(self), "encoder": fingerprint_of(self)}
+        named = {}
+        if isinstance(self.tokenizer, str):
+            named = {"tokenizer": self.tokenizer}
+        return {**settings, **named, **exclusion_identity(self), "encoder": fingerprint_of(self)}

@@ -158,6 +158,8 @@ def print_packed(console: Console, manifest: Manifest, run: Path, detail: Detail
     _print_left_out(console, manifest)
     if detail == "full":
         encoder = dict(metadata["encoder"])
+        if "tokenizer" in encoder:  # a tokenizer of the hub
+            encoder["tokenizer"] = "{repository}@{commit}".format(**encoder["tokenizer"])
         libraries = manifest.libraries | encoder.pop("libraries")
         units = {
             f"split of {draw['of']}": ", ".join(

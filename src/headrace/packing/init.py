@@ -21,6 +21,7 @@ from headrace.dataset.tables import with_paths
 from headrace.errors import InputError, SettingsError
 from headrace.formats.listing import Listing, list_files
 from headrace.packing.blend import SPLITS, Split, is_blend_file, plain
+from headrace.packing.chats import hub
 from headrace.packing.chats.certificate import lines_of
 from headrace.packing.chats.layouts import (
     Conversation,
@@ -144,7 +145,7 @@ def pack_sections(options: AskedPack, data: Data) -> tuple[list[Section], str]:
     Raises `SettingsError`, `InputError`.
     """
     listing, dataset = dataset_of(data)
-    tokenizer = options.tokenizer
+    tokenizer = pinned(options.tokenizer)
     look = _look(listing, data.once(read_some), tokenizer)
     about = (
         f"{sampled_words(listing, look)}: layout"
@@ -235,6 +236,13 @@ def dataset_of(data: Data) -> tuple[Listing, dict[str, Any]]:
     return data.listing, {"name": dataset["name"], "path": [str(path) for path in source]}
 
 
+def pinned(tokenizer: str | None) -> str | None:
+    """Pin a name on the hub to its commit; a path stays as it is."""
+    if tokenizer is None or not hub.is_name(tokenizer):
+        return tokenizer
+    return hub.pinned(tokenizer)
+
+
 def sampled_words(listing: Listing, sampled: Sampled) -> str:
     """Describe the amount of data, and the number of rows that were looked at."""
     return (
@@ -298,8 +306,8 @@ def tokenizer_section(tokenizer: str | None, **of_bytes: int) -> Section:
     of_bytes: settings with which the others are tried on bytes as tokens.
     """
     words = (
-        "tokenizer.json of the model to be trained, or the directory that holds it with"
-        " tokenizer_config.json."
+        "tokenizer.json, the directory that holds it with tokenizer_config.json, or the name on the"
+        " Hugging Face hub, pinned to its commit, of the model to be trained."
     )
     if tokenizer is None:
         words += " NOT SET: give it here, or with --set tokenizer=DIRECTORY."

@@ -35,7 +35,10 @@ class MaskOptions:
     tokenizer: Annotated[
         str | None,
         typer.Option(
-            help=("With --mask: tokenizer.json, or the directory that holds it and its template.")
+            help=(
+                "With --mask: tokenizer.json, the directory that holds it and its template, or"
+                " ORG/NAME."
+            )
         ),
     ] = None
     chat_template: Annotated[

@@ -26,6 +26,7 @@ from headrace.near.stages import Near
 from headrace.packing.blend import SPLITS, BlendDataset
 from headrace.packing.chat_recipe import ChatRecipe
 from headrace.packing.chats.certificate import PLACES, check_stops
+from headrace.packing.chats.hub import record_of
 from headrace.packing.chats.rejections import CURES
 from headrace.packing.chats.tokenise import ChatEncoder
 from headrace.packing.chats.words import FAULTS, summed_words
@@ -143,6 +144,8 @@ class Tokenised:
             "pad_id": pad_id,
             "libraries": {name: library_version(name) for name in libraries},
         }
+        if isinstance(settings.tokenizer, str):
+            made_with["tokenizer"] = record_of(settings.tokenizer)
         messages: dict[str, dict[str, int]] = {}  # by role: trained, and only read
         for role, weight, count in sorted(
             chain.from_iterable(receipt.extra["messages"] for receipt in self.receipts)

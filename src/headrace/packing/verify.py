@@ -5,7 +5,8 @@ inside; a mask of 0 and 1, with 0 on the last position of every sequence; ids in
 at most the pack size; the padding multiple; the limit of sequences; a label to train on. For every
 dataset in every split: bins, tokens, labels and the fingerprint of its set of sequences, which was
 taken of the input before packing. So every sequence is there, once, unchanged. For the tree: links
-lead to the split's shards, each shard in one split.
+lead to the split's shards, each shard in one split. For a tokenizer that was given by name: its
+files, if this machine's cache of the hub holds them.
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ from headrace.dataset.open import FinishedRun
 from headrace.dataset.verify import Check
 from headrace.digest import sha256_file
 from headrace.engine.local import default_workers, run_tasks
-from headrace.errors import CorruptShard
+from headrace.errors import CorruptShard, MissingExtra
 from headrace.gate.json import interpreting, read_object
 from headrace.near.stages import find_near
 from headrace.packing.blend import SPLITS
+from headrace.packing.chats.hub import cached_directory, digests_in
 from headrace.packing.config import PackedSequences
 from headrace.packing.near import of_shard, read_bins_of
 from headrace.packing.sequences import sequence_prints
@@ -100,6 +102,7 @@ def verify_packed(run: FinishedRun, workers: int | None = None) -> list[Check]:
         packed.check_links(),
         check_files(run),
         _tokens_check(run),
+        *check_tokenizer(run),
     ]
 
 
@@ -345,6 +348,32 @@ def _tokens_check(run: FinishedRun) -> Check:
     return Check(
         "tokens conserved", f"{before:,} tokens{again} = {packed:,} in bins + {gone:,} left out"
     )
+
+
+def check_tokenizer(run: FinishedRun) -> list[Check]:
+    """Compare the files of a tokenizer that was given by name, if this machine has them."""
+    made_with = run.manifest.metadata["encoder"].get("tokenizer")
+    if made_with is None:
+        return []
+    name = f"{made_with['repository']}@{made_with['commit']}"
+    check = partial(Check, "tokenizer", category="here")
+    try:
+        directory = cached_directory(name)
+    except MissingExtra as error:
+        return [check(f"{name}: not compared, {error}")]
+    if directory is None:
+        return [check(f"{name}: not compared, it is not in the hub's cache on this machine")]
+    recorded = made_with["files"]
+    for file, digest in digests_in(directory).items():
+        if digest != recorded.get(file, digest):
+            path = directory / file
+            return [
+                check(
+                    name,
+                    f"{path}: is not the file that the run was made with; fetch {name} again",
+                )
+            ]
+    return [check(f"{name}: the files in the hub's cache are those that the run was made with")]
 
 
 def _look_at(run: FinishedRun, settings: PackedSequences, name: str) -> _SeenBins:

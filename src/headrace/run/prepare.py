@@ -32,7 +32,7 @@ from headrace.errors import RunBusy, SettingsError, StoreError
 from headrace.formats.dialect import PLAIN, TextDialect
 from headrace.recipe import JobSettings
 from headrace.run import in_store
-from headrace.run.events import OnEvent, RunBegan, Step, log_warnings
+from headrace.run.events import OnEvent, RunBegan, Step, listener_here, log_warnings
 from headrace.run.identity import (
     Fingerprint,
     SourceState,
@@ -121,7 +121,8 @@ def prepare(  # noqa: PLR0913 - the arguments are settings
     time. work_dir: a local directory for intermediate files and output (None: ~/.cache/headrace),
     used if `out` is in an object store. The run is made there, published file by file, and removed
     from there at the end. on_event: receives every event, from any thread; see
-    `headrace.run.events`. None: warnings go to the log "headrace".
+    `headrace.run.events`. None draws progress below the cell in a notebook; elsewhere, warnings go
+    to the log "headrace".
 
     Neither source nor `out` may be inside the other.
     Raises `SettingsError`, `InputError`, `StoreError`, `EngineError`, `RunBusy`.
@@ -135,7 +136,7 @@ def prepare(  # noqa: PLR0913 - the arguments are settings
     versions = versions_of(files, fingerprint_by, state)
     digest = fingerprint_of(files, versions)
     identity = run_id(recipe.recipe_name, recipe.identity_settings(), digest)
-    observer = on_event or log_warnings
+    observer = on_event or listener_here(recipe.recipe_name) or log_warnings
     target = out_path / "runs" / identity
     work = run = target
     if place_of(out_path).writes != "in place":

@@ -11,17 +11,18 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator
 
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import InputError, MissingExtra, SettingsError, setting, setting_name
+from headrace.packing.chats import hub
 from headrace.packing.chats.layouts import AUTO, LAYOUTS, NAMES
 from headrace.packing.chats.turns import Reasoning, TrainOn
 from headrace.settings import Names, Settings
-from headrace.storage.settings import LocalPath, PathOrTemplate
+from headrace.storage.settings import PathOrTemplate
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -45,17 +46,27 @@ _SPECIAL_TOKENS = (
 _NOT_IN_DIGEST = {"tokenizer", "chat_template", "tokenizer_backend", "unread"}
 
 
+def _as_tokenizer(value: object) -> object:
+    from headrace.storage.places import local_path_of  # importing settings loads no data libraries
+
+    if isinstance(value, str) and hub.is_name(value):
+        return hub.pinned(value)
+    if isinstance(value, str | PurePath):
+        return local_path_of(value, "a setting")
+    return value
+
+
 class ChatSettings(Settings):
     """Settle how rows of any form become tokens.
 
     Raises `SettingsError` if the values cannot work.
     """
 
-    tokenizer: LocalPath | None = _rows(
+    tokenizer: Annotated[Path | str | None, BeforeValidator(_as_tokenizer)] = _rows(
         None,
         description=(
-            "tokenizer.json, or its directory, such as `hf download` makes. Not for rows that are"
-            " tokens already."
+            "tokenizer.json, its directory, or a name on the Hugging Face hub, ORG/NAME or "
+            "ORG/NAME@REVISION, pinned to its commit. Not for rows that are tokens already."
         ),
     )
     chat_template: PathOrTemplate | None = _rows(
@@ -201,11 +212,16 @@ class TokenizerFiles:
         return sha256_hex(canonical_json(parts))
 
 
-def read_tokenizer(path: Path) -> TokenizerFiles:
-    """Read a tokenizer's files from its tokenizer.json or its directory.
+def read_tokenizer(tokenizer: Path | str) -> TokenizerFiles:
+    """Read a tokenizer's files from its tokenizer.json, its directory, or its pinned name on the
+    hub.
 
     Raises `SettingsError`, `InputError`, `MissingExtra`.
     """
+    if isinstance(tokenizer, str):
+        path = hub.directory_of(tokenizer)
+    else:
+        path = tokenizer
     candidates = (path, path / "tokenizer.json", path / "tokenizer.json.gz")
     main = next((candidate for candidate in candidates if candidate.is_file()), None)
     if main is None:
@@ -218,7 +234,7 @@ def read_tokenizer(path: Path) -> TokenizerFiles:
             value=str(path),
             remedy=(
                 "give a tokenizer.json (or .json.gz) or the directory that holds it, as"
-                " `hf download` and `save_pretrained` of a fast tokenizer write it"
+                " `save_pretrained` of a fast tokenizer writes it"
             ),
         )
     config = _read_json_beside(main, "tokenizer_config.json")

@@ -86,11 +86,10 @@ class EncodedChats:
 
     rows: index of the input row of each sequence, ascending. rejected: the rows without a sequence,
     in order. special_text: number of rows whose messages hold the text of a special token.
-    contents: digest of each row's user turns, see `content_of`.
-    compared: number of texts whose ids a backend compared with those of `tokenizers`.
-    messages: number of messages in the sequences of conversations, by role and by weight, 1
-    (trained) or 0. chats: number of sequences of conversations.
-    words: the account of each input row's texts.
+    contents: digest of each row's user turns, see `content_of`. compared: number of
+    texts whose ids a backend compared with those of `tokenizers`. messages: number of messages in the sequences of conversations, by role and by weight, 1
+    (trained) or 0. chats: number of sequences of conversations. words: the account of each input
+    row's texts.
     """
 
     tokens: I32

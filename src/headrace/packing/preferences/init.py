@@ -28,6 +28,7 @@ from headrace.packing.init import (
     encoded_sample,
     first_section,
     is_prose,
+    pinned,
     read_or_reason,
     read_some,
     reads_most,
@@ -62,7 +63,7 @@ def preference_sections(options: AskedPreferences, data: Data) -> tuple[list[Sec
     Raises `SettingsError`, `InputError`.
     """
     listing, dataset = dataset_of(data)
-    tokenizer = options.tokenizer
+    tokenizer = pinned(options.tokenizer)
     sampled = data.once(read_some)
     row_type, mapping = _kind_and_mapping(sampled, options.kind, listing.names[0])
     rejected = {}

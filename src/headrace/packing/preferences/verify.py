@@ -30,6 +30,7 @@ from headrace.packing.verify import (
     check_content,
     check_files,
     check_stops,
+    check_tokenizer,
 )
 from headrace.storage.places import place_of
 
@@ -95,6 +96,7 @@ def verify_preferences(run: FinishedRun, workers: int | None = None) -> list[Che
         *stop_checks,
         check_content(prompts, "prompts", "no prompt of a split is in another", duplicates),
         check_files(run),
+        *check_tokenizer(run),
     ]
 
 
