@@ -1,4 +1,4 @@
-"""The index of very many small Parquet files: made from their footers, opened from the cache.
+"""The index of very many small Parquet files: made from their footers, opened from the cache, published beside them.
 
     python benchmarks/index.py [--files 100000] [--columns 8] [--rows 10] [--rounds 3] [--dir DIR] [--keep]
 
@@ -28,6 +28,8 @@ STEPS = {
     "reopen": "open again",
     "split": "open again and make its split",
     "batch_bare": "first batch, no index",
+    "published": "open, published index, empty cache",
+    "batch_published": "first batch, published index, empty cache",
     "batch_reopen": "first batch, index in the cache",
 }
 WARM = ("reopen", "split", "batch_reopen")
@@ -56,7 +58,7 @@ def step(name: str, where: Path) -> dict[str, float]:
     from headrace.stream.loader.dataset import open_dataset
 
     headrace.open  # noqa: B018 - imported before the clock starts
-    source = where / "data"
+    source = where / ("published" if "published" in name else "data")
     cache = where / (
         "cache-cold" if name == "build" else "cache-warm" if name in WARM else f"cache-{name}"
     )
@@ -106,6 +108,15 @@ def tables(asked: argparse.Namespace) -> Iterator[Table]:
     found: dict[str, list[dict[str, float]]] = {name: [] for name in (*STEPS, "travel")}
     try:
         make(where / "data", asked.files, asked.columns, asked.rows)
+        make(where / "published", asked.files, asked.columns, asked.rows)
+        command = [
+            str(Path(sys.executable).with_name("headrace")),
+            "index",
+            str(where / "published"),
+            "--cache-dir",
+            str(where / "cache-publish"),
+        ]
+        subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
         for _ in range(asked.rounds):
             for cache in where.glob("cache-*"):
                 shutil.rmtree(cache)

@@ -112,6 +112,7 @@ WORDS: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("inspect",), ("split", "--report")),
     (("gc",), ("split",)),
     (("doctor",), ()),
+    (("index",), ("raw",)),
     (("peek",), ("split", "--split", "train")),
     (("peek",), ("nan.parquet",)),
     (("peek",), ("chats.jsonl", "--mask", "--tokenizer", "tokenizer", "--rows", "2")),

@@ -16,6 +16,8 @@ from fault_proxy import FaultProxy, Faults
 from store_cases import rows_of, split_of, upload, write_raw
 
 import headrace
+from headrace.dataset import plain
+from headrace.dataset.plain import publish_index
 from headrace.dataset.pointer import pointer_record
 from headrace.errors import CorruptShard, InputError, StoreError
 from headrace.formats import parquet
@@ -360,6 +362,33 @@ def test_an_epoch_asks_once_for_each_row_group_and_for_no_byte_twice(
         assert len(set(proxy.seen.ranges)) == blocks > 12
         assert proxy.seen.most_at_once <= 3
     assert proxy.seen.body_bytes < sum(path.stat().st_size for path in raw.iterdir()) / 2
+
+
+@pytest.mark.slow
+def test_an_index_is_published_in_the_bucket_and_used_while_it_fits(
+    s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    raw = write_plain(tmp_path / "raw", "parquet")
+    upload(raw, f"{s3}/data/deep")
+    expected = rows_of(headrace.open(raw, cache_dir=tmp_path / "a"), None)
+    sources = [f"{s3}/data/deep", f"{s3}/data/*/part-*.parquet", f"{s3}/data/deep/part-1.parquet"]
+    for source in sources:
+        published = publish_index(source, cache_dir=tmp_path / "b")
+        assert ("beside", "written") == (published.location, published.how)
+        assert "kept" == publish_index(source, cache_dir=tmp_path / "c").how
+    with monkeypatch.context() as patch:
+        patch.setattr(plain, "build", lambda *_: pytest.fail("the shards are read"))
+        found = [rows_of(headrace.open(each, cache_dir=tmp_path / "d"), None) for each in sources]
+    assert [expected, expected, expected[len(expected) // 2 :]] == found
+    assert [] == caplog.messages
+
+    pq.write_table(pq.read_table(raw / "part-0.parquet").slice(0, 20), raw / "part-0.parquet")
+    place_of(path_of(f"{s3}/data/deep/part-0.parquet")).replace(
+        (raw / "part-0.parquet").read_bytes()
+    )
+    assert 60 == len(rows_of(headrace.open(sources[0], cache_dir=tmp_path / "e"), None))
+    assert 1 == len(caplog.messages)
+    assert "is out of date" in caplog.messages[0]
 
 
 @pytest.mark.parametrize("more", [{}, {"pack": 64}])

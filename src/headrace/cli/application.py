@@ -29,6 +29,7 @@ _COMMANDS = {
         "gc": "headrace.cli.commands:gc",
     },
     "Stream": {
+        "index": "headrace.cli.stream_commands:index",
         "peek": "headrace.cli.stream_commands:peek",
         "plan": "headrace.cli.stream_commands:plan",
         "where": "headrace.cli.stream_commands:where",

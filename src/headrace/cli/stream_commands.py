@@ -1,4 +1,4 @@
-"""Define the commands around a stream: peek, plan, where.
+"""Define the commands around a stream: index, peek, plan, where.
 
 The last two read only the index.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
@@ -25,7 +25,107 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
+    from headrace.dataset.plain import PublishedIndex
     from headrace.stream.order.plan import Plan
+
+
+@with_groups
+def index(
+    path: Annotated[
+        str, typer.Argument(metavar="PATH", help="Plain shards: a directory, a file or a glob.")
+    ],
+    *,
+    location: Annotated[
+        Literal["beside", "cache"] | None,
+        unless_given(
+            "--place",
+            help="Where to keep it: beside (in PATH/.headrace), or cache if PATH is not writable.",
+        ),
+    ] = None,
+    shards: PlainShards,
+    as_json: Json = False,
+) -> None:
+    """Publish the index of plain shards beside them.
+
+    Opening PATH later then skips the scan.
+
+    The index holds the rows of every block and the columns. It is used while the files keep their
+    names, sizes and times; of files that changed an index is made anew, and the log says so. Give
+    the --types, --null-values and --schema-drift that PATH is opened with.
+
+    Example:  headrace index raw
+
+    Example:  headrace index raw --types price=float32 --place cache
+    """
+    from headrace.cli.progress import shard_progress
+    from headrace.dataset.plain import publish_index
+
+    _refuse_prepared(path, shards)
+    with shard_progress("index the shards") as on_progress:
+        published = publish_index(
+            path, location=location, **shards.options(), on_progress=on_progress
+        )
+    if as_json:
+        emit(_published_record(published))
+    else:
+        _say_published(published, location)
+
+
+def _refuse_prepared(path: str, shards: PlainShards) -> None:
+    """Refuse what is no plain shards."""
+    from headrace.dataset.open import is_prepared
+    from headrace.storage.places import path_of
+
+    if is_prepared(path_of(path)):
+        raise InputError(
+            "is a prepared dataset, whose runs already have an index",
+            path=path,
+            remedy="give a directory of plain shards",
+        )
+    if shards.fold is not None:
+        raise SettingsError(
+            "plain shards have no folds", setting="fold", value=shards.fold, remedy="leave it out"
+        )
+
+
+def _published_record(published: PublishedIndex) -> dict[str, Any]:
+    """Return what a published index holds as JSON."""
+    from headrace.dataset.plain import changes_of
+
+    counts = {}
+    for name in published.dataset.splits:
+        split_index = published.dataset.split_index(name)
+        counts[name] = {
+            "shards": len(split_index.shards),
+            "blocks": len(split_index.rows),
+            "rows": split_index.total_rows,
+        }
+    return {
+        "path": str(published.path),
+        "location": published.location,
+        "how": published.how,
+        "bytes": published.path.stat().st_size,
+        "splits": counts,
+        "changes": changes_of(published.dataset.index),
+    }
+
+
+def _say_published(published: PublishedIndex, location: str | None) -> None:
+    """Say what a published index holds, and where it is."""
+    record = _published_record(published)
+    for change in record["changes"]:
+        say(change)
+    for name, counts in record["splits"].items():
+        say(
+            f"{name}: {counts['rows']:,} rows in {counts['blocks']:,} blocks of"
+            f" {counts['shards']:,} shards"
+        )
+    unchanged = ""
+    if published.how == "kept":
+        unchanged = ", unchanged because the files are unchanged"
+    say(f"index  {published.path}{unchanged}")
+    if location is None and published.location == "cache":
+        say("the directory of the shards is not writable, so the index is in this user's cache")
 
 
 @with_groups

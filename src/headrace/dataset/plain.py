@@ -7,7 +7,10 @@ numbers and names; equal schemas are stored once. It is kept in a cache director
 derived from the files' names, sizes and times, so a changed file gives a new index, and every
 process maps it there.
 
-The cache only saves time: if it cannot be written or read, each process builds an index of its own.
+`publish_index` puts the same file beside the shards. Later processes then copy it into the cache
+instead of reading the shards, if it matches the current files. The published file itself is never
+mapped, because others may replace it. The cache only saves time: if it cannot be written or read,
+each process builds an index of its own.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePath
 from typing import Literal, NamedTuple, TypedDict, Unpack
@@ -49,7 +52,7 @@ from headrace.formats.common_schema import (
 )
 from headrace.formats.dialect import PLAIN, TextDialect
 from headrace.formats.evidence import Evidence
-from headrace.formats.listing import Listing, list_files
+from headrace.formats.listing import Listing, home_of, list_files
 from headrace.formats.names import in_order
 from headrace.formats.partitions import ignored_names, partition_types, stored
 from headrace.formats.registry import file_type_of_name
@@ -69,6 +72,9 @@ OnProgress = Callable[[int, int], None]
 DeclaredTypes = Mapping[str, str] | Literal["text"] | None
 _FILES_A_TASK = 64  # enough that a task's overhead is small against reading footers
 
+Place = Literal["beside", "cache"]
+_Tone = Literal["loud", "silent"]
+BESIDE = ".headrace"  # the directory of a published index, in that of the shards
 _PATIENCE_S = 5.0  # a process that waits longer for another one's index logs this, once
 _REPORT_S = 10.0  # between two log lines about an index being built
 _MANY_FILES = 1000  # indexing fewer is too fast for a warning
@@ -122,7 +128,9 @@ class PlainSettings(PlainDeclared, total=False):
 class _IndexRequest:
     """The requested files, how their columns are to be read, and where their index is kept.
 
-    files: a digest of the files. contents: one of how they are read too.
+    files: a digest of the files, independent of the location of their directory. contents: a digest
+    of the files at their location, and of how they are read. published: where their index is
+    published; None for several entries.
     """
 
     def __init__(  # noqa: PLR0913 - all are settings
@@ -148,17 +156,26 @@ class _IndexRequest:
         self.workers = workers
         self.on_progress = on_progress
         self.listing = listing = list_files(entries, splits="keep")
+        if len(entries) == 1:
+            home, pattern = home_of(entries[0])
+        else:
+            home, pattern = (None, "")
         self.partitions = partition_types(listing.names, self.types)
         reading: list[object] = [dict(sorted(words.items())), dialect.stored()]
         if self.partitions:  # keeps the keys of other sources unchanged
             reading.append([[name, str(type_)] for name, type_ in self.partitions.items()])
         if schema_drift != "error":
             reading.append({"schema_drift": schema_drift})
-        self.files = sha256_hex(canonical_json([listing.digest(), *reading]))
+        self.files = sha256_hex(canonical_json([listing.digest(home), *reading]))
         self.contents = sha256_hex(
             canonical_json([VERSION, listing.digest(), listing.splits, *reading])
         )
         self.cached = cache_directory(cache_dir) / f"index-{self.contents}.arrows"
+        key = sha256_hex(canonical_json([pattern, *reading]))[:16]
+        if home is None:
+            self.published = None
+        else:
+            self.published = home / BESIDE / f"index-{key}.arrows"
 
     def problem(self, index: StoredIndex) -> str | None:
         """Return why an index does not match the current files, or None."""
@@ -201,9 +218,11 @@ class _IndexRequest:
             return "files have other sizes or times"
         return None
 
-    def index(self) -> StoredIndex:
+    def index(self, tone: _Tone) -> StoredIndex:
         """Return the index in the cache, which one process of this machine builds while the others
         wait for it.
+
+        tone: whether the log says why a published index is not used.
         """
         cached = self.cached
         root = self.listing.root
@@ -221,7 +240,7 @@ class _IndexRequest:
             try:
                 index = self.mapped()
             except CorruptShard:
-                data = self._built()
+                data = self.published_bytes(tone) or self._built()
                 try:
                     # Leftovers of a killed builder: while this process has the lock, no other one
                     # writes.
@@ -248,6 +267,39 @@ class _IndexRequest:
         if problem is not None:
             raise CorruptShard(problem, path=self.cached, remedy="delete it")
         return index
+
+    def published_bytes(self, tone: _Tone) -> bytes | None:
+        """Read the published index; None unless it matches the current files."""
+        path = self.published
+        if path is None:
+            return None
+        try:
+            data = place_of(path).read()
+            index = parse_stored(memoryview(data), path)
+            problem = self.problem(index)
+            if problem is None:
+                # Checked for published files only: it takes a second for a million blocks.
+                if any(
+                    replace(split_index).identity != split_index.identity
+                    for split_index in index.splits.values()
+                ):
+                    raise CorruptShard(
+                        "names its splits by other digests than theirs",
+                        path=path,
+                        remedy="delete it",
+                    )
+                return data
+            why = f"{path}: is out of date: {problem}"
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (CorruptShard, StoreError, OSError) as error:
+            if not isinstance(error, OSError):
+                why = str(error)
+            else:
+                why = f"{path}: cannot be read ({error.strerror})"
+        if tone == "loud":
+            _warn(f"{why}; the shards are indexed again: `headrace index` publishes the new index")
+        return None
 
     def _built(self) -> bytes:
         listing = self.listing
@@ -315,7 +367,7 @@ def open_plain(
                 remedy="give paths, or make a table of the rows, such as with polars.DataFrame(…)",
             )
     request = _IndexRequest(entries, **settings)
-    return _opened(request, request.index())
+    return _opened(request, request.index("loud"))
 
 
 def refuse_plain_settings(
@@ -341,6 +393,54 @@ def refuse_plain_settings(
             value=schema_drift,
             remedy="leave it out",
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedIndex:
+    """A published index. how: "kept" if it was there already, and nothing was written."""
+
+    path: Path
+    location: Place
+    how: Literal["written", "kept"]
+    dataset: PlainDataset
+
+
+def publish_index(
+    source: str | Path, *, location: Place | None = None, **settings: Unpack[PlainSettings]
+) -> PublishedIndex:
+    """Publish the index of a directory, a file or a glob, for all later opens with the same types
+    and dialect.
+
+    location: "beside" the shards, in a directory called .headrace; or in the "cache" alone; None:
+    beside them, or in the cache if that directory cannot be written. An index that matches the
+    files is left as it is. Raises as `open_plain`, and `StoreError` if the index cannot be written.
+    """
+    request = _IndexRequest([source], **settings)
+    was_cached = False
+    with suppress(CorruptShard):
+        request.mapped()
+        was_cached = True
+    index = request.index("silent")
+    dataset = _opened(request, index)
+    target = request.published
+    cached = request.cached
+    if location != "cache" and target is not None:
+        if request.published_bytes("silent") is not None:
+            return PublishedIndex(path=target, location="beside", how="kept", dataset=dataset)
+        try:
+            place_of(target).replace(index.data.to_pybytes())
+        except StoreError:
+            if location == "beside":
+                raise
+        else:
+            place_of(target).sweep(older_than_s=3600.0)  # another machine may be publishing now
+            return PublishedIndex(path=target, location="beside", how="written", dataset=dataset)
+    # the cache failed; this raises the reason
+    if any(split_index.mapped is None for split_index in index.splits.values()):
+        place_of(cached).replace(index.data.to_pybytes())
+    return PublishedIndex(
+        path=cached, location="cache", how="kept" if was_cached else "written", dataset=dataset
+    )
 
 
 def _opened(request: _IndexRequest, index: StoredIndex) -> PlainDataset:

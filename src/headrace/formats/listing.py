@@ -86,11 +86,18 @@ class Listing:
         """Return the path of a file."""
         return self.root / self.names[index]
 
-    def digest(self) -> str:
+    def digest(self, below: Path | None = None) -> str:
         """Digest the listing; it changes when a file is added, removed, or has another size or
         time.
+
+        below: a directory to which the root is made relative, so that both can move together; None:
+        the absolute root.
         """
-        text = "\0".join([str(self.root), *self.names]).encode("utf-8", "surrogateescape")
+        if below is None:
+            root = str(self.root)
+        else:
+            root = os.path.relpath(str(self.root), str(below))
+        text = "\0".join([root, *self.names]).encode("utf-8", "surrogateescape")
         return sha256_hex(b"%d\0%s%s" % (len(text), text, self.stat_array.T.tobytes()))
 
 
@@ -295,6 +302,26 @@ def _splits(
             ),
         )
     return declared
+
+
+def home_of(entry: str | Path) -> tuple[Path, str]:
+    """Split an entry into its directory and the rest: a pattern, a file name, or nothing."""
+    path = path_of(entry)
+    if place_of(path).reads == "requests":  # judged by name, without a request
+        for at, part in enumerate(path.parts):
+            if _has_wildcard(part):
+                return type(path)(*path.parts[:at]), "/".join(path.parts[at:])
+        if is_data_name(path.name):
+            return (path.parent, path.name)
+        return (path, "")
+    text = os.path.abspath(path)
+    if os.path.isdir(text):
+        return Path(text), ""
+    if os.path.isfile(text):
+        directory = os.path.dirname(text)
+    else:
+        directory = _fixed(text)
+    return Path(directory), os.path.relpath(text, directory)
 
 
 def _has_wildcard(text: str) -> bool:

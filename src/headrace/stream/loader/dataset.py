@@ -399,7 +399,8 @@ def open_dataset(  # noqa: PLR0913 - the arguments are settings
     Plain shards are one split, "all", unless names define splits: directories called train, val or
     test below the path, or files such as train-00000-of-00002.parquet. A directory that
     `save_to_disk` of Hugging Face datasets wrote has the splits and files that it lists. The index
-    of the shards is kept in the cache; one process of the machine makes it while others wait.
+    of the shards is the one that `headrace index` published beside them, if it matches the files.
+    Otherwise one process of the machine makes it while others wait.
 
     path: a directory, a file, a glob or a list of Parquet, Arrow, CSV, TSV or JSON lines files; or
     a table of another library (see `headrace.dataset.tables`), which is written into the cache. Any
