@@ -504,7 +504,7 @@ def agent_table(chats: Path, asked: argparse.Namespace) -> Table:
     """What becomes of the labels of long chats, counted in the chats and again in the bins."""
     rows: list[tuple[Cell, ...]] = []
     for size in (4_096, 16_384):
-        for way in ("truncate", "drop", "split", "turns"):
+        for way in ("truncate", "drop", "split"):
             recipe = headrace.PackedSequences(
                 blend=chats,
                 tokenizer=asked.data / "job5-tokenizer-qwen3",

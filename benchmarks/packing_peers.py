@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.bins.bins import Bins
-from headrace.bins.pack import OnlinePacker, pack
+from headrace.bins.pack import pack
 
 Sizes = tuple[np.ndarray, np.ndarray]  # per bin: tokens, sequences
 Packer = Callable[[np.ndarray, int], Callable[[], Sizes]]
@@ -32,15 +32,6 @@ def _ours(algorithm: Any) -> Packer:
         return lambda: (bins.loads(lengths), bins.counts)
 
     return run
-
-
-def _online(lengths: np.ndarray, capacity: int) -> Callable[[], Sizes]:
-    packer = OnlinePacker(capacity)
-    parts = [packer.add(lengths), packer.finish()]
-    return lambda: (
-        np.concatenate([each.loads(lengths) for each in parts]),
-        np.concatenate([each.counts for each in parts]),
-    )
 
 
 def plain_first_fit(decreasing: str) -> Packer:
@@ -201,10 +192,8 @@ def packers(bridge: Path | None) -> dict[str, tuple[int, Callable[[], Packer]]]:
     """Name → (most sequences it is asked to pack, how to get it)."""
     return {
         "headrace best_fit_shuffle": (10**6, lambda: _ours("best_fit_shuffle")),
-        "headrace exact_fit_shuffle": (10**5, lambda: _ours("exact_fit_shuffle")),
         "headrace first_fit_decreasing": (10**6, lambda: _ours("first_fit_decreasing")),
         "headrace concatenative": (10**6, lambda: _ours("concatenative")),
-        "headrace online, 1,000 waiting": (10**6, lambda: _online),
         "plain first fit decreasing, every bin looked at": (
             10**4,
             lambda: plain_first_fit("decreasing"),

@@ -60,7 +60,6 @@ COMMANDS = {
     "inspect": ("inspect", "X"),
     "verify": ("verify", "X"),
     "gc": ("gc", "X"),
-    "stream": ("stream", "X"),
 }
 READS_ONLY = {"run CONFIG", "split --signature", "pack --tokenizer", "series --out"}
 

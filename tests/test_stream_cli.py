@@ -16,7 +16,6 @@ from validation_cases import validate_on_rank
 import headrace as library
 from commands import ended, headrace
 from headrace import validate_sharding
-from headrace.cli.stream_command import _rows as real_rows
 from headrace.errors import SettingsError
 from headrace.stream.ranks.topology import Topology
 from raised import raised
@@ -155,70 +154,16 @@ def test_seen_counts_what_a_checkpoint_received(out, tmp_path):
     assert pytest.approx(24 / record["rows"], abs=1e-6) == record["share"]
 
 
-def test_where_and_seen_answer_for_entities(out, tmp_path, home):
-    dataset = library.open(out)
-    entity = dataset.manifest.metadata["entity"]
-    names = [
-        row[entity]
-        for batch in dataset.stream("train", batch_size=99, batch_format="rows")
-        for row in batch
-    ]
-    (tmp_path / "names.txt").write_text(f"{names[3]}\nnobody\n\n{names[0]}\n")
-    topology = Topology(rank=1, world_size=2)
-    loader = dataset.stream(
-        "train", batch_size=8, seed=3, shuffle=True, batch_format="rows", topology=topology
-    )
-    loader.set_epoch(2)
-    batches = [[row[entity] if row["valid"] else None for row in batch] for batch in loader]
-    (tmp_path / "state.json").write_text(json.dumps(loader.state_dict()))
-
-    where = json_of("where", out, "--entities", tmp_path / "names.txt", "--epoch", "2", *SPLIT)[
-        "entities"
-    ]
-    seen = json_of(
-        "where",
-        out,
-        "--seen",
-        tmp_path / "state.json",
-        "--entity",
-        names[3],
-        "--ranks",
-        "2",
-        "--batch-size",
-        "8",
-    )
-    assert [names[3], "nobody", names[0]] == list(where)
-    assert names.count(names[3]) == where[names[3]]["rows"] == where[names[3]]["delivered"]
-    assert 0 == where["nobody"]["rows"]
-    for name, told in where.items():
-        places = {
-            (step, place)
-            for step, batch in enumerate(batches)
-            for place, each in enumerate(batch)
-            if each == name
-        }
-        assert places == {
-            (each["step"], each["batch_row"]) for each in told["deliveries"] if each["rank"] == 1
-        }
-    assert seen["entities"][names[3]]["deliveries"] == where[names[3]]["deliveries"]
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("where", "OUT", *SPLIT), "give one of --row SHARD:ROW, --entity"),
-        (
-            ("where", "OUT", *SPLIT, "--entity", "a", "--row", "b:1"),
-            "give one of --row SHARD:ROW, --entity",
-        ),
-        (("where", "OUT", *SPLIT, "--entities", "none.txt"), "cannot be read as UTF-8 text"),
-        (("where", "OUT", *SPLIT, "--entity-column", "row"), "no entity was given"),
-        (("index", "OUT", "--entity", "--place", "beside"), "kept in the cache"),
+        (("where", "OUT", *SPLIT), "give --row SHARD:ROW"),
+        (("forget", "OUT", "--entities", "none.txt"), "cannot be read as UTF-8 text"),
         (("forget", "OUT"), "no entity was given"),
         (("forget", "a", "raw"), "holds no finished run"),
     ],
 )
-def test_wrong_questions_about_entities_end_in_one_message(words, message, out, monkeypatch):
+def test_wrong_questions_end_in_one_message(words, message, out, monkeypatch):
     monkeypatch.chdir(out.parent)
     done = headrace(*(out if word == "OUT" else word for word in words))
 
@@ -239,69 +184,6 @@ def test_peek_shows_the_first_rows_with_types(tmp_path, home):
     assert "all: 2 of 10 rows" in headrace("peek", tmp_path / "*.parquet", "--rows", "2").stdout
 
 
-@pytest.mark.smoke("1-0")
-@pytest.mark.parametrize(("ranks", "workers"), [(1, 0), (2, 0), (1, 1)])
-def test_stream_delivers_every_row_in_real_processes(ranks, workers, out):
-    record = json_of(
-        "stream",
-        out,
-        "--split",
-        "train",
-        "--ranks",
-        ranks,
-        "--workers",
-        workers,
-        "--batch-size",
-        "16",
-    )
-
-    assert library.open(out).split_rows["train"] == record["rows"]
-    assert list(range(ranks)) == [each["rank"] for each in record["ranks"]]
-    assert 1 == len({each["batches"] for each in record["ranks"]})
-    for speed in (record, *record["ranks"]):
-        assert speed["rows_per_s"] > 0
-        assert speed["first_batch_s"] <= speed["seconds"]
-        assert speed["rows"] / speed["seconds"] == pytest.approx(
-            speed["rows_per_s"], rel=0.01, abs=1
-        )
-        assert speed["steady_rows_per_s"] is None or speed["steady_rows_per_s"] > 0
-    assert all(each["bytes_per_s"] > 0 for each in record["ranks"])
-    assert record["mb_per_s"] >= 0
-
-
-@pytest.mark.smoke("arrow")
-@pytest.mark.parametrize("batch_format", ["torch", "numpy", "arrow", "rows"])
-def test_stream_counts_rows_of_every_batch_format(batch_format, out):
-    record = json_of(
-        "stream", out, "--split", "train", "--batch-size", "16", "--batch-format", batch_format
-    )
-
-    assert library.open(out).split_rows["train"] == record["rows"]
-
-
-@pytest.mark.parametrize("batch_format", ["torch", "numpy", "arrow", "rows"])
-def test_stream_does_not_count_filling_rows_of_any_batch_format(batch_format, out):
-    loader = library.open(out).stream(
-        "train",
-        batch_size=16,
-        batch_format=batch_format,
-        topology=Topology(rank=0, world_size=1),
-        remainder="pad",
-    )
-
-    assert library.open(out).split_rows["train"] == sum(real_rows(batch) for batch in loader)
-    assert library.open(out).split_rows["train"] < 16 * len(loader)
-
-
-def test_stream_stops_at_its_limit(out):
-    assert (
-        1
-        == json_of("stream", out, "--split", "train", "--batch-size", "1", "--limit-s", "0")[
-            "ranks"
-        ][0]["batches"]
-    )
-
-
 def test_every_command_prints_a_table_too(out, tmp_path):
     (tmp_path / "state.json").write_text(
         json.dumps(library.open(out).stream("val", batch_size=1).state_dict())
@@ -311,7 +193,6 @@ def test_every_command_prints_a_table_too(out, tmp_path):
         (("plan", out, *SPLIT, "--detail"), "steps per rank"),
         (("where", out, "--row", f"{shard}:0", *SPLIT), "of rank"),
         (("where", out, "--seen", tmp_path / "state.json"), "val, epoch 0: 0 of"),
-        (("stream", out, "--split", "train"), "first batch after"),
     ]:
         done = headrace(*arguments)
         assert done.returncode == 0, done.stderr
@@ -328,9 +209,7 @@ def test_every_command_prints_a_table_too(out, tmp_path):
         (("where", "OUT", "--row", "part:1", *SPLIT), 1, "no shards of this name"),
         (("where", "OUT", "--seen", "none.json"), 2, "cannot be read"),
         (("plan", "OUT", *SPLIT, "--state", "none.json"), 2, "cannot be read"),
-        (("stream", "OUT", "--split", "train", "--batch-format", "jax"), 2, "'jax' is not one of"),
         (("peek", "nowhere"), 1, "no such file or directory"),
-        (("stream", "nowhere", "--ranks", "2"), 1, "no such file or directory"),
     ],
 )
 def test_what_cannot_be_done_ends_in_one_message(arguments, code, message, out):
@@ -457,18 +336,3 @@ def test_plans_of_whole_shards_and_of_parts_of_epochs(out):
     assert ("by_size", 1.0) == (shards["distribution"], shards["read_amplification"])
     assert part["ok"]
     assert (40, 20, 3) == (part["epoch_rows"], part["rows_per_rank"]["max"], part["steps_per_rank"])
-
-
-def test_a_saved_state_is_streamed_on(out, tmp_path):
-    loader = library.open(out).stream(
-        "train", batch_size=8, seed=3, shuffle=True, batch_format="numpy", lanes=4
-    )
-    batches = iter(loader)
-    next(batches)
-    (tmp_path / "state.json").write_text(json.dumps(loader.state_dict()))
-    options = ("--state", tmp_path / "state.json")
-    record = json_of(
-        "stream", out, "--split", "train", "--batch-size", "8", "--seed", "3", *options
-    )
-
-    assert record["rows"] == loader.index.total_rows - 8

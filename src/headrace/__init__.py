@@ -20,7 +20,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headrace.bins.pack import OnlinePacker
     from headrace.cli.init.choose import init
     from headrace.dataset.verify import certify, verify
     from headrace.errors import HeadraceError, InputError, SettingsError
@@ -53,7 +52,6 @@ if TYPE_CHECKING:
 __version__ = "1.0.0rc1"
 
 _NAMES = {
-    "bins.pack": "OnlinePacker",
     "cli.init.choose": "init",
     "dataset.verify": "certify verify",
     "errors": "HeadraceError InputError SettingsError",
@@ -93,7 +91,6 @@ __all__ = [
     "HeadraceError",
     "Histories",
     "InputError",
-    "OnlinePacker",
     "PackRows",
     "PackedBatches",
     "PackedSequences",

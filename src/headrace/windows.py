@@ -13,7 +13,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace.series.forecasting import ForecastWindows, forecast
-from headrace.series.windows.aligned import aligned
 from headrace.series.windows.forecasts import write_forecasts
 from headrace.series.windows.windows import WindowCounts, WindowOptions, Windows, open_windows
 
@@ -31,7 +30,6 @@ __all__ = [
     "WindowDataset",
     "WindowOptions",
     "Windows",
-    "aligned",
     "arrays_of",
     "forecast",
     "open",

@@ -15,7 +15,7 @@ from headrace.cli import app
 from headrace.cli.application import flowing
 
 EXAMPLE = re.compile(r"^Example:  (headrace .*)$", re.MULTILINE)
-OF_A_SPLIT = ("split", "run", "inspect", "verify", "gc", "rewrite", "peek", "plan", "stream", "where", "init split")  # fmt: skip
+OF_A_SPLIT = ("split", "run", "inspect", "verify", "gc", "rewrite", "peek", "plan", "where", "init split")  # fmt: skip
 EXAMPLES = [
     (words, example)
     for words, each in COMMANDS.items()
@@ -74,8 +74,6 @@ def test_examples_about_a_split_run(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             if "state.json" in given:
                 state = headrace.open("out").stream("train", batch_size=8).state_dict()
                 (tmp_path / "state.json").write_text(json.dumps(state))
-            if "--ranks" in given and name == "stream":
-                given[given.index("--ranks") + 1] = "1"  # others start processes
             done = CliRunner().invoke(app, [each for each in given if each != "--open"])
 
             assert done.exit_code == 0, (example, done.output, done.exception)

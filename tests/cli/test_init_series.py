@@ -23,7 +23,6 @@ from headrace.series.settings import Series
 from laws import examples
 
 CARAVAN = Path(__file__).parents[2] / "../shared/data/job4-caravan"
-CAMELS = Path(__file__).parents[2] / "../shared/data/job4-camels-us"
 
 
 def headrace(*arguments: object) -> tuple[int, str, str]:
@@ -436,19 +435,6 @@ def test_files_of_attributes_among_the_series_are_named(tmp_path: Path) -> None:
     assert code == 2
     assert "attributes.csv: column 'date': the file does not have the time" in err
     assert "--static" in err
-
-
-@pytest.mark.skipif(not CAMELS.is_dir(), reason="needs the CAMELS-US basins in ../shared/data")
-def test_camels_us_is_known(tmp_path: Path) -> None:
-    text, config = init(
-        CAMELS, tmp_path, "--static", CAMELS / "camels_attributes_v2.0/camels_*.txt.gz"
-    )
-    made = run(tmp_path)
-
-    assert (config["reader"], config["target"]) == ("camels_us", "qobs")
-    assert "q_mean" not in config["static_features"]
-    assert re.search("Left out: [^;]*q_mean", text.replace("\n# ", " "))
-    assert made["metadata"]["entities"]["passed"] == 4
 
 
 @pytest.mark.parametrize(

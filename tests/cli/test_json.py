@@ -117,12 +117,8 @@ WORDS: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("peek",), ("nan.parquet",)),
     (("peek",), ("chats.jsonl", "--mask", "--tokenizer", "tokenizer", "--rows", "2")),
     (("plan",), ("split", "--split", "train", "--ranks", "2", "--batch-size", "4")),
-    (("stream",), ("split", "--split", "train", "--batch-size", "4")),
     (("where",), ("split", "--split", "train", "--row", "part-00000.parquet:1", "--ranks", "2", "--batch-size", "4")),
-    (("where",), ("split", "--split", "train", "--entity", "c1", "--ranks", "2", "--batch-size", "4")),
-    (("index",), ("split", "--entity")),
     (("where",), ("split", "--seen", "state.json")),
-    (("where",), ("split", "--seen", "state.json", "--entity", "c1", "--ranks", "1", "--batch-size", "4")),
     (("forget",), ("c1", "none", "split")),
 ]  # fmt: skip
 
@@ -166,7 +162,6 @@ WRONG = {
     ("rewrite",): ("none", "--out", "o"),
     ("doctor",): ("--none",),
     ("plan",): ("none", "--ranks", "1", "--batch-size", "4"),
-    ("stream",): ("none", "--batch-size", "4"),
     ("where",): ("none", "--row", "a:1", "--ranks", "1", "--batch-size", "1"),
 }
 
@@ -191,7 +186,7 @@ def test_a_command_line_that_is_wrong_is_told_as_an_object(run_main: Callable[..
         ["split", "--nonsense"],
         ["nonsense"],
         ["histories", "plan"],
-        ["stream", "raw", "--batch-size", "x"],
+        ["peek", "raw", "--rows", "x"],
     ):
         code, out, err = run_main(*words, "--json")
 

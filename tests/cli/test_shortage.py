@@ -29,7 +29,6 @@ COMMANDS = {
     ],
     "inspect": lambda _, out: ["inspect", out],
     "verify": lambda _, out: ["verify", out],
-    "stream": lambda _, out: ["stream", out, "--split", "train", "--batch-size", "7"],
     "peek": lambda raw, _: ["peek", raw],
 }
 

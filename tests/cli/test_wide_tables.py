@@ -66,21 +66,3 @@ def test_facts_are_told_in_words() -> None:
     assert "content a, b; in_earlier_split test 0; are count" == in_words(
         {"content": ["a", "b"], "in_earlier_split": {"test": 0}, "are": "count"}
     )
-
-
-@pytest.mark.slow
-def test_many_ranks_fit_the_terminal(wide: Path, tmp_path: Path) -> None:
-    asked = [
-        "stream",
-        str(wide),
-        "--batch-size",
-        "1",
-        "--ranks",
-        "2",
-        "--cache-dir",
-        str(tmp_path / "cache"),
-    ]
-    shown = CliRunner().invoke(app, asked, env={"COLUMNS": "40"}).stdout.splitlines()
-
-    assert 2 == sum("rank " in line for line in shown)
-    assert all(len(line) <= 40 for line in shown[:-1])

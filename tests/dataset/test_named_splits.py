@@ -162,7 +162,6 @@ def command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
     [
         ("peek", "{own}", "--split", "val"),
         ("plan", "{own}", "--split", "val", "--batch-size", "1", "--ranks", "1"),
-        ("stream", "{own}", "--split", "val", "--batch-size", "1"),
         (
             "where",
             "{own}",

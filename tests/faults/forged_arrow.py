@@ -24,11 +24,9 @@ from series_cases import write_run
 
 import headrace
 from headrace.contexts import open_contexts
-from headrace.dataset.entities import entity_index, map_entities
 from headrace.dataset.stored_index import map_index
 from headrace.errors import HeadraceError
 from headrace.formats.source import read_chunks, survey
-from headrace.gate.cache_entry import identity_in
 from headrace.histories.dictionary import SCHEMA, Dictionary
 from headrace.run.context import read_arrow
 from headrace.windows import open_windows
@@ -203,16 +201,6 @@ def _read_index(path: Path) -> None:
         list(split.shards)
 
 
-def _entities(place: Path) -> Path:
-    return entity_index(_opened(place), "id", cache_dir=place / "cache").path
-
-
-def _read_entities(path: Path) -> None:
-    index = map_entities(path, "id", identity_in(path.read_bytes()))
-    for split in index._splits:
-        index.rows_of(split, ["e1", "e4", "none"])
-
-
 KINDS = {
     "source file": Kind(lambda place: written(place, table()), read_source),
     "source file, lz4": Kind(lambda place: written(place, table(), compression="lz4"), read_source),
@@ -233,5 +221,4 @@ KINDS = {
     ),
     "intermediate file": Kind(lambda place: written(place, table()), _read_table),
     "index of plain shards": Kind(_index, _read_index, sealed=16),
-    "index of entities": Kind(_entities, _read_entities, sealed=16),
 }

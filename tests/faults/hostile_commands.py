@@ -24,7 +24,6 @@ _EPOCH = ("--ranks", "1", "--batch-size", "2", "--cache-dir", "cache")
 WITH_A_PATH: dict[str, tuple[str, ...]] = {
     "peek": ("peek", "{}", "--cache-dir", "cache"),
     "plan": ("plan", "{}", *_EPOCH),
-    "stream": ("stream", "{}", "--batch-size", "2", "--cache-dir", "cache"),
     "where": ("where", "{}", "--row", "a.csv:1", *_EPOCH),
     "inspect": ("inspect", "{}"),
     "verify": ("verify", "{}"),
@@ -60,7 +59,6 @@ NUMERIC: tuple[tuple[str, ...], ...] = (
     ("plan", "raw", *_EPOCH, "--samples-per-epoch", "{}"),
     ("where", "raw", *_EPOCH, "--row", "a.csv:{}"),
     ("peek", "raw", "--cache-dir", "cache", "--rows", "{}"),
-    ("stream", "raw", "--cache-dir", "cache", "--batch-size", "{}"),
     ("split", "raw", *_SPLIT, "--train-ratio", "{}"),
     ("split", "raw", *_SPLIT, "--seed", "{}"),
     ("split", "raw", *_SPLIT, "--workers", "{}"),

@@ -422,7 +422,7 @@ READERS: dict[str, Callable[[Path], None]] = {
     "contexts": _contexts,
     "windows": _windows,
     "inspect": _command("inspect"),
-    "where": _command("where", "--entities", "1"),
+    "where": _command("where", "--row", "part-00000:1", "--ranks", "2", "--batch-size", "2"),
     "peek": _command("peek"),
     "leaks": _command("leaks"),
     "forget": _forget,

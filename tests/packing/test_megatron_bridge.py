@@ -39,7 +39,6 @@ def seen(tmp_path_factory):
     }
     packed(source, root / "plain", **common)
     packed(source, root / "npy", **common, packed_storage="legacy_npy_pickle", num_shards=1)
-    packed(source, root / "traced", **common, trace="always")
     packed(source, root / "padded", **common, pad_multiple=MULTIPLE)
     talks = [
         chat(f"how many are {n}?", f"there are {n}", "and then?", f"then {n + 1}")
@@ -47,14 +46,6 @@ def seen(tmp_path_factory):
     ]
     tokenizer = small_tokenizer(root / "tokenizer")
     asked = {**common, "pad_id": None, "tokenizer": tokenizer}
-    long = [
-        chat(*(text for n in range(count) for text in (f"how many are {n}?", f"there are {n}")))
-        for count in range(1, 90, 4)
-    ]
-    cut = packed(
-        write_jsonl(root / "long.jsonl", long), root / "turns", **asked, too_long="turns"
-    ).manifest.metadata
-    assert cut["too_long"]["divided"] > 5
     metadata = packed(
         write_jsonl(root / "chats.jsonl", talks), root / "chats", **asked
     ).manifest.metadata
@@ -69,12 +60,6 @@ def seen(tmp_path_factory):
     eos = metadata["encoder"]["pad_id"]
     cases = {
         "parquet": {"path": plain, "options": {"max_seq_length": SIZE}},
-        "traced": {"path": f"{root}/traced/splits/train", "options": {"max_seq_length": SIZE}},
-        "turns": {
-            "path": f"{root}/turns/splits/train",
-            "eos_id": eos,
-            "options": {"max_seq_length": SIZE},
-        },
         "npy": {"path": str(npy), "options": {"max_seq_length": SIZE}},
         "padded": {"path": aligned, "options": {**whole, "pad_seq_to_mult": MULTIPLE}},
         "graphs": {"path": aligned, "options": {**graphs, "pad_seq_to_mult": MULTIPLE}},
@@ -98,7 +83,6 @@ def seen(tmp_path_factory):
         {
             "root": root,
             "labels": metadata["packed"]["labels"],
-            "long labels": cut["encoded"]["encoded_labels"],
         },
         dict(zip(cases, json.loads(done.stdout), strict=True)),
     )
@@ -129,7 +113,7 @@ def expected(rows):
     return found
 
 
-@pytest.mark.parametrize("case", ["parquet", "npy", "traced"])
+@pytest.mark.parametrize("case", ["parquet", "npy"])
 def test_every_sequence_is_fed_once_with_its_labels(seen, case):
     rows, _, batches = seen
 
@@ -191,4 +175,3 @@ def test_no_trained_label_of_chats_is_lost(seen):
     _, about, batches = seen
 
     assert about["labels"] == sum(sum(batch["loss_mask"][0]) for batch in batches["chats"])
-    assert about["long labels"] == sum(sum(batch["loss_mask"][0]) for batch in batches["turns"])

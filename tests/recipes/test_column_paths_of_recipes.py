@@ -169,9 +169,6 @@ def test_a_stream_masks_entities_by_a_path(tmp_path: Path) -> None:
         headrace.RandomSplit(source=source, by="data.user.id"), tmp_path / "out", on_event=silent
     )
     dataset = headrace.open(run.run)
-    index = dataset.entity_index()
-    assert index.column == "data.user.id"
-
     stream = dataset.stream("train", batch_size=8, columns=["n"], mask_entities=["u3"])
 
     streamed = [n for batch in stream for n in batch["n"][batch["valid"]].tolist()]

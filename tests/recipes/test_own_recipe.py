@@ -132,7 +132,7 @@ def test_verify_checks_its_law_and_a_report_uses_its_words(shell: Shell) -> None
 
 @pytest.mark.slow
 def test_its_rows_are_streamed(shell: Shell) -> None:
-    assert 30 == shell.json("stream", "out", "--batch-size", 8)["rows"]
+    assert 30 == len(shell.json("peek", "out", "--rows", 40)["rows"])
 
 
 @pytest.mark.slow
@@ -159,7 +159,7 @@ def test_a_run_is_read_where_its_recipe_is_not_installed(shell: Shell) -> None:
     (shell.directory / "thin.yaml").write_text("recipe: every_nth")
 
     assert elsewhere.json("verify", "out")["ok"]
-    assert 30 == elsewhere.json("stream", "out", "--batch-size", 8)["rows"]
+    assert 30 == len(elsewhere.json("peek", "out", "--rows", 40)["rows"])
     assert "dropped: between" in elsewhere("inspect", "out").stdout
     assert "recipe is 'every_nth'; use one of " in elsewhere("run", "thin.yaml").stderr
 

@@ -19,6 +19,7 @@ from recipe_runs import recipes_over
 
 import headrace
 from headrace.cli.entities import entity_names
+from headrace.dataset.entities import entity_column
 from headrace.dataset.open import find_run
 from headrace.errors import CorruptShard, InputError, RunBusy, SettingsError
 from headrace.formats.text_columns import as_text
@@ -346,7 +347,6 @@ def test_an_entity_of_a_file_is_a_whole_line(tmp_path):
 @pytest.mark.slow
 def test_a_damaged_shard_is_not_written_again(tmp_path):
     run = prepared(tmp_path, "csv").run
-    headrace.open(tmp_path / "out").entity_index()
     name = next(iter(shards_holding(run, "train")))
     data = bytearray((run / name).read_bytes())
     data[-3] ^= 1
@@ -397,11 +397,10 @@ def test_every_recipe_says_whose_its_rows_are_and_forgets_or_says_why_not(tmp_pa
             made = made.model_copy(update={"format": "arrow"})
         run = headrace.prepare(made, tmp_path / name).run
         if name in columns:
-            index = headrace.open(run).entity_index()
-            assert (columns[name], True) == (index.column, index.count("train")[1] > 0)
+            assert columns[name] == entity_column(headrace.open(run))
         else:
             with raised(SettingsError, setting="entity_column"):
-                headrace.open(run).entity_index()
+                entity_column(headrace.open(run))
         why = "the entity of its rows" if name == "rewrite" else "written again in part"
         with nullcontext() if name == "temporal_split" else pytest.raises(SettingsError, match=why):
             assert "nothing" == headrace.forget(tmp_path / name, ["nobody at all"]).how

@@ -228,18 +228,15 @@ def memory_of(pid: int) -> int:
 
 
 def command_line(*arguments: str) -> None:
-    """The command line, ready to be interrupted once it has begun to work; an interrupt before is Python's."""
-    from headrace import cli
+    """A command, ready to be interrupted once it has begun to work; an interrupt before is Python's."""
+    from headrace.cli.outermost import run_guarded
+    from headrace.validate_sharding import main
 
-    work = cli._work
-
-    def told() -> None:
+    def work() -> None:
         tell(ready=True)
-        work()
+        sys.exit(main(arguments))
 
-    cli._work = told
-    sys.argv = ["headrace", *arguments]
-    cli.main()
+    run_guarded(work, arguments)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ from stream_cases import Numbers, index_of
 
 import headrace
 import headrace.windows
-from headrace.bins.pack import OnlinePacker
 from headrace.sealed import seal
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stateful import WorkerProgress, stream_state
@@ -106,8 +105,6 @@ def of_others(folder: Path) -> dict[str, Kind]:
     def packing():
         return opened[0].stream(batch_size=2, pack=16, topology=ALONE)
 
-    packer = OnlinePacker(20, buffer=4)
-    packer.add([3, 9, 12, 5, 6, 7])
     write_run(folder / "series", (40, 25, 30))
 
     def windows():
@@ -122,12 +119,7 @@ def of_others(folder: Path) -> dict[str, Kind]:
         loader = make()
         _read(loader, 2)
         kinds[name] = loader.state_dict(), lambda state, make=make: _again(make(), state)
-    return kinds | {
-        "online packing": (
-            packer.state_dict(),
-            lambda state: OnlinePacker.from_state(state).state_dict(),
-        ),
-    }
+    return kinds
 
 
 def of_lightning() -> dict[str, Kind]:

@@ -13,7 +13,6 @@ import pytest
 
 import headrace
 from headrace.dataset.counts import count_rows, lengths_of
-from headrace.dataset.entities import entity_index
 from headrace.gate.cache_entry import TRAILER_BYTES, content_bytes, identity_of, trailer_of
 from headrace.stream.read.cache import CachedBlocks
 
@@ -60,11 +59,6 @@ def cases(directory: Path, cache: Path) -> dict[str, Callable[[], object]]:
             )
         ]
 
-    def entities(name: str, column: str) -> object:
-        dataset = headrace.open(directory / name, cache_dir=cache)
-        index = entity_index(dataset, column, cache_dir=cache)
-        return [array.tolist() for array in index.rows_of("all", ["e1", "e3"])]
-
     def counts(name: str) -> object:
         dataset = headrace.open(directory / name, cache_dir=cache)
         split = dataset.split_index(None)
@@ -80,7 +74,6 @@ def cases(directory: Path, cache: Path) -> dict[str, Callable[[], object]]:
             f"{name} whole": lambda name=name: stream(name),
             f"{name} n": lambda name=name: stream(name, columns=["n"]),
             f"{name} m": lambda name=name: stream(name, columns=["m"]),
-            f"{name} entities": lambda name=name: entities(name, "e"),
             f"{name} counts": lambda name=name: counts(name),
             f"{name} filter 0": lambda name=name: filtered(name, 0),
             f"{name} filter 1": lambda name=name: filtered(name, 1),
@@ -145,7 +138,7 @@ def test_no_entry_is_believed_in_the_place_of_another(tmp_path: Path) -> None:
         for one, data in kept.items():
             put(one, data)
 
-    assert {"block", "index", "entities", "counts", "filter"} == kinds
+    assert {"block", "index", "counts", "filter"} == kinds
     assert [] == silent
 
 

@@ -19,7 +19,6 @@ NAMES = (
     "StatefulDataLoader",
     "blend",
     "packing",
-    "online packing",
     "window",
 )
 

@@ -339,7 +339,7 @@ def shards(tmp_path_factory):
 
 def interrupted_command(shards, dice, arguments, whom):
     with Child(
-        "command_line", "stream", shards, "--batch-size", 1, *arguments, HOME=str(shards.parent)
+        "command_line", "--data", shards, "--batch-size", 1, *arguments, HOME=str(shards.parent)
     ) as child:
         child.line()
         time.sleep(dice.random() * 3)
@@ -350,7 +350,7 @@ def interrupted_command(shards, dice, arguments, whom):
         assert "Exception ignored" not in err
 
 
-COMMANDS = {"threads": (), "workers": ("--workers", 1), "ranks": ("--ranks", 2)}
+COMMANDS = {"threads": (), "workers": ("--workers", 1)}
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Where the rows of entities are delivered, and which a checkpoint received, is what streams deliver."""
+"""Where rows are delivered is what streams deliver."""
 
 from itertools import islice
 
@@ -9,13 +9,10 @@ import pytest
 from stream_cases import ranks
 
 import headrace
-from headrace.errors import SettingsError
-from headrace.stream.order.state import StreamState
-from headrace.stream.order.whereabouts import find_received, find_rows, row_in_shard, row_number
-from raised import raised
+from headrace.stream.order.whereabouts import find_rows, row_in_shard, row_number
 
 ROWS = 260
-ASKED = ["e3", "e11", "e4", "nobody"]
+ASKED = [3, 11, 4]
 ORDERS = {
     "a permutation": {"shuffle": True},
     "rounds": {"shuffle": True, "shuffle_rows": 40, "lanes": 6},
@@ -31,7 +28,7 @@ def dataset(tmp_path_factory):
     root = tmp_path_factory.mktemp("lineage")
     entity = np.random.default_rng(1).integers(0, 25, ROWS)
     for part, rows in enumerate(np.split(np.arange(ROWS), [90, 100, 171])):
-        table = pa.table({"row": rows, "who": [f"e{entity[row]}" for row in rows]})
+        table = pa.table({"row": rows})
         pq.write_table(table, root / f"part-{part}.parquet", row_group_size=24)
     return headrace.open(root, cache_dir=root / ".cache"), entity
 
@@ -63,11 +60,9 @@ def told(sightings, rows):
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("world_size", [1, 2, 3])
-def test_rows_of_entities_are_delivered_where_it_is_said(dataset, order, world_size):
+def test_rows_are_delivered_where_it_is_said(dataset, order, world_size):
     data, entity = dataset
-    which, rows = data.entity_index("who").rows_of("all", ASKED)
-    for number, name in enumerate(ASKED[:3]):
-        assert np.flatnonzero(entity == int(name[1:])).tolist() == rows[which == number].tolist()
+    rows = np.flatnonzero(np.isin(entity, ASKED))
     for epoch in (0, 2):
         expected, _ = deliveries(data, world_size, epoch, **ORDERS[order])
         loader = data.stream(batch_size=8, seed=5, topology=ranks(world_size)[0], **ORDERS[order])
@@ -75,45 +70,6 @@ def test_rows_of_entities_are_delivered_where_it_is_said(dataset, order, world_s
 
         wanted = sorted(each for each in expected if each[0] in set(rows.tolist()))
         assert wanted == told(find_rows(loader.plan(), rows), rows)
-
-
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("world_size", [1, 3])
-@pytest.mark.parametrize("steps", [0, 1, 5, None])
-def test_a_checkpoint_has_received_what_was_delivered_before(dataset, order, world_size, steps):
-    data, _ = dataset
-    _, rows = data.entity_index("who").rows_of("all", ASKED)
-    expected, states = deliveries(data, world_size, 1, steps, **ORDERS[order])
-    received = find_received(
-        data.split_index(), StreamState.from_dict(states[0]), rows, ranks=world_size, batch_size=8
-    )
-
-    assert sorted(each for each in expected if each[0] in set(rows.tolist())) == told(
-        received, rows
-    )
-
-
-def test_where_ranks_changed_positions_are_told_and_steps_refused(dataset):
-    data, _ = dataset
-    _, rows = data.entity_index("who").rows_of("all", ASKED)
-    options = {"shuffle": True, "shuffle_rows": 40, "lanes": 6}
-    first, states = deliveries(data, 2, 0, 4, **options)
-    second, later = [], []
-    for topology in ranks(5):
-        loader = data.stream(
-            batch_size=8, seed=5, batch_format="numpy", topology=topology, **options
-        )
-        loader.load_state_dict(states[0])
-        for batch in islice(loader, 2):
-            second += batch["row"][batch["valid"]].tolist()
-        later.append(loader.state_dict())
-    state = StreamState.from_dict(later[0])
-
-    received = find_received(data.split_index(), state, rows)
-    wanted = [row for row in [*(each[0] for each in first), *second] if row in set(rows.tolist())]
-    assert sorted(wanted) == sorted(rows[received.row].tolist())
-    with raised(SettingsError, setting="ranks", remedy="leave ranks= and batch_size= out"):
-        find_received(data.split_index(), state, rows, ranks=5, batch_size=8)
 
 
 def test_rows_are_named_by_shard_and_place(dataset):

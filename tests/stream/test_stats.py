@@ -1,6 +1,5 @@
 """What a pass has cost its loop: steps, rows, seconds waited and spent, blocks read."""
 
-import json
 import threading
 import time
 
@@ -158,26 +157,3 @@ def test_a_data_loader_of_your_own_with_workers_is_not_seen():
         )
     )
     assert TOTAL == dataset.stats().rows
-
-
-def test_the_command_line_says_how_long_was_waited(tmp_path, capsys, monkeypatch):
-    from headrace.cli import main
-
-    path = write_rows(tmp_path / "rows", some_lengths(200))
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(
-        "sys.argv", ["headrace", "stream", str(path), "--batch-size", "16", "--json"]
-    )
-    with pytest.raises(SystemExit, match="^0$"):
-        main()
-    [rank] = json.loads(capsys.readouterr().out)["ranks"]
-
-    assert (
-        0
-        <= rank["p50_wait_s"]
-        <= rank["p95_wait_s"]
-        <= rank["max_wait_s"]
-        <= rank["waited_s"]
-        <= rank["seconds"]
-    )
-    assert rank["blocks_read"] > 0

@@ -1,27 +1,16 @@
-"""Choose bins for sequences: `pack` for all packers of a whole dataset, `OnlinePacker` for a
-stream.
+"""Choose bins for the sequences of a whole dataset.
 
 Pack a whole dataset at once rather than in batches: more sequences to choose from fill bins better.
 With 1 M lengths, lognormal with mean 600, and capacity 4,096:
 
     first_fit_decreasing   99.99 % full; bins hold from 1 to more than 200 sequences; the fastest
     best_fit_shuffle       99.8 % full; even bins
-    exact_fit_shuffle      99.6 % full here, and optimal on most chat datasets; even bins
-    fullest_shuffle        best fit or exact fit, whichever needs fewer bins
     concatenative          about 85 % full; keeps the order
 
 **Best fit** puts each sequence, in a seeded order, into the fullest bin that still has room for it.
 Bins hold similar numbers of sequences, which keeps the padding of boundary lists small and training
 steps alike. Cost: O(n log c), where c is the small number of distinct free spaces. They are kept in
 a sorted list, each with a stack of its bins.
-
-**Exact fit** starts bins at random and completes each with one or two sequences that fill it to the
-token. A bin takes sequences in the seeded order until about two more fit, then searches all
-remaining sequences for lengths that add up to the free space, or come closest to it. Such a pair
-almost always exists while many sequences remain, so only the last bins have gaps. Datasets of a few
-hundred bins mostly reach the lower bound; up to eight orders are tried. If many sequences are
-nearly as long as a bin, best fit is fuller and faster. Cost: a few vector operations per bin over
-the lengths up to its free space, and O(n) Python.
 
 **First fit decreasing** puts the longest remaining sequence into the first bin with room. The
 content of bin 1 does not depend on bin 2, so bins can be made one after another. On the histogram
@@ -31,22 +20,14 @@ lengths runs out. Cost: O(n) to sort by length, plus O(distinct patterns). On re
 
 **Concatenative** (next fit) keeps the order, for curricula and other ordered data. A bin ends where
 the next sequence does not fit, found by bisection on running sums: O(bins log n).
-
-**Online** packing makes bins from the sequences that have arrived, a bounded number of them
-waiting. When more than `buffer` sequences wait, a bin is closed. It takes the sequence that has
-waited longest, then repeatedly the longest one that still fits; ties go to the earlier arrival. So
-no sequence waits forever, and long ones are filled up with short ones. The bins depend on the order
-of arrival alone, not on how arrivals are cut into calls. A sequence costs O(log buffer). Lognormal
-lengths fill 99.9 % of bins of 4,096 with 1,000 waiting, and 99.8 % with 64 waiting.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -54,29 +35,14 @@ import numpy.typing as npt
 from headrace.arrays import I64, offsets_from_lengths
 from headrace.bins.bins import Bins, checked_costs
 from headrace.digest import derive_key
-from headrace.errors import StreamError
 from headrace.keyed_hash import permutation
-from headrace.sealed import seal, short_repr, unseal
 
 Algorithm = Literal[
     "best_fit_shuffle",
-    "exact_fit_shuffle",
-    "fullest_shuffle",
     "first_fit_decreasing",
     "concatenative",
 ]
 ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
-
-_MANY = 1_000_000  # above this many sequences, the bins that exact fit saves are not worth its time
-_SHORT_BY = 64  # how far from exact a pair may be
-# orders that exact fit tries for up to this many sequences
-_ORDERS = 8
-_SMALL = 50_000
-
-_KIND = "online packing"
-_FORMAT_VERSION = 2
-_BITS = 44  # of an arrival number below its length: 17 trillion sequences
-_LATEST = (1 << _BITS) - 1
 
 
 def pack(
@@ -108,8 +74,6 @@ def pack(
         )
     packers: dict[Algorithm, Callable[[I64, int, int | None], Bins]] = {
         "best_fit_shuffle": partial(_best_fit, seed),
-        "exact_fit_shuffle": partial(_exact_fit, seed),
-        "fullest_shuffle": partial(_fullest, seed),
         "first_fit_decreasing": _first_fit_decreasing,
         "concatenative": _concatenative,
     }
@@ -118,16 +82,6 @@ def pack(
     if len(costs):
         return packers[algorithm](costs, capacity, max_sequences)
     return Bins.of_lists([])
-
-
-def _fullest(seed: int, lengths: I64, capacity: int, max_sequences: int | None) -> Bins:
-    best = _best_fit(seed, lengths, capacity, max_sequences)
-    if len(lengths) > _MANY or len(best) * capacity < int(lengths.sum()) + capacity:
-        return best
-    exact = _exact_fit(seed, lengths, capacity, max_sequences)
-    if len(exact) < len(best):
-        return exact
-    return best
 
 
 def _best_fit(seed: int, lengths: I64, capacity: int, max_sequences: int | None) -> Bins:
@@ -168,114 +122,6 @@ def _best_fit(seed: int, lengths: I64, capacity: int, max_sequences: int | None)
                 insort(spaces, space)
             stack.append(chosen)
     return Bins.of_places(np.array(bin_numbers, np.int64), order, opened)
-
-
-def _exact_fit(seed: int, lengths: I64, capacity: int, max_sequences: int | None) -> Bins:
-    bound = -(-int(lengths.sum()) // capacity)
-    best = _in_one_order(lengths, capacity, seed, 0, max_sequences)
-    for number in range(1, _ORDERS if len(lengths) <= _SMALL else 1):
-        if len(best) <= bound:
-            break
-        other = _in_one_order(lengths, capacity, seed, number, max_sequences)
-        if len(other) < len(best):
-            best = other
-    return best
-
-
-def _in_one_order(
-    lengths: I64, capacity: int, seed: int, number: int, max_sequences: int | None
-) -> Bins:
-    order = permutation(derive_key(seed, "packing.exact", number), len(lengths))
-    mixed = lengths[order]
-    remainder = _Rest(mixed, capacity)
-    sizes = mixed.tolist()
-    bin_numbers = remainder.bin_of_sequence
-    little = int(2 * mixed.mean()) + 1
-    if max_sequences is None:
-        most = len(sizes)
-    else:
-        most = max_sequences
-    at = opened = 0
-    while remainder.left:
-        room = capacity
-        count = 0
-        while room > little and count < most - 2:
-            while at < len(sizes) and bin_numbers[at] >= 0:
-                at += 1
-            if at == len(sizes) or sizes[at] > room:
-                break
-            remainder.take(at, sizes[at], opened)
-            room = room - sizes[at]
-            count = count + 1
-            at = at + 1
-        while remainder.left and count < most:
-            matches = remainder.completing(room, pairs=count + 2 <= most, turn=opened)
-            for length in matches:
-                remainder.take(remainder.next_of(length), length, opened)
-            room = room - sum(matches)
-            count = count + len(matches)
-            if not matches:
-                break
-        opened += 1
-    return Bins.of_places(np.array(bin_numbers, np.int64), order, opened)
-
-
-class _Rest:
-    """The sequences that are in no bin yet, by length.
-
-    bin_of_sequence: the bin of each sequence, -1 for none.
-    """
-
-    def __init__(self, lengths: I64, capacity: int) -> None:
-        counts = np.bincount(lengths, minlength=capacity + 1)
-        self.left = len(lengths)
-        self.bin_of_sequence = [-1] * len(lengths)
-        self._counts: list[int] = counts.tolist()
-        self._ends: list[int] = np.cumsum(counts).tolist()
-        self._by_length: list[int] = np.argsort(lengths, kind="stable").tolist()
-        self._one = counts > 0
-        self._two = counts > 1
-        self._shortest = int(lengths.min())
-
-    def take(self, sequence: int, length: int, number: int) -> None:
-        """Put a sequence into a bin."""
-        self.bin_of_sequence[sequence] = number
-        self.left -= 1
-        self._counts[length] -= 1
-        if self._counts[length] < 2:
-            self._two[length] = False
-            self._one[length] = self._counts[length] > 0
-
-    def next_of(self, length: int) -> int:
-        """Return a sequence of this length; there must be one."""
-        while True:
-            self._ends[length] -= 1
-            sequence = self._by_length[self._ends[length]]
-            if self.bin_of_sequence[sequence] < 0:
-                return sequence
-
-    def completing(self, room: int, *, pairs: bool, turn: int) -> tuple[int, ...]:
-        """Return one or two lengths that fill `room` best; () if nothing fits.
-
-        turn: varies the pair.
-        """
-        low = self._shortest
-        for total in range(room, max(low, room - _SHORT_BY) - 1, -1):
-            half = total // 2
-            if pairs and half >= low:
-                both = self._one[low : half + 1] & self._one[total - half : total - low + 1][::-1]
-                if 2 * half == total and not self._two[half]:
-                    both[-1] = False
-                shorter = np.flatnonzero(both)
-                if len(shorter):
-                    first = low + int(shorter[turn * 7919 % len(shorter)])
-                    return first, total - first
-            if total >= low and self._one[total]:
-                return (total,)
-        fitting = np.flatnonzero(self._one[: room + 1])
-        if len(fitting):
-            return (int(fitting[-1]),)
-        return ()
 
 
 def _first_fit_decreasing(lengths: I64, capacity: int, max_sequences: int | None) -> Bins:
@@ -343,133 +189,3 @@ def _concatenative(lengths: I64, capacity: int, max_sequences: int | None) -> Bi
         bounds.append(stop)
         used = int(ends[stop - 1])
     return Bins(np.array(bounds, np.int64), np.arange(len(lengths), dtype=np.int64))
-
-
-class OnlinePacker:
-    """Bins of a stream of sequences; sequences are named by their arrival: 0, 1, 2, …
-
-    capacity: largest total cost of a bin. buffer: most sequences that wait after a call; they are
-    the memory used. max_sequences: most sequences in a bin. `state_dict` is JSON, with two numbers
-    for each waiting sequence. Raises `ValueError` for settings below 1.
-    """
-
-    def __init__(
-        self, capacity: int, *, buffer: int = 1000, max_sequences: int | None = None
-    ) -> None:
-        for name, value in (
-            ("capacity", capacity),
-            ("buffer", buffer),
-            ("max_sequences", max_sequences),
-        ):
-            if value is not None and value < 1:
-                raise ValueError(f"online packing: {name} is {value}; give at least 1")
-        self.capacity = capacity
-        self.buffer = buffer
-        self.max_sequences = max_sequences
-        self.arrived = 0
-        self._waiting: OrderedDict[int, None] = OrderedDict()  # keys of those that wait, by arrival
-        self._keys: list[int] = []  # the same, rising: length first, of one length the latest first
-
-    @property
-    def waiting(self) -> npt.NDArray[np.int64]:
-        """Arrival numbers of the sequences that wait, rising; int64."""
-        return np.array([_arrival(key) for key in self._waiting], np.int64)
-
-    def add(self, lengths: npt.ArrayLike) -> Bins:
-        """Add sequences and return the bins that this closes, as arrival numbers.
-
-        lengths: integers, the cost of each, 1..capacity; see `pack`. Raises `ValueError` for
-        others, and then takes no sequence of the call.
-        """
-        bins: list[list[int]] = []
-        for length in checked_costs(
-            "online packing", lengths, self.capacity, first=self.arrived
-        ).tolist():
-            key = (length << _BITS) | (_LATEST - self.arrived)
-            self.arrived += 1
-            insort(self._keys, key)
-            self._waiting[key] = None
-            if len(self._keys) > self.buffer:
-                bins.append(self._bin())
-        return Bins.of_lists(bins)
-
-    def finish(self) -> Bins:
-        """Pack all waiting sequences, at the end of the stream."""
-        bins = []
-        while self._keys:
-            bins.append(self._bin())
-        return Bins.of_lists(bins)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the settings, the number of arrivals, and [arrival, length] of each waiting
-        sequence; JSON.
-        """
-        values = {
-            "capacity": self.capacity,
-            "buffer": self.buffer,
-            "max_sequences": self.max_sequences,
-            "arrived": self.arrived,
-            "waiting": [[_arrival(key), key >> _BITS] for key in self._waiting],
-        }
-        return seal(_KIND, _FORMAT_VERSION, values)
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> OnlinePacker:
-        """Restore a packer from `state_dict`; it then makes the same bins as the original.
-
-        Raises `StreamError` if the state is not valid.
-        """
-        values = unseal(state, subject=_KIND, version=_FORMAT_VERSION)
-
-        def conditions() -> Iterator[bool]:  # each may be asked only where those before it hold
-            least = {"capacity": 1, "buffer": 1, "max_sequences": 1, "arrived": 0}
-            yield set(values) == {*least, "waiting"}
-            for name, lowest in least.items():
-                yield _is_count(values[name], lowest, _LATEST) or (
-                    name == "max_sequences" and values[name] is None
-                )
-            yield (
-                isinstance(values["waiting"], list | tuple)
-                and len(values["waiting"]) <= values["buffer"]
-            )
-            before = -1
-            for entry in values["waiting"]:
-                yield isinstance(entry, list | tuple) and len(entry) == 2
-                yield _is_count(entry[0], before + 1, values["arrived"] - 1)
-                yield _is_count(entry[1], 1, values["capacity"])
-                before = entry[0]
-
-        if not all(conditions()):
-            raise StreamError(
-                f"{short_repr(dict(values))} is not what state_dict() of {_KIND} gave",
-                remedy="pass it on unchanged",
-            )
-        packer = cls(
-            values["capacity"], buffer=values["buffer"], max_sequences=values["max_sequences"]
-        )
-        packer.arrived = values["arrived"]
-        keys = [(length << _BITS) | (_LATEST - arrival) for arrival, length in values["waiting"]]
-        packer._waiting, packer._keys = OrderedDict.fromkeys(keys), sorted(keys)
-        return packer
-
-    def _bin(self) -> list[int]:
-        oldest = next(iter(self._waiting))
-        del self._keys[bisect_left(self._keys, oldest)]
-        chosen = [oldest]
-        room = self.capacity - (oldest >> _BITS)
-        slots = (self.max_sequences or len(self._keys) + 1) - 1
-        while room and slots and (at := bisect_left(self._keys, (room + 1) << _BITS) - 1) >= 0:
-            chosen.append(self._keys.pop(at))
-            room -= chosen[-1] >> _BITS
-            slots -= 1
-        for key in chosen:
-            del self._waiting[key]
-        return [_arrival(key) for key in chosen]
-
-
-def _is_count(value: Any, least: int, most: int) -> bool:
-    return type(value) is int and least <= value <= most
-
-
-def _arrival(key: int) -> int:
-    return _LATEST - (key & _LATEST)

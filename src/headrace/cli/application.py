@@ -32,7 +32,6 @@ _COMMANDS = {
         "index": "headrace.cli.stream_commands:index",
         "peek": "headrace.cli.stream_commands:peek",
         "plan": "headrace.cli.stream_commands:plan",
-        "stream": "headrace.cli.stream_command:stream",
         "where": "headrace.cli.stream_commands:where",
     },
     "This machine": {"doctor": "headrace.cli.doctor:doctor"},

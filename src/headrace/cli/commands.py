@@ -292,10 +292,6 @@ def verify(
             help="Write a certificate of what was proved, and what was not, to this file."
         ),
     ] = None,
-    against: Annotated[
-        Path | None,
-        unless_given(help="Compare the run with a certificate that --certificate wrote."),
-    ] = None,
     as_json: Json = False,
 ) -> None:
     """Check digests, row counts and the recipe's laws, derived again from the output.
@@ -310,7 +306,7 @@ def verify(
 
     from headrace.dataset.verify import verify as verify_run
 
-    verdict = verify_run(out, run=run, workers=workers, against=against)
+    verdict = verify_run(out, run=run, workers=workers)
     if certificate is not None and not verdict.problems:
         from headrace.dataset.certificate import write_certificate
         from headrace.dataset.open import FinishedRun, find_run

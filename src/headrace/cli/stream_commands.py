@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
-from headrace.cli.entities import EntityAnswer, EntityColumn, EntityQuestion, index_entities
 from headrace.cli.output import cell, emit, fitting_tables, in_flags, printer, say, table
 from headrace.cli.settings_flags import Json, unless_given, with_groups
 from headrace.cli.stream_flags import BatchSize, OneEpoch, PlainShards, Ranks, Source
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
     from headrace.dataset.plain import PublishedIndex
     from headrace.stream.order.plan import Plan
-    from headrace.stream.order.state import StreamState
 
 
 @with_groups
@@ -37,13 +35,6 @@ def index(
         str, typer.Argument(metavar="PATH", help="Plain shards: a directory, a file or a glob.")
     ],
     *,
-    entity: Annotated[
-        bool,
-        typer.Option(
-            "--entity", help="Also index which rows each entity has, for where, seen and masks."
-        ),
-    ] = False,
-    entity_column: EntityColumn = None,
     location: Annotated[
         Literal["beside", "cache"] | None,
         unless_given(
@@ -62,10 +53,6 @@ def index(
     names, sizes and times; of files that changed an index is made anew, and the log says so. Give
     the --types, --null-values and --schema-drift that PATH is opened with.
 
-    With --entity: which rows each entity has, of a prepared dataset or plain shards, from one pass
-    over the entity's column. It is kept in the cache, 4 bytes a row and 24 an entity, and holds
-    hashes instead of names.
-
     Example:  headrace index raw
 
     Example:  headrace index raw --types price=float32 --place cache
@@ -73,16 +60,6 @@ def index(
     from headrace.cli.progress import shard_progress
     from headrace.dataset.plain import publish_index
 
-    if entity or entity_column is not None:
-        if location == "beside":
-            raise SettingsError(
-                "the index of entities is always kept in the cache",
-                setting="location",
-                value=location,
-                remedy=f"leave it out with {setting('entity')}",
-            )
-        index_entities(shards.open(path), entity_column, as_json=as_json)
-        return
     _refuse_prepared(path, shards)
     with shard_progress("index the shards") as on_progress:
         published = publish_index(
@@ -500,7 +477,6 @@ def where(  # noqa: PLR0913 - the arguments are flags
             metavar="SHARD:ROW", help="Path or name of a shard and a row in it, counted from 0."
         ),
     ] = None,
-    entities: EntityQuestion,
     seen: Annotated[
         Path | None,
         unless_given(
@@ -515,71 +491,36 @@ def where(  # noqa: PLR0913 - the arguments are flags
     shards: PlainShards,
     as_json: Json = False,
 ) -> None:
-    """Say which step, rank and row of the batch is a row, or the rows of entities. Steps, ranks and
-    rows count from 0.
+    """Say which step, rank and row of the batch a row is. Steps, ranks and rows count from 0.
 
-    Rows of entities are found by an index of the entity's column, which the first question makes:
-    see `headrace index`.
-
-    With --seen: what a checkpoint has seen of its epoch, rows and share, by shard or of entities. A
-    state holds positions, not ranks: steps and ranks are told with the --ranks and --batch-size
-    that the run had. Epoch, seed and order are those of the state. What earlier epochs saw is not
-    in it: each whole epoch sees every row.
+    With --seen: what a checkpoint has seen of its epoch, rows and share, by shard. Epoch, seed and
+    order are those of the state. What earlier epochs saw is not in it: each whole epoch sees every
+    row.
 
     Example:  headrace where out --split train --row part-00003.parquet:17 --epoch 2 --ranks 8
     --batch-size 1024
-
-    Example:  headrace where out --split train --entity C1042 --ranks 8 --batch-size 1024
 
     Example:  headrace where out --seen state.json
     """
     if seen is not None:
         _refuse_row(row)
-        _print_seen(seen, shards.open(path), entities, ranks, batch_size, as_json=as_json)
+        _print_seen(seen, shards.open(path), as_json=as_json)
         return
-    if (row is None) == (not entities.requested):
-        raise _no_row()
+    if row is None:
+        raise SettingsError("no row was given", remedy=f"give {setting('row')} SHARD:ROW")
     if ranks is None:
         raise _missing("ranks")
     if batch_size is None:
         raise _missing("batch_size")
-    dataset = shards.open(path)
-    if row is not None:
-        _print_row(row, dataset, epoch, ranks, batch_size, as_json=as_json)
-        return
-    _print_entities(entities, dataset, epoch, ranks, batch_size, as_json=as_json)
+    _print_row(row, shards.open(path), epoch, ranks, batch_size, as_json=as_json)
 
 
 def _refuse_row(row: str | None) -> None:
     if row is not None:
         raise SettingsError(
-            f"{setting('seen')} counts rows of shards or of entities",
+            f"{setting('seen')} counts rows of shards",
             remedy=f"leave {setting('row')} out",
         )
-
-
-def _no_row() -> SettingsError:
-    choices = f"{setting('row')} SHARD:ROW, {setting('entity')} NAME or {setting('entities')} FILE"
-    return SettingsError("no row was given", remedy=f"give one of {choices}")
-
-
-def _print_entities(
-    entities: EntityQuestion,
-    dataset: Any,
-    epoch: OneEpoch,
-    ranks: int,
-    batch_size: int,
-    *,
-    as_json: bool,
-) -> None:
-    """Print which steps and ranks get the rows of entities."""
-    from headrace.stream.order.whereabouts import find_rows
-
-    index = epoch.index_of(dataset)
-    rows = entities.rows_in(dataset, index.split)
-    sightings = find_rows(epoch.plan(index, ranks=ranks, batch_size=batch_size), rows.rows)
-    answer = EntityAnswer.of(index, rows, sightings, "delivered", epoch=epoch.epoch)
-    answer.show(as_json=as_json)
 
 
 def _missing(name: str) -> SettingsError:
@@ -630,21 +571,10 @@ def _print_row(
         say(f"{row} is not delivered in epoch {epoch.epoch}: {reason}")
 
 
-def _print_seen(
-    state: Path,
-    dataset: Any,
-    entities: EntityQuestion,
-    ranks: int | None,
-    batch_size: int | None,
-    *,
-    as_json: bool,
-) -> None:
-    """Print what a checkpoint has seen of its epoch.
-
-    ranks, batch_size: both to count steps, or neither.
-    """
+def _print_seen(state: Path, dataset: Any, *, as_json: bool) -> None:
+    """Print how many rows of each shard a checkpoint has seen of its epoch."""
     from headrace.stream.order.state import StreamState
-    from headrace.stream.order.whereabouts import find_received
+    from headrace.stream.order.whereabouts import seen_per_shard
 
     saved = StreamState.from_dict(read_state(state))
     if saved.balance is None:
@@ -652,34 +582,6 @@ def _print_seen(
     else:
         index = dataset.counted_index(saved.split)
     saved.check_index(index)
-    if entities.requested:
-        if (ranks is None) != (batch_size is None):
-            raise SettingsError(
-                f"{setting('ranks')} and {setting('batch_size')} count steps only together",
-                remedy="give both, or neither",
-            )
-        rows = entities.rows_in(dataset, index.split)
-        if ranks is None or batch_size is None:
-            topology = {}
-        else:
-            topology = {"ranks": ranks, "batch_size": batch_size}
-        deliveries = find_received(index, saved, rows.rows, **topology)
-        if topology:
-            detail: Literal["steps", "positions"] = "steps"
-        else:
-            detail = "positions"
-        answer = EntityAnswer.of(
-            index, rows, deliveries, "received", epoch=saved.epoch, detail=detail
-        )
-        answer.show(as_json=as_json)
-        return
-    _print_seen_shards(index, saved, as_json=as_json)
-
-
-def _print_seen_shards(index: Any, saved: StreamState, *, as_json: bool) -> None:
-    """Print how many rows of each shard a checkpoint has seen."""
-    from headrace.stream.order.whereabouts import seen_per_shard
-
     counts = seen_per_shard(index, saved).tolist()
     totals = [
         int(index.rows[index.shard_of_block == shard].sum()) for shard in range(len(index.shards))

@@ -24,17 +24,6 @@ Source = Annotated[
 Split = Annotated[str | None, typer.Option(help="The split; needed only if there are several.")]
 Ranks = Annotated[int, typer.Option(min=1, max=1 << 20, help="World size.")]
 BatchSize = Annotated[int, typer.Option(min=1, help="Rows per batch of one rank.")]
-Shuffle = Annotated[
-    bool, typer.Option("--shuffle/--no-shuffle", help="Shuffle rows, or read files in order.")
-]
-Seed = Annotated[int, typer.Option(help="Seed of the shuffled order.")]
-Samples = Annotated[
-    int | None, typer.Option("--samples-per-epoch", min=1, help="Rows per epoch; default: all.")
-]
-Distribution = Annotated[
-    Literal["balanced", "round_robin", "by_size"],
-    typer.Option(help="balanced, or whole shards: round_robin, by_size."),
-]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,8 +102,10 @@ class OneEpoch:
         Literal["pad", "drop", "exact"] | None,
         typer.Option(help="What the last step contains; default: exact for one rank, else pad."),
     ] = None
-    shuffle: Shuffle = True
-    seed: Seed = 0
+    shuffle: Annotated[
+        bool, typer.Option("--shuffle/--no-shuffle", help="Shuffle rows, or read files in order.")
+    ] = True
+    seed: Annotated[int, typer.Option(help="Seed of the shuffled order.")] = 0
     epoch: Annotated[int, typer.Option(min=0, help="The epoch, counted from 0.")] = 0
     lanes: Annotated[
         int | None,
@@ -126,8 +117,14 @@ class OneEpoch:
             min=1, help="Rows that a reader shuffles together; default: what a stream chooses."
         ),
     ] = None
-    samples_per_epoch: Samples = None
-    distribution: Distribution = "balanced"
+    samples_per_epoch: Annotated[
+        int | None,
+        typer.Option("--samples-per-epoch", min=1, help="Rows per epoch; default: all."),
+    ] = None
+    distribution: Annotated[
+        Literal["balanced", "round_robin", "by_size"],
+        typer.Option(help="balanced, or whole shards: round_robin, by_size."),
+    ] = "balanced"
     balance: Annotated[
         Literal["none", "flops"],
         typer.Option(

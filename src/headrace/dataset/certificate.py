@@ -1,5 +1,4 @@
-"""Make and compare certificates: what was proved of a run, with which settings, and what was not
-proved.
+"""Make certificates: what was proved of a run, with which settings, and what was not proved.
 
 A certificate is canonical JSON with its own digest. It holds no time, no path and nothing about the
 machine, so everyone who verifies a run gets the same bytes. Checks that need the source, which only
@@ -9,18 +8,15 @@ signature and does not identify the author.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from headrace.dataset.distinguishing import Distinguishing
 from headrace.dataset.manifest import MANIFEST
 from headrace.digest import canonical_json, sha256_file, sha256_hex
-from headrace.errors import CorruptShard, InputError
+from headrace.errors import CorruptShard
 from headrace.gate.json import read_object
 from headrace.machine import library_version
-from headrace.printable import short_repr
 from headrace.recipe import Recipe, UnknownRecipe, recipe_of_run
 from headrace.storage import local
 
@@ -159,69 +155,6 @@ def write_certificate(run: FinishedRun, verdict: Verdict, path: Path) -> None:
     Raises `StoreError`.
     """
     local.write_over(path, canonical_json(certificate_of(run, verdict)) + b"\n")
-
-
-def read_certificate(path: Path) -> dict[str, Any]:
-    """Read a certificate.
-
-    Raises `InputError` if the file is not one, has another version, or was changed.
-    """
-    try:
-        certificate = read_object(path)
-    except CorruptShard as error:
-        raise InputError(
-            f"cannot be read as a certificate: {error.args[0]}",
-            path=path,
-            remedy="give a file that `headrace verify OUT --certificate` wrote",
-        ) from error
-    if certificate.get("kind") != KIND:
-        raise InputError(
-            "is not a certificate",
-            path=path,
-            remedy="give a file that `headrace verify OUT --certificate` wrote",
-        )
-    if certificate.get("format_version") != VERSION:
-        raise InputError(
-            f"has version {short_repr(certificate.get('format_version'))}, this headrace"
-            f" reads {VERSION}",
-            path=path,
-            remedy="use the headrace that wrote it",
-        )
-    digest = None
-    with suppress(ValueError):  # NaN, or half of a surrogate pair: no certificate holds them
-        undigested = {name: value for name, value in certificate.items() if name != "digest"}
-        digest = sha256_hex(canonical_json(undigested))
-    if digest is None or certificate.get("digest") != digest:
-        raise InputError(
-            "was changed after it was written", path=path, remedy="fetch the certificate again"
-        )
-    return certificate
-
-
-def difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """Name the first difference of two certificates: the run, its digests, its counts, then single
-    checks.
-
-    Every check that was proved then must be proved now, if it can be checked. The wording of
-    results is not compared: it may differ between versions and machines, and the digests already
-    fix the bytes.
-    """
-    for name in ("run_id", "recipe", "settings", "digests", "rows", "benchmarks"):
-        if then.get(name) != now[name]:
-            return _first(name, then.get(name), now[name])
-    holds = {entry["check"] for entry in now["proved"]} | {*now["unchecked"]}
-    lost = next((entry["check"] for entry in then["proved"] if entry["check"] not in holds), None)
-    if lost is None:
-        return None
-    return f"check {lost!r} was proved then, and this headrace does not make it"
-
-
-def _first(name: str, then: Any, now: Any) -> str:
-    """Describe the first difference of two values."""
-    if isinstance(then, dict) and isinstance(now, dict):
-        key = next(key for key in [*now, *then] if then.get(key) != now.get(key))
-        return _first(f"{name}.{key}", then.get(key), now.get(key))
-    return f"{name} was {short_repr(then)} and is {short_repr(now)}"
 
 
 def settings_without_paths(recipe: Recipe) -> set[str]:

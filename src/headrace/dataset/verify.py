@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from headrace.checks import check_integer
-from headrace.dataset.certificate import certificate_of, difference, read_certificate
+from headrace.dataset.certificate import certificate_of
 from headrace.dataset.html import table_html
 from headrace.dataset.manifest import MANIFEST
 from headrace.dataset.open import FinishedRun, find_run
@@ -74,25 +74,17 @@ class Verdict:
         return table_html(f"verify {self.run_id}", ["check", "result", "found"], rows)
 
 
-def verify(
-    path: str | Path,
-    *,
-    run: str | None = None,
-    workers: int | None = None,
-    against: str | Path | None = None,
-) -> Verdict:
+def verify(path: str | Path, *, run: str | None = None, workers: int | None = None) -> Verdict:
     """Check digests, row counts and the recipe's laws of a finished run, all derived again from the
     output.
 
     For a dataset directory this judges what a trainer reads through `splits/`: the complete run
-    that it points at. against: a file from `certify`; one more check compares the run with that
-    certificate. Problems are in the verdict, not raised. Only a directory without a finished run,
-    and a file that is not a certificate, raise `InputError`.
+    that it points at. Problems are in the verdict, not raised. Only a directory without a finished
+    run raises `InputError`.
     """
     if workers is not None:
         check_integer("workers", workers, least=1)
     location = path_of(path)
-    certificate = None if against is None else read_certificate(Path(against))
     root, manifest = find_run(location, run)
     finished = FinishedRun(root, manifest)
     verdict = Verdict(manifest.run_id)
@@ -121,12 +113,6 @@ def verify(
         # run.
         problem = f"{root}: its files do not say what a run of {manifest.recipe!r} says ({error!r})"
         verdict.checks.append(Check("laws", "could be checked", problem))
-    if certificate is not None and not verdict.problems:
-        other = difference(certificate, certificate_of(finished, verdict))
-        problem = None if other is None else f"{root}: is not what {against} says: {other}"
-        verdict.checks.append(
-            Check("certificate", f"the run is what {against} says", problem, "here")
-        )
     return verdict
 
 

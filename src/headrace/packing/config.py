@@ -37,13 +37,6 @@ class PackedSequences(ChatRecipe):
             " row of each sequence; dataset: one dataset, so that a trainer can weigh its shards."
         ),
     )
-    trace: Literal["blends", "always"] = _output(
-        "blends",
-        description=(
-            "Which bins have columns for the source and row of each sequence, as `where` and `seen`"
-            " need; blends: those of several datasets; always: all."
-        ),
-    )
     capacity: Counted = _packing(
         "stored",
         description=(
@@ -52,16 +45,16 @@ class PackedSequences(ChatRecipe):
         ),
     )
     algorithm: Algorithm = _packing(
-        "fullest_shuffle",
+        "best_fit_shuffle",
         description=(
-            "fullest_shuffle: best_fit_shuffle or exact_fit_shuffle, whichever needs fewer bins."
+            "How bins are filled; best_fit_shuffle: evenly; first_fit_decreasing: the fullest;"
+            " concatenative: in the order of the rows."
         ),
     )
-    too_long: Literal["truncate", "drop", "split", "turns", "error"] = _packing(
+    too_long: Literal["truncate", "drop", "split", "error"] = _packing(
         "error",
         description=(
-            "Sequences that fit no bin; truncate: cut at the end; split: cut into pieces; turns:"
-            " cut chats between turns, and repeat system prompt and tools in each piece. All but"
+            "Sequences that fit no bin; truncate: cut at the end; split: cut into pieces. All but"
             " error are counted, with the trained tokens lost."
         ),
     )
@@ -157,7 +150,7 @@ class PackedSequences(ChatRecipe):
     @property
     def traced(self) -> bool:
         """Return whether bins hold the origins of their sequences."""
-        return self.packs_across or self.trace == "always"
+        return self.packs_across
 
     @property
     def least_compared(self) -> int:

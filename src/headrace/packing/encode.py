@@ -41,7 +41,6 @@ from headrace.packing.config import PackedSequences
 from headrace.packing.sequences import (
     Origins,
     Pieces,
-    cut_at_borders,
     fit,
     label_counts,
     sequence_prints,
@@ -72,7 +71,7 @@ _COUNTED = (
         "divided",
     ),
     *("special_text_rows", "encoded_sequences", "encoded_tokens", "encoded_labels"),
-    *("repeated_tokens", "backend_compared", "backend_different"),
+    *("backend_compared", "backend_different"),
     *("chat_sequences", "read_sequences"),
 )
 
@@ -362,11 +361,9 @@ class Encoding:
         """Encode these rows, `store` their sequences, and `reject` the others."""
         raise NotImplementedError
 
-    def encoded(
-        self, rows: Sequence[Mapping[str, Any]], form: ChatForm, **options: Any
-    ) -> EncodedChats:
-        """Encode rows, and count what the encoder reports. options: see `ChatEncoder.encode`."""
-        encoded = self.encoder.encode(rows, form, **options)
+    def encoded(self, rows: Sequence[Mapping[str, Any]], form: ChatForm) -> EncodedChats:
+        """Encode rows, and count what the encoder reports."""
+        encoded = self.encoder.encode(rows, form)
         self.count.update(backend_compared=encoded.compared, special_text_rows=encoded.special_text)
         self.count.update(chat_sequences=encoded.chats, read_sequences=len(encoded.lengths))
         self.messages.update(encoded.messages)
@@ -548,14 +545,6 @@ class _Cutting(Encoding):
             self.account(chosen, encoded)
             return
         left_out = dict[int, list[tuple[I32, U8]]]()  # by row
-        if encoded.turns:
-            rows = encoded.rows
-            cut_chats = cut_at_borders(encoded, longest)
-            encoded = cut_chats.encoded
-            self.count.update(divided=cut_chats.divided, repeated_tokens=cut_chats.repeated)
-            self.lost[TOO_LONG].update(cut_chats.lost)
-            for number, tokens in cut_chats.left_out.items():
-                left_out.setdefault(int(rows[number]), []).append(tokens)
         if self.settings.too_long == "error":
             self._refuse_too_long(chosen, encoded)
         cut = fit(encoded.mask, encoded.lengths, longest, self.settings.too_long)
@@ -591,10 +580,7 @@ class _Cutting(Encoding):
 
     def _encode_whole(self, chosen: Chosen) -> EncodedChats:
         """Encode rows without cutting, reject those without a sequence, and count the rest."""
-        cut_over = None
-        if self.settings.too_long == "turns":
-            cut_over = self.settings.longest
-        encoded = self.encoded(chosen.values, self.task.dataset.source, cut_over=cut_over)
+        encoded = self.encoded(chosen.values, self.task.dataset.source)
         for wrong in encoded.rejected:
             self.reject(chosen.batch, chosen.rows[wrong.row].index, wrong.reason, wrong.detail)
         lengths = encoded.lengths
@@ -612,7 +598,7 @@ class _Cutting(Encoding):
         over = np.flatnonzero(encoded.lengths > self.settings.longest)
         if not len(over):
             return
-        others = setting("too_long", "truncate", "drop", "split", "turns")
+        others = setting("too_long", "truncate", "drop", "split")
         row = chosen.rows[int(encoded.rows[over[0]])]
         raise InputError(
             f"it gives a sequence of {encoded.lengths[over[0]]:,} tokens, a bin holds"

@@ -103,11 +103,10 @@ class _PackedRun:
             lost[_BIN_WITHOUT_LABEL].update(receipt.extra["dropped"])
         return {reason: {name: loss[name] for name in _KINDS} for reason, loss in lost.items()}
 
-    @cached_property
+    @property
     def repeated(self) -> dict[str, Mapping[str, int]]:
         """The tokens and labels that bins hold more than once, by reason."""
-        repeated_tokens = self.tokenised.summed("repeated_tokens")["repeated_tokens"]
-        return {"repeat": self.choice.repeated, TOO_LONG: {"tokens": repeated_tokens, "labels": 0}}
+        return {"repeat": self.choice.repeated}
 
 
 def execute(

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -26,12 +25,11 @@ import pyarrow as pa
 
 from headrace.arrays import I32, I64, U8, U64, offsets_from_lengths
 from headrace.draws import mix
-from headrace.packing.chats.turns import Segment, cut_at_turns
 
 if TYPE_CHECKING:
-    from headrace.packing.chats.tokenise import EncodedChats
+    pass
 
-Policy = Literal["truncate", "drop", "split", "turns", "error"]
+Policy = Literal["truncate", "drop", "split", "error"]
 
 _CHUNK = 1 << 20
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # so that the word 0 is mixed too
@@ -75,8 +73,8 @@ def fit(mask: U8, lengths: I64, longest: int, policy: Policy) -> Pieces:
     mask: flat. lengths [N]: lengths of the sequences in it.
 
     truncate: keeps the first `longest` tokens. A sequence that had labels and keeps none is
-    dropped, because it would train nothing. drop, turns, error: drops the whole sequence;
-    `cut_at_borders` comes before this. split: makes pieces of `longest` tokens. A last piece of one
+    dropped, because it would train nothing. drop, error: drops the whole sequence.
+    split: makes pieces of `longest` tokens. A last piece of one
     token has no label and is left out.
     """
     ends = np.cumsum(lengths)
@@ -117,73 +115,6 @@ def fit(mask: U8, lengths: I64, longest: int, policy: Policy) -> Pieces:
         lost_tokens=int(lengths.sum() - retained.sum()),
         lost_labels=int(before.sum() - labels.sum()),
     )
-
-
-@dataclass(frozen=True)
-class CutAtBorders:
-    """Sequences after cutting at turns.
-
-    divided: number that were cut. repeated: tokens that pieces repeat. lost: tokens and labels left
-    out. left_out: ids and mask of these tokens, by sequence before cutting.
-    """
-
-    encoded: EncodedChats
-    divided: int
-    repeated: int
-    lost: dict[str, int]
-    left_out: dict[int, tuple[I32, U8]]
-
-
-def cut_at_borders(encoded: EncodedChats, longest: int) -> CutAtBorders:
-    """Replace every long sequence with known turns by its pieces.
-
-    A sequence that gives no piece stays as it is.
-    """
-    tokens = list[I32]()
-    masks = list[U8]()
-    sources = list[int]()
-    divided = 0
-    repeated = 0
-    lost = {"tokens": 0, "labels": 0}
-    left_out = {}
-    for number, (begin, end) in enumerate(pairwise(encoded.offsets.tolist())):
-        ids = encoded.tokens[begin:end]
-        mask = encoded.mask[begin:end]
-        turns = encoded.turns.get(number)
-        if turns:
-            head, chunks = (turns[0].at, cut_at_turns(mask, turns, longest))
-        else:
-            head, chunks = (0, [])
-        divided += bool(chunks)
-        if not chunks:
-            head = 0
-            chunks = [Segment(0, 0, len(ids))]
-        used = np.zeros(len(ids), np.bool_)
-        used[:head] = True
-        for chunk in chunks:
-            tokens.append(np.concatenate([ids[:head], ids[chunk.begin : chunk.end]]))
-            masks.append(np.concatenate([np.zeros(head, np.uint8), mask[chunk.begin : chunk.end]]))
-            masks[-1][head : head + chunk.trained - chunk.begin] = 0
-            sources.append(number)
-            used[chunk.begin : chunk.end] = True
-        if not used.all():
-            left_out[number] = (ids[~used], mask[~used])
-        chunk_masks = masks[-len(chunks) :]
-        repeated += sum(map(len, chunk_masks)) - int(used.sum())
-        lost["tokens"] += len(ids) - int(used.sum())
-        lost["labels"] += int(mask[1:].sum()) - sum(
-            int(chunk_mask[1:].sum()) for chunk_mask in chunk_masks
-        )
-    result = replace(
-        encoded,
-        tokens=np.concatenate(tokens),
-        mask=np.concatenate(masks),
-        lengths=np.array([len(sequence) for sequence in tokens], np.int64),
-        rows=encoded.rows[sources],
-        contents=[encoded.contents[number] for number in sources],
-        turns={},
-    )
-    return CutAtBorders(result, divided, repeated, lost, left_out)
 
 
 def sequence_prints(ids: I32, labels: U8 | None, lengths: I64, blank: int | None = None) -> U64:

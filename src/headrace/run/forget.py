@@ -199,7 +199,7 @@ def _find(
             remedy="erase the entities in its source and prepare again",
         )
     name = entity_column(run, column)
-    matches = find_entities(run, name, names, cache_dir=cache_directory(None), workers=workers)
+    matches = find_entities(run, name, names, workers=workers)
     entities = {}
     for split, (which, _) in matches.items():
         entities[split] = [names[number] for number in np.unique(which).tolist()]

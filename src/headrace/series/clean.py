@@ -191,22 +191,13 @@ def cut_at(observed: Bools, edges: Sequence[int], layout: SplitLayout = THREE_SP
 
 
 def find_edges(settings: Series, entity: str, axis: Axis, observed: Bools) -> list[int]:
-    """Return the rows where the segments of an entity begin, except the first.
-
-    Raises `LeftOut` for an entity without dates where cuts are by dates.
-    """
+    """Return the rows where the segments of an entity begin, except the first."""
     division = settings.division
     side = division.side_of(entity)
-    dates = division.dates_of(entity)
-    if division.rolling is not None and dates is not None:
-        return division.rolling.edges(axis.times(), side, dates[0])
-    if dates is not None:
-        val_row, test_row = np.searchsorted(axis.times(), dates).tolist()
-    elif division.by_dates:
-        raise LeftOut(
-            f"has no row in {setting_name('cut_dates')} {str(settings.cut_dates)!r}, and there is"
-            f" no {setting_name('train_end')} for the others"
-        )
+    if division.rolling is not None:
+        return division.rolling.edges(axis.times(), side)
+    if division.cuts is not None:
+        val_row, test_row = np.searchsorted(axis.times(), division.cuts).tolist()
     elif side == "train":
         val_row, test_row = cut_by_shares(observed, settings.train_ratio, settings.val_ratio)
     else:
@@ -216,8 +207,9 @@ def find_edges(settings: Series, entity: str, axis: Axis, observed: Bools) -> li
         return [val_row, test_row]
     # One step more, because a cut may be after the last row.
     times = Axis(axis.frequency, axis.first, axis.rows + 1, axis.anchor).times()
+    dates = division.cuts
     if dates is None:
-        dates = times[[val_row, test_row]].tolist()
+        dates = tuple(times[[val_row, test_row]].tolist())
     ends = np.searchsorted(times[:-1], np.array(dates) - division.margin_us)
     train_stop, val_stop = ends.tolist()
     val_stop = max(val_stop, val_row)
@@ -279,7 +271,7 @@ def clean(  # noqa: PLR0914 - each step of cleaning needs earlier ones
         edges = find_edges(settings, entity, axis, observed_cells[:, 0])
     cut = cut_at(observed_cells[:, 0], edges, layout)
     if trains:
-        _require_targets(settings, entity, cut, int(observed_cells[:, 0].sum()))
+        _require_targets(settings, cut, int(observed_cells[:, 0].sum()))
     gaps = _JudgedGaps.of(settings, missing, [start + edge for edge in edges])
     filled = fill_gaps(placed.values, gaps.filled)[start:stop]
     values = placed.values[start:stop]
@@ -412,16 +404,14 @@ def _count_source_rows(
     return rows
 
 
-def _require_targets(settings: Series, entity: str, cut: Cut, observed: int) -> None:
+def _require_targets(settings: Series, cut: Cut, observed: int) -> None:
     """Raise `LeftOut` if an entity in train has too few targets before its cut."""
     by_years = required_targets(settings)
     required = max(1, by_years)
     if cut.train_targets >= required:
         return
     where = ""
-    if entity in settings.division.dates:
-        where = f" before its train_end in {setting_name('cut_dates')}"
-    elif settings.train_end is not None:
+    if settings.train_end is not None:
         where = f" before {setting_name('train_end')} {settings.train_end}"
     why = ""
     if by_years:

@@ -16,17 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import polars as pl
-import pyarrow as pa
 
 from headrace.arrays import I64
 from headrace.checks import duration_us
 from headrace.errors import SettingsError, setting_name
 from headrace.folds.settings import Rolling
 from headrace.folds.times import FoldTimes
-from headrace.formats.dates import DAY_US, moment
-from headrace.formats.text_columns import as_text
-from headrace.formats.zones import time_us
+from headrace.formats.dates import moment
 
 if TYPE_CHECKING:
     from headrace.series.settings import Series
@@ -36,7 +32,7 @@ SPLITS = ("train", "val", "test")
 Side = Literal["train", "val", "test"]
 Cuts = tuple[int, int]  # where val and test begin, in microseconds since 1970
 # Settings that divide rows in other ways than by shares, or by dates for all entities.
-DIVISION_SETTINGS = ("cut_dates", "val_entities", "test_entities", "gap", "folds")
+DIVISION_SETTINGS = ("val_entities", "test_entities", "gap", "folds")
 
 
 @dataclass(frozen=True)
@@ -132,12 +128,9 @@ class RollingCells:
         layout = SplitLayout(tuple(map(names.get, every_cell)), tuple(ranges))
         return cls(layout, starts[1:], train_cuts, sides)
 
-    def edges(self, times: I64, side: Side, train_end: int) -> list[int]:
-        """Return the rows where the segments of an entity begin, except the first.
-
-        train_end: the entity's train_end in fold 0.
-        """
-        rows = np.searchsorted(times, self.starts + (train_end - self.cuts[0])).tolist()
+    def edges(self, times: I64, side: Side) -> list[int]:
+        """Return the rows where the segments of an entity begin, except the first."""
+        rows = np.searchsorted(times, self.starts).tolist()
         before = self.sides.index(side)
         after = len(self.sides) - 1 - before
         cells = len(rows) + 1
@@ -159,18 +152,14 @@ class RollingCells:
 class Division:
     """The division of the rows of all entities, from the settings.
 
-    by_dates: whether the cuts are at dates, and not at shares of targets.
-    cuts: the cuts of all entities without dates of their own.
-    dates: the cuts of entities that have their own.
+    cuts: where val and test begin; None if the cuts are at shares of targets.
     margin_us: how long before a cut rows are in no split.
     held_out: entity → the only split that this held-out entity has rows in.
     rolling: the cells of folds.
     layout: the segments of every entity.
     """
 
-    by_dates: bool
     cuts: Cuts | None
-    dates: Mapping[str, Cuts]
     margin_us: int
     held_out: Mapping[str, Side]
     rolling: RollingCells | None
@@ -179,9 +168,6 @@ class Division:
     @classmethod
     def from_settings(cls, settings: Series) -> Division:
         """Read the files that settings name. Raises `SettingsError`."""
-        dates = {}
-        if settings.cut_dates is not None:
-            dates = read_cut_dates(settings, settings.cut_dates)
         held_out: dict[str, Side] = dict.fromkeys(read_names(settings.val_entities), "val")
         for name in read_names(settings.test_entities):
             if name in held_out:
@@ -192,7 +178,7 @@ class Division:
                     remedy="choose one",
                 )
             held_out[name] = "test"
-        return cls._from_files(settings, dates, held_out)
+        return cls._from_files(settings, held_out)
 
     @classmethod
     def from_facts(cls, settings: Series, record: Mapping[str, Any]) -> Division:
@@ -200,44 +186,26 @@ class Division:
 
         record: as returned by `manifest_entries`.
         """
-        content = record["divided_by"]
-        dates = {name: (first, second) for name, (first, second) in content["dates"].items()}
-        return cls._from_files(settings, dates, content["held_out"])
+        return cls._from_files(settings, record["divided_by"]["held_out"])
 
     @classmethod
-    def _from_files(
-        cls, settings: Series, dates: Mapping[str, Cuts], held_out: Mapping[str, Side]
-    ) -> Division:
+    def _from_files(cls, settings: Series, held_out: Mapping[str, Side]) -> Division:
         margin_us = 0 if settings.gap is None else duration_us("gap", settings.gap)
         layout = SEPARATED if margin_us or held_out else THREE_SPLITS
-        cuts = settings.cuts or next(iter(dates.values()), None)
+        cuts = settings.cuts
         rolling = None
         if isinstance(settings.folds, Rolling) and cuts is not None:
-            period = cuts[1] - cuts[0]
-            for name, (first, second) in dates.items():
-                if second - first != period:  # folds would overlap differently in each entity
-                    raise SettingsError(
-                        f"val of entity {name!r} is {(second - first) / DAY_US:g} days long, of"
-                        f" others {period / DAY_US:g} days",
-                        setting="cut_dates",
-                        remedy=(
-                            "give all entities the same time between train_end and val_end, as"
-                            " folds need"
-                        ),
-                    )
             sides = sorted(set(held_out.values()), reverse=True)
             rolling = RollingCells.of(cuts, settings.folds, margin_us, sides)
             layout = rolling.layout
-        return cls(
-            settings.cut_by_dates, settings.cuts, dates, margin_us, held_out, rolling, layout
-        )
+        return cls(cuts, margin_us, held_out, rolling, layout)
 
     def manifest_entries(self) -> dict[str, Any]:
         """Return the metadata about segments and folds, and the content of files, which
         may be gone later.
         """
         record: dict[str, Any] = {
-            "divided_by": {"dates": dict(self.dates), "held_out": dict(self.held_out)},
+            "divided_by": {"held_out": dict(self.held_out)},
             "parts": {"names": list(self.layout.names), "ranges": list(self.layout.ranges)},
         }
         if self.rolling is not None:
@@ -251,10 +219,6 @@ class Division:
     def trains(self, entity: str) -> bool:
         """Return whether an entity is in train, that is, not held out."""
         return entity not in self.held_out
-
-    def dates_of(self, entity: str) -> Cuts | None:
-        """Return the cuts of an entity; None if it is cut by shares, or has no dates."""
-        return self.dates.get(entity, self.cuts)
 
 
 def read_names(names: Sequence[str]) -> Sequence[str]:
@@ -275,83 +239,3 @@ def read_names(names: Sequence[str]) -> Sequence[str]:
     if not listed:
         raise SettingsError("names no entity", path=path, remedy="write one name per line")
     return listed
-
-
-def read_cut_dates(settings: Series, path: Path) -> dict[str, Cuts]:
-    """Read a table of entity, train_end and optionally val_end; return the cuts of each entity.
-
-    The entity column has its name in the output, or is called entity. A missing val_end equals
-    train_end, so val is empty. Raises `SettingsError`.
-    """
-    from headrace.series.statics import static_table  # imported late: it imports the settings
-
-    if not path.exists():
-        raise SettingsError(
-            "does not exist", setting="cut_dates", path=path, remedy="check its path"
-        )
-    # A table given as a data frame is stored as a directory of shards.
-    files = sorted(path.iterdir()) if path.is_dir() else [path]
-    table = pa.concat_tables([static_table(settings, file, file.name) for file in files])
-    names = table.column_names
-    key = settings.entity_column
-    if key not in names and "entity" in names:
-        key = "entity"
-    for name in (key, "train_end"):
-        if name not in names:
-            raise SettingsError(
-                f"the table has only {', '.join(names[:12])}",
-                setting="cut_dates",
-                path=path,
-                column=name,
-                remedy="add it",
-            )
-    entities = as_text(table[key], (), key, path).to_pylist()
-    train_ends = _cut_times(settings, table, "train_end", path)
-    val_ends = train_ends
-    if "val_end" in names:
-        val_ends = _cut_times(settings, table, "val_end", path)
-    cuts: dict[str, Cuts] = {}
-    table_rows = zip(entities, train_ends, val_ends, strict=True)
-    for row, (entity, train_end, val_end) in enumerate(table_rows, start=1):
-        problem = _wrong_dates(entity in cuts, entity, train_end, val_end)
-        if problem is not None or train_end is None:
-            raise SettingsError(
-                f"entity {entity!r} {problem}",
-                setting="cut_dates",
-                path=path,
-                row=row,
-                remedy="correct the table",
-            )
-        cuts[entity] = (train_end, train_end if val_end is None else val_end)
-    return cuts
-
-
-def _wrong_dates(
-    repeats: bool, entity: str | None, train_end: int | None, val_end: int | None
-) -> str | None:
-    """Return what is wrong with a row of cut dates; None if nothing is."""
-    if entity is None:
-        return "has no name"
-    if repeats:
-        return "comes twice"
-    if train_end is None:
-        return "has no train_end"
-    if val_end is not None and val_end < train_end:
-        return "has train_end after val_end"
-    return None
-
-
-def _cut_times(settings: Series, table: pa.Table, name: str, path: Path) -> list[int | None]:
-    """Return a column of times, on the clock of the steps, as microseconds since 1970; None where
-    there is none.
-    """
-    column = pl.Series(table[name])
-    zone = settings.step_zone
-    if column.dtype.is_temporal():
-        if zone is not None and getattr(column.dtype, "time_zone", None) is not None:
-            column = column.dt.convert_time_zone(zone).dt.replace_time_zone(None)
-        return column.cast(pl.Datetime("us")).dt.epoch("us").to_list()
-    times: list[int | None] = []
-    for text in column.cast(pl.String).to_list():
-        times.append(time_us(f"{path}: {name}", text, zone, clock=zone) if text else None)
-    return times

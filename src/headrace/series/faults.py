@@ -96,8 +96,8 @@ def _ratio_faults(settings: Series) -> Iterator[str]:
     changed = [name for name in names if ratios[name] != fields[name].default]
     if settings.cut_by_dates and changed:
         yield (
-            f"{setting_name(changed[0])} is given, and so is {setting_name('train_end')} or"
-            f" {setting_name('cut_dates')}; cut by dates or by shares of targets"
+            f"{setting_name(changed[0])} is given, and so is {setting_name('train_end')}; cut by"
+            " dates or by shares of targets"
         )
 
 
@@ -124,10 +124,7 @@ def _cut_faults(settings: Series) -> Iterator[str]:
             " roll, such as rolling:n=5,step=365d"
         )
     if settings.folds and not settings.cut_by_dates:
-        yield (
-            f"{setting_name('folds')} roll on from {train_end}, which is not given; give it, or"
-            f" {setting_name('cut_dates')}"
-        )
+        yield f"{setting_name('folds')} roll on from {train_end}, which is not given; give it"
     configs = settings.preprocessing_configs
     strategies = {pipeline.strategy for pipeline in (configs.target, *configs.features)}
     if (settings.val_entities or settings.test_entities) and "per_group" in strategies:
@@ -136,8 +133,7 @@ def _cut_faults(settings: Series) -> Iterator[str]:
             " default, has nothing to be fitted on; give unified ones in"
             f" {setting_name('preprocessing_configs')}, of the target too"
         )
-    has_val_end = settings.val_end is not None or settings.cut_dates is not None
-    if settings.val_entities and settings.cut_by_dates and not has_val_end:
+    if settings.val_entities and settings.cut_by_dates and settings.val_end is None:
         yield (
             f"{setting_name('val_entities')} validate from {train_end} to before {val_end}, which"
             " is not given; give it"
@@ -203,23 +199,8 @@ def _column_faults(settings: Series) -> Iterator[str]:
 def _source_faults(settings: Series) -> Iterator[str]:
     reader = settings.reader
     reads = f"{setting_name('reader')} {reader!r}"
-    directories = settings.region_time_series_base_dirs
-    if bool(settings.source) == bool(directories):
-        yield (
-            f"give either {setting_name('source')} or"
-            f" {setting_name('region_time_series_base_dirs')}, and not both"
-        )
-    if reader == "camels_us" and (len(settings.source) != 1 or not settings.entity_is_file):
-        yield (
-            f"{reads} takes one source, the data set's root directory, and"
-            f" {setting('entity', 'file_name')}"
-        )
-    if reader in ("wide", "grdc") and not settings.entity_is_file:
+    if reader == "wide" and not settings.entity_is_file:
         yield f"{reads} finds the entities itself; leave {setting_name('entity')} as 'file_name'"
-    if directories and reader not in ("table", "xarray"):
-        yield f"{reads} takes source; regions are for 'table' and 'xarray'"
-    if directories and not settings.entity_is_file:
-        yield f"regions have a file per entity; leave {setting_name('entity')} as 'file_name'"
     if settings.entities == ():
         yield f"{setting_name('entities')} is empty; give at least one, or leave it out for all"
 
@@ -227,18 +208,12 @@ def _source_faults(settings: Series) -> Iterator[str]:
 def _static_faults(settings: Series) -> Iterator[str]:
     static = setting_name("static")
     features = setting_name("static_features")
-    directories = settings.region_static_attributes_base_dirs
-    has_files = bool(settings.static or directories)
+    has_files = bool(settings.static)
     if not settings.fits and settings.missing_static in ("mean", "median"):
         yield (
             f"{setting_name('missing_static')} is {settings.missing_static!r}, which this run would"
             " compute from its own entities, not from those that trained; give 'error' or"
             f" 'drop_entity' with {setting_name('pipelines_from')}"
-        )
-    if settings.static and directories:
-        yield (
-            f"{static} and {setting_name('region_static_attributes_base_dirs')} are given; choose"
-            " one"
         )
     if has_files != bool(settings.static_features):
         yield f"{static} and {features} go together; give both or neither"

@@ -165,6 +165,19 @@ def forecast(  # noqa: PLR0913 - all are settings
         statics = _statics(
             settings, fitted, list(observed), without, from_files=static_source is not None
         )
+    windows = _cut_windows(cutter, observed, without)
+    result = cutter.join(windows, statics, dict(sorted(without.items())))
+    log.log(logging.WARNING if without else logging.INFO, "%s", result)
+    return result
+
+
+def _cut_windows(
+    cutter: _Cutter, observed: Mapping[str, Observed], without: dict[str, str]
+) -> dict[str, _Window]:
+    """Cut the window of each entity; those that have none go to `without`, with the reason.
+
+    Raises `InputError` if none has one.
+    """
     windows: dict[str, _Window] = {}
     for entity, rows in observed.items():
         if entity in without:
@@ -179,14 +192,12 @@ def forecast(  # noqa: PLR0913 - all are settings
             f"none of {many_entities(len(without))} has a forecast: {reasons or 'there is no row'}",
             setting="new_data",
             remedy=(
-                f"give {input_length:,} steps before the origin; if the model reads nothing of the"
-                f" horizon, give {setting('future', 'none')}; if it was trained on windows with"
-                f" gaps, give {setting_name('incomplete')} as then"
+                f"give {cutter.options.input_length:,} steps before the origin; if the model reads"
+                f" nothing of the horizon, give {setting('future', 'none')}; if it was trained on"
+                f" windows with gaps, give {setting_name('incomplete')} as then"
             ),
         )
-    result = cutter.join(windows, statics, dict(sorted(without.items())))
-    log.log(logging.WARNING if without else logging.INFO, "%s", result)
-    return result
+    return windows
 
 
 def _is_path(new_data: Any) -> bool:
@@ -203,7 +214,7 @@ def _settings(fitted: NamedRun, new_data: Any, static_source: Any) -> Series:
     if _is_path(new_data):
         return Series(source=new_data, **values)
     # What reads files has no say in a table.
-    return Series(source="new_data", reader="table", comment=None, **values)
+    return Series(source="new_data", reader="table", **values)
 
 
 def _read(

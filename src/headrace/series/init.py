@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -53,8 +53,6 @@ from headrace.formats.text_columns import as_text
 from headrace.formats.types import is_text
 from headrace.report.words import many_entities, pluralise
 from headrace.series.arrays.axis import DAY_US, Frequency, agreed, infer, place_rows
-from headrace.series.readers.camels import FLOW, FORCING
-from headrace.series.readers.text import GRDC_NAME, grdc_table
 from headrace.series.settings import FILE_NAME, Series
 from headrace.series.sources import STATIC, entity_of, files_of, parse, shards_of
 from headrace.series.statics import static_table
@@ -142,15 +140,7 @@ def series_sections(options: AskedSeries, data: Data) -> tuple[list[Section], st
 
     Raises `SettingsError`, `InputError`.
     """
-    root = expanded(Path(options.source[0]))
-    if (
-        len(options.source) == 1
-        and (root / "basin_mean_forcing").is_dir()
-        and (root / "usgs_streamflow").is_dir()
-    ):
-        draft = _camels(options, root)
-    else:
-        draft = _tables(options, data)
+    draft = _tables(options, data)
     encoded = []
     if options.static:
         encoded = _static(draft, options)
@@ -201,28 +191,6 @@ def _set_defaults(draft: _SeriesDraft) -> None:
         names = names[-1:]
     for name in names:
         draft.settings.setdefault(name, Series.model_fields[name].default)
-
-
-def _camels(options: AskedSeries, root: Path) -> _SeriesDraft:
-    products = sorted(directory.name for directory in (root / "basin_mean_forcing").iterdir())
-    features = [
-        known(name, (*FLOW, *FORCING), "features") for name in options.feature_names or FORCING
-    ]
-    ahead = [known(name, (*FLOW, *FORCING), "future_features") for name in options.future_names]
-    settings = {
-        "source": options.source,
-        "reader": "camels_us",
-        "dialect": {"null_values": list(NULLS)},  # of the attributes
-        "forcing": "daymet" if "daymet" in products else products[0],
-        "target": known(options.target or "qobs", (*FLOW, *FORCING), "target"),
-        **_roles([name for name in features if name not in ahead], ahead),
-    }
-    draft = _SeriesDraft(settings)
-    draft.entities = sorted(
-        {path.name[:8] for path in (root / "usgs_streamflow").rglob("*_streamflow_qc.txt*")}
-    )
-    draft.about = f"{pluralise(len(draft.entities), 'basin')} of CAMELS-US"
-    return draft
 
 
 def _tables(options: AskedSeries, source: Data) -> _SeriesDraft:  # noqa: PLR0914 - each guess needs earlier ones
@@ -412,26 +380,18 @@ def _look(options: AskedSeries, source: Data) -> tuple[dict[str, str], Look]:
     inside: list[Path] = []
     for path in paths:
         inside += [path] if path.is_file() else path.glob("*")
-    if any(map(grids.is_grid, [*paths, *inside])):
-        reader: Literal["xarray", "grdc"] = "xarray"
-    elif inside and all(GRDC_NAME.fullmatch(path.name) and ".txt" in path.name for path in inside):
-        reader = "grdc"
-    else:
+    if not any(map(grids.is_grid, [*paths, *inside])):
         return {}, source.tables
-    shaped = Series(source=options.source, reader=reader, target="?")
+    shaped = Series(source=options.source, reader="xarray", target="?")
     files = shards_of(shaped, shaped.source_files())
     tables = []
     for number in evenly(len(files), FILES):
         path, name = files[number]
-        if reader == "xarray":
-            table = grids.first_rows(path, ROWS)
-        else:
-            table = grdc_table(path, "date").slice(0, ROWS)
-        tables.append((entity_of(shaped, name), table))
+        tables.append((entity_of(shaped, name), grids.first_rows(path, ROWS)))
     size = sum(path.stat().st_size for path, _ in files)
     names = [entity_of(shaped, name) for _, name in files]
     folder = files[0][0].parent
-    return {"reader": reader}, look_of(tuple(options.source), folder, names, size, tables)
+    return {"reader": "xarray"}, look_of(tuple(options.source), folder, names, size, tables)
 
 
 def _look_at_rows(draft: _SeriesDraft, data: Look) -> None:
@@ -819,7 +779,7 @@ def _entity_column(tables: Sequence[tuple[Path, pa.Table]], entities: Collection
     return key
 
 
-def _static(draft: _SeriesDraft, options: AskedSeries) -> list[str]:  # noqa: C901 - many cases
+def _static(draft: _SeriesDraft, options: AskedSeries) -> list[str]:
     """Add the static features to the draft; return the names of those that are texts."""
     shape = {
         **draft.settings,
@@ -832,24 +792,20 @@ def _static(draft: _SeriesDraft, options: AskedSeries) -> list[str]:  # noqa: C9
     tables = [(path, static_table(shaped, path, name)) for path, name in files]
     key = _entity_column(tables, draft.entities)
     parts: dict[str, list[pa.ChunkedArray | None]] = {}
-    signatures: set[str] = set()
-    for path, table in tables:
+    for _, table in tables:
         if key in table.column_names:
             table = table.filter(
                 pc.is_in(pc.cast(table[key], pa.string()), value_set=pa.array(draft.entities))
             )
         for name in sorted({*table.column_names} - {key}, key=table.column_names.index):
             parts.setdefault(name, []).append(number_share(table[name]))
-            # computed from streamflow, val and test included
-            if path.name.startswith("camels_hydro"):
-                signatures.add(name)
     numbers = []
     complete = []  # numbers that all entities have
     for name, columns in parts.items():
         known_columns = [column for column in columns if column is not None]
         if len(known_columns) == len(columns):
             numbers.append(name)
-            if name not in signatures and not any(column.null_count for column in known_columns):
+            if not any(column.null_count for column in known_columns):
                 complete.append(name)
     names = [known(name, parts, "static_features") for name in options.static_names]
     if not names:

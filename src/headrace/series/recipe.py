@@ -89,7 +89,6 @@ def execute(  # noqa: PLR0914 - each stage needs earlier results
     unusable = _count_unusable(cleaned, retained.left_out)
     _warn(settings, context, retained, len(source.names))
     _warn_of_values(settings, context, result["filled_statics"], unusable, near_target)
-    records = [record for receipt in written for record in receipt.files]
     index, totals = tally(_shards(written), splits)
     split_rows = {split: total.rows for split, total in totals.items()}
     empty_splits = [*_describe_empty_splits(settings, retained, split_rows)]
@@ -102,11 +101,6 @@ def execute(  # noqa: PLR0914 - each stage needs earlier results
     changes = +_sum(receipt.extra["times"] for receipt in cleaned)  # without zeros
     if changes:
         result["times"] = dict(sorted(changes.items()))
-    digests = {record.path: record.digest for record in finished.files}
-    stores = {}
-    for record in records:
-        if record.path.startswith(STORE):
-            stores[record.path] = record.checksum
     passed = len(retained.names)
     original = len(source.names)
     return Outcome(
@@ -126,9 +120,21 @@ def execute(  # noqa: PLR0914 - each stage needs earlier results
             **settings.division.manifest_entries(),
             "unusable_values": unusable,
             **result,
-            "series_files": stores | digests,
+            "series_files": _digests(written, finished),
         },
     )
+
+
+def _digests(written: Sequence[Receipt], finished: Receipt) -> dict[str, str]:
+    """Return the checksums of the store's files, and the digests of the other files, by path."""
+    digests = {}
+    for receipt in written:
+        for record in receipt.files:
+            if record.path.startswith(STORE):
+                digests[record.path] = record.checksum
+    for record in finished.files:
+        digests[record.path] = record.digest
+    return digests
 
 
 def _shards(written: Sequence[Receipt]) -> list[ShardRecord]:
@@ -181,10 +187,10 @@ def _warn_of_unread_entries(settings: Series, context: RunContext) -> None:
 
 
 def _check_names(settings: Series, context: RunContext, names: Sequence[str]) -> None:
-    """Warn about held-out entities and entities of cut_dates that are not in the source.
+    """Warn about held-out entities that are not in the source.
 
-    Raises `InputError` if none of a held-out split, or none of cut_dates, is in the source, and
-    `SettingsError` for a category that means a missing value.
+    Raises `InputError` if none of a held-out split is in the source, and `SettingsError` for a
+    category that means a missing value.
     """
     missing = {"", *settings.dialect.null_values}
     for name, texts in settings.categories.items():
@@ -199,21 +205,6 @@ def _check_names(settings: Series, context: RunContext, names: Sequence[str]) ->
             )
     known = set(names)
     division = settings.division
-    unknown = sorted(division.dates.keys() - known)
-    if unknown and len(unknown) == len(division.dates):
-        raise InputError(
-            f"none of its entities is in the source, such as {unknown[0]!r}",
-            setting="cut_dates",
-            remedy="correct the names",
-        )
-    if unknown:
-        are = verb(len(unknown), "is", "are")
-        context.warn(
-            [
-                f"{len(unknown):,} of the entities in cut_dates {are} not in the source:"
-                f" {', '.join(unknown[:_NAMES])}"
-            ]
-        )
     unknown = sorted(division.held_out.keys() - known)
     if not unknown:
         return
@@ -472,8 +463,9 @@ def _describe_empty_splits(
                     f"{split} has no rows: none of {split}_entities passes; see {SUMMARY}, and name"
                     " others"
                 )
-            elif division.by_dates:
-                yield from _describe_dates(settings, retained, split, everywhere=empty)
+            elif division.cuts is not None:
+                if empty:
+                    yield from _describe_dates(settings, retained, split)
             elif empty and getattr(settings, f"{split}_ratio"):
                 ratio = getattr(settings, f"{split}_ratio")
                 yield (
@@ -487,8 +479,8 @@ def _describe_empty_fold(settings: Series, retained: _Retained, fold: int, split
     assert division.rolling is not None
     cut = division.rolling.cuts[fold]
     if split == "test":
-        val, test = division.cuts or next(iter(division.dates.values()))
-        cut += test - val
+        assert division.cuts is not None
+        cut += division.cuts[1] - division.cuts[0]
     last = max(_last_time(settings, entity) for entity in retained.entities())
     return (
         f"fold {fold} (cut at {_day(cut)}) has no rows in {split}: the last row is at"
@@ -496,58 +488,34 @@ def _describe_empty_fold(settings: Series, retained: _Retained, fold: int, split
     )
 
 
-@dataclass(frozen=True)
-class _EmptySplit:
-    """A split that has no rows of an entity because of its cuts."""
-
-    entity: str
-    val: int
-    test: int
-    last: int
-
-
-def _describe_dates(
-    settings: Series, retained: _Retained, split: str, *, everywhere: bool
-) -> Iterator[str]:
-    """Describe a split that the dates leave empty, everywhere or in entities that have dates of
-    their own.
-    """
+def _describe_dates(settings: Series, retained: _Retained, split: str) -> Iterator[str]:
+    """Describe a split that the dates leave empty everywhere."""
     division = settings.division
-    if split == "train" or not (everywhere or division.dates):
+    assert division.cuts is not None
+    val, test = division.cuts
+    if split == "train" or (split == "val" and val == test):
         return
-    empty = []
+    lasts = []
     for entity in retained.entities():
-        name = entity.entity
-        if _is_empty(division, entity, split) and (everywhere or name in division.dates):
-            val, test = division.dates_of(name) or (0, 0)
-            if split == "test" or val < test:
-                empty.append(_EmptySplit(name, val, test, _last_time(settings, entity)))
-    if not empty:
+        if _is_empty(division, entity, split):
+            lasts.append(_last_time(settings, entity))
+    if not lasts:
         return
-    if everywhere:
-        example = max(empty, key=lambda split_of_entity: split_of_entity.last)
-        whose = ""
-    else:
-        example = empty[0]
-        whose = f" of {many_entities(len(empty))}, first {example.entity!r}"
+    last = max(lasts)
     name = "val_end"
-    cut = example.test
-    if split == "val" or example.val == example.test:
+    cut = test
+    if split == "val" or val == test:
         name = "train_end"
-        cut = example.val
-    setting = f"{name} in cut_dates" if example.entity in division.dates else name
-    if cut > example.last:
-        why = (
-            f"{setting} {_day(cut)} is after the last row, at {_day(example.last)}; give an earlier"
-            f" {name}"
-        )
+        cut = val
+    if cut > last:
+        why = f"{name} {_day(cut)} is after the last row, at {_day(last)}; give an earlier {name}"
     else:
         margin = ", less gap" if division.margin_us else ""
         why = (
-            f"no row is from {setting} {_day(cut)} to before val_end {_day(example.test)}{margin};"
-            " give other dates"
+            f"no row is from {name} {_day(cut)} to before val_end {_day(test)}{margin}; give other"
+            " dates"
         )
-    yield f"{split} has no rows{whose}: {why}"
+    yield f"{split} has no rows: {why}"
 
 
 def _is_empty(division: Division, entity: Entity, split: str) -> bool:

@@ -24,13 +24,11 @@ REUSED = "pipelines_from"  # the setting, and the manifest's fact
 
 _NEVER_INHERITED = {
     "source",
-    "region_time_series_base_dirs",
     "entities",
     "recipe",
     REUSED,
     *DIVISION_SETTINGS,
 }
-_STATIC_FILES = {"static", "region_static_attributes_base_dirs"}
 _SAME = ("target", "static_features", "frequency")
 
 
@@ -124,8 +122,8 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
             remedy=f"leave out {words}",
         )
     not_inherited = set(_NEVER_INHERITED)
-    if not names.isdisjoint(_STATIC_FILES):
-        not_inherited |= _STATIC_FILES
+    if "static" in names:
+        not_inherited.add("static")
     named = named_run(Path(values[REUSED]))
     settings = named.settings()
     # No run stores the mean or median of its training entities.

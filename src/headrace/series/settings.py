@@ -23,7 +23,7 @@ from pydantic import (
 
 from headrace.checks import duration_us
 from headrace.credentials import refuse_credentials
-from headrace.digest import canonical_json, sha256_hex
+from headrace.digest import sha256_hex
 from headrace.errors import SettingsError, setting_name
 from headrace.folds.settings import Folds
 from headrace.formats.dialect import DialectSetting, dialect_field
@@ -134,32 +134,20 @@ class Series(RecipeSettings):
 
     recipe_name: ClassVar[str] = "series"
 
-    source: Places = Field((), description="Files, directories or glob patterns of time series.")
-    region_time_series_base_dirs: Mapping[str, Path] = _source(
-        default_factory=dict,
-        description=(
-            "Directories of series by region, instead of source. An entity's region is its"
-            " name up to the first _."
-        ),
+    source: Places = Field(
+        min_length=1, description="Files, directories or glob patterns of time series."
     )
-    reader: Literal["table", "wide", "xarray", "grdc", "camels_us"] = _source(
+    reader: Literal["table", "wide", "xarray"] = _source(
         "table",
         description=(
             "Kind of source; wide: tables with a column per entity, each file named after the value"
-            " it holds; xarray: NetCDF files and Zarr stores; grdc: text files of the Global Runoff"
-            " Data Centre; camels_us: the root of that data set's text files."
+            " it holds; xarray: NetCDF files and Zarr stores."
         ),
-    )
-    comment: str | None = _source(
-        None, min_length=1, description="Prefix of lines of CSV files to skip, e.g. #."
     )
     dialect: DialectSetting = dialect_field({"panel": "Source"})
     schema_drift: Literal["error", "widen"] = _source(
         "error",
         description="Files that lack some targets or features; widen: null there.",
-    )
-    forcing: Literal["daymet", "maurer", "maurer_extended", "nldas"] = _source(
-        "daymet", description="Forcing product of camels_us."
     )
     entities: NamesOrFile | None = _source(
         None,
@@ -260,10 +248,6 @@ class Series(RecipeSettings):
     static: Places = _repeated(
         panel="Static features", description="Files of static attributes, joined on static_entity."
     )
-    region_static_attributes_base_dirs: Mapping[str, Path] = _static(
-        default_factory=dict,
-        description="Directories of static attributes by region, instead of static.",
-    )
     static_entity: str | None = _static(
         None, description="Column of the static files with the entity."
     )
@@ -306,13 +290,6 @@ class Series(RecipeSettings):
         None,
         description=(
             "Rows from train_end to before this time validate, and the rest tests. Default: none."
-        ),
-    )
-    cut_dates: LocalPath | None = Field(
-        None,
-        description=(
-            "Table of entity, train_end and val_end (CSV, Parquet) for entities with their"
-            " own dates. Others use train_end and val_end."
         ),
     )
     val_entities: NamesOrFile = _held_out(
@@ -540,11 +517,6 @@ class Series(RecipeSettings):
         return values
 
     @property
-    def rewritten_text(self) -> bool:
-        """Whether CSV files are stripped of comments before they are read."""
-        return self.comment is not None
-
-    @property
     def time_columns(self) -> tuple[str, ...]:
         """The column of the time, or those of date and clock."""
         if isinstance(self.time, str):
@@ -664,7 +636,7 @@ class Series(RecipeSettings):
     @property
     def cut_by_dates(self) -> bool:
         """Whether the cuts are at dates, and not at shares of targets."""
-        return self.train_end is not None or self.cut_dates is not None
+        return self.train_end is not None
 
     @cached_property
     def cuts(self) -> tuple[int, int] | None:
@@ -693,8 +665,7 @@ class Series(RecipeSettings):
         """Return the settings that can change a byte of output; of files the names and contents,
         not the paths.
         """
-        paths = ("source", "static", "region_static_attributes_base_dirs")
-        settings = self.identity_without(*paths, "past_features", "region_time_series_base_dirs")
+        settings = self.identity_without("source", "static", "past_features")
         requested = self.requested_entities
         if requested is not None:
             settings["entities"] = sha256_hex("\n".join(requested).encode())
@@ -705,10 +676,8 @@ class Series(RecipeSettings):
             "future_features": self.future_names,
             "static_features": list(self.static_features),
             "categories": {name: ["", *texts] for name, texts in self.categories.items()},
-            "regions": sorted(self.region_time_series_base_dirs),
             "train_end": self.cuts and self.cuts[0],
             "val_end": self.val_end and self.cuts and self.cuts[1],
-            "cut_dates": sha256_hex(canonical_json(dict(self.division.dates))),
             "val_entities": sorted(name for name in held_out if held_out[name] == "val"),
             "test_entities": sorted(name for name in held_out if held_out[name] == "test"),
         }
@@ -730,12 +699,7 @@ class Series(RecipeSettings):
 
     def source_places(self) -> Sequence[str | Path]:
         """List the files, directories and patterns of series and static attributes, as given."""
-        return [
-            *self.source,
-            *self.static,
-            *self.region_time_series_base_dirs.values(),
-            *self.region_static_attributes_base_dirs.values(),
-        ]
+        return [*self.source, *self.static]
 
 
 def output_roles(config: Mapping[str, Any]) -> dict[str, str]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -56,7 +55,6 @@ from headrace.formats.text_columns import (
 from headrace.formats.type_words import PERIOD
 from headrace.formats.types import hint, is_text
 from headrace.formats.zones import utc_to_wall
-from headrace.series.readers import camels, text
 from headrace.series.times import Observed, put_on_clock
 from headrace.storage.places import path_of, place_of
 
@@ -72,7 +70,6 @@ NamedFiles = list[tuple[Path, str]]
 # These errors stop the run, which can resume.
 _MACHINE_ERRORS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ESTALE)
 _TEXT_NAMES = (".txt", ".txt.gz", ".txt.zst")
-_DECIMAL_COMMA = re.compile(r"\s*[+-]?\d+,\d+\s*")
 
 
 @dataclass(frozen=True)
@@ -144,18 +141,10 @@ def source_files(settings: Series) -> NamedFiles:
 
     With `entities`, only their files. Raises `InputError` if nothing is found.
     """
-    series: NamedFiles = []
-    if settings.reader == "camels_us":
-        root = _absolute(settings.source[0])
-        may_lack_flow = not settings.fits
-        series = camels.basin_files(root, settings.forcing, may_lack_flow=may_lack_flow)
-    elif settings.reader == "grdc":
-        series = [(path, path.name) for path in _tables(settings.source)]
+    if settings.reader == "xarray":
+        series = _grid_files(settings.source)
     else:
-        groups = _regions(settings.region_time_series_base_dirs, settings.source)
-        for prefix, paths in groups:
-            named = _grid_files(paths) if settings.reader == "xarray" else _listed_files(paths)
-            series += [(path, f"{prefix}{name}") for path, name in named]
+        series = _listed_files(settings.source)
     requested = settings.requested_entities
     if requested is not None and settings.entity_is_file and settings.reader != "wide":
         names = set(requested)
@@ -167,21 +156,11 @@ def source_files(settings: Series) -> NamedFiles:
 def static_files(settings: Series) -> NamedFiles:
     """Find the files of static attributes, with names below `static/`."""
     files: NamedFiles = []
-    for prefix, paths in _regions(settings.region_static_attributes_base_dirs, settings.static):
-        tables = _tables(paths)
-        root = Path(os.path.commonpath([path.parent for path in tables] or [Path()]))
-        for path in tables:
-            files.append((path, f"{STATIC}/{prefix}{path.relative_to(root).as_posix()}"))
+    tables = _tables(settings.static)
+    root = Path(os.path.commonpath([path.parent for path in tables] or [Path()]))
+    for path in tables:
+        files.append((path, f"{STATIC}/{path.relative_to(root).as_posix()}"))
     return files
-
-
-def _regions(
-    directories: Mapping[str, Path], paths: Sequence[Path]
-) -> list[tuple[str, Sequence[Path]]]:
-    """Return each region's name prefix and its directory; without regions, the paths."""
-    if not directories:
-        return [("", paths)]
-    return [(f"{region}/", [directory]) for region, directory in sorted(directories.items())]
 
 
 def _listed_files(source: Sequence[Path]) -> NamedFiles:
@@ -198,12 +177,6 @@ def _listed_files(source: Sequence[Path]) -> NamedFiles:
             listing = list_files(source)
             return [(listing.path(number), name) for number, name in enumerate(listing.names)]
     except InputError:
-        if any(text.GRDC_NAME.fullmatch(path.name) for path in inside):
-            raise InputError(
-                "has files of the GRDC",
-                path=source[0],
-                remedy=f"give {setting('reader', 'grdc')}",
-            ) from None
         if not any(map(grids.is_grid, inside)):
             raise
     raise InputError(
@@ -292,7 +265,7 @@ def unread_entries(settings: Series) -> list[str]:
     unread: list[str] = []
     if settings.reader != "table":
         return unread
-    for path in (*settings.source, *settings.region_time_series_base_dirs.values()):
+    for path in settings.source:
         directory = _absolute(path)
         is_cheap = place_of(directory).reads == "calls" and directory.is_dir()
         if not is_cheap:
@@ -314,12 +287,6 @@ def entity_of(settings: Series, name: str) -> str:
     base = PurePosixPath(name).name
     if settings.reader == "xarray":
         return PurePosixPath(_grid_name(name)).stem
-    if settings.reader == "grdc":
-        match = text.GRDC_NAME.fullmatch(base)
-        return match[1] if match else base.removesuffix(".gz").removesuffix(".txt")
-    if settings.reader == "camels_us":
-        match = camels.FORCING_NAME.fullmatch(base) or camels.FLOW_NAME.fullmatch(base)
-        return match[1] if match else base
     return stem_of_name(base)
 
 
@@ -370,10 +337,13 @@ def entity_source(settings: Series, files: Sequence[tuple[Path, str]]) -> Entity
             problems[entity] = InputError(
                 "no file has its name", remedy=f"correct {setting_name('entities')}"
             )
-    for entity, named_files in by_entity.items():
-        problem = _misplaced(settings, entity, named_files)
-        if problem is not None:
-            problems[entity] = problem
+    for entity, ((path, _), *others) in by_entity.items():
+        if others:
+            raise InputError(
+                f"entity {entity!r} is also that of {others[0][0]}",
+                path=path,
+                remedy="rename one, or give one of them",
+            )
     names = sorted({*by_entity, *problems})
     types = partition_types(name for _, name in files_of(SERIES, files))
 
@@ -381,45 +351,10 @@ def entity_source(settings: Series, files: Sequence[tuple[Path, str]]) -> Entity
         entity = names[number]
         if entity in problems:
             raise problems[entity]
-        if settings.reader == "camels_us":
-            paths = [path for path, _ in by_entity[entity]]
-            return Observed(*camels.read_basin(settings, paths, columns))
         path, name = by_entity[entity][0]
         return _rows_of_file(settings, path, name, columns, types)
 
     return EntitySource(names, rows, by_entity)
-
-
-def _misplaced(settings: Series, entity: str, files: NamedFiles) -> InputError | None:
-    """Return the error of an entity that lacks a file or is in the directory of another region;
-    None if all is well.
-
-    Raises `InputError` if two files are one entity.
-    """
-    (path, name), *others = files
-    if settings.reader == "camels_us":
-        may_lack_flow = not settings.fits and camels.FORCING_NAME.fullmatch(path.name)
-        if len(others) != 1 and (others or not may_lack_flow):
-            return InputError(
-                "the entity has no other file; CAMELS-US has a forcing and a streamflow file for"
-                " each basin",
-                path=path,
-            )
-    elif others:
-        raise InputError(
-            f"entity {entity!r} is also that of {others[0][0]}",
-            path=path,
-            remedy="rename one, or give one of them",
-        )
-    region = name.partition("/")[0]
-    named_region = entity.partition("_")[0]
-    if settings.region_time_series_base_dirs and named_region != region:
-        return InputError(
-            f"the file is of region {named_region!r} by its name, but in the directory of"
-            f" {region!r}",
-            path=path,
-        )
-    return None
 
 
 def _rows_of_file(
@@ -490,8 +425,6 @@ def _raw_tables(
     if settings.reader == "xarray" and columns is not None:
         for table in grids.grid_tables(path, columns, settings.optional_columns):
             yield _select(settings, path, table, columns)
-    elif settings.reader == "grdc":
-        yield _select(settings, path, text.grdc_table(path, settings.time_column), columns)
     else:
         yield from _file_tables(settings, path, name, columns, partitions)
 
@@ -509,13 +442,6 @@ def _file_tables(
         file_type = detect(path)
     assert file_type is not None
     if holds_nothing(path, file_type, settings.dialect):
-        return
-    if file_type.format.separator is not None and settings.rewritten_text:
-        table = text.text_table(
-            path, name, file_type, comment=settings.comment, dialect=settings.dialect
-        )
-        if table.num_columns:
-            yield _select(settings, path, table, columns)
         return
     if file_type.format.name == "parquet" and not partitions and columns is not None:
         # Opened once: for small files, opening is most of the work.
@@ -568,7 +494,7 @@ def _present(settings: Series, path: Path, columns: Sequence[str], schema: pa.Sc
                 words += f", … ({len(names)} columns)"
             note = hint(list(names))
             if names and names[0].startswith("#"):
-                note = f"; if that is a comment, give {setting('comment', '#')}"
+                note = "; if that is a comment, take such lines out of the file"
             if not settings.entity_is_file and column in settings.columns:
                 widen = setting("schema_drift", "widen")
                 note += f"; if other files have it, {widen} takes it as null here"

@@ -6,7 +6,7 @@ of memory.
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.arrays import F64, Bools
+from headrace.arrays import F32, F64, Bools
 from headrace.errors import InputError, setting, setting_name
 from headrace.formats import delimited
 from headrace.formats.registry import Compression, FileType, file_type_of_name
@@ -26,7 +26,6 @@ from headrace.formats.types import is_text
 from headrace.series.arrays.encoders import Encoder, fit_encoder
 from headrace.series.pipelines.fitted import Fitted, fit
 from headrace.series.pipelines.settings import PipelineSettings
-from headrace.series.readers.text import text_table
 
 if TYPE_CHECKING:
     from headrace.series.settings import Series
@@ -188,20 +187,11 @@ def static_table(
     file_type = file_type_of_name(path.name)
     if is_plain_text:
         file_type = FileType.named("csv", _COMPRESSIONS.get(path.suffix, "none"))
-    is_delimited = file_type is not None and file_type.format.separator is not None
-    shard = None
-    if file_type is not None and is_delimited and settings.rewritten_text:
-        table = text_table(
-            path, name, file_type, comment=settings.comment, dialect=settings.dialect
-        )
-        schema = table.schema
+    if file_type is not None and is_plain_text:
+        shard = delimited.survey(path, path.name, file_type, dialect=settings.dialect)
     else:
-        if file_type is not None and is_plain_text:
-            shard = delimited.survey(path, path.name, file_type, dialect=settings.dialect)
-        else:
-            shard = survey(path, name, dialect=settings.dialect)
-        schema = shard.schema
-    names = schema.names
+        shard = survey(path, name, dialect=settings.dialect)
+    names = shard.schema.names
     if key is not None:
         if key not in names:
             raise InputError(
@@ -212,11 +202,8 @@ def static_table(
                 remedy="correct the name",
             )
         names = [name for name in names if name == key or name in columns]
-    if shard is None:
-        table = table.select(names)
-    else:
-        chunks = [chunk.table(names) for chunk in read_chunks(shard, names)]
-        table = pa.concat_tables(chunks or [schema.empty_table().select(names)])
+    chunks = [chunk.table(names) for chunk in read_chunks(shard, names)]
+    table = pa.concat_tables(chunks or [shard.schema.empty_table().select(names)])
     if is_plain_text:
         table = pa.table({name: pc.utf8_trim_whitespace(table[name]) for name in names})
     return table
@@ -275,27 +262,42 @@ def process_statics(  # noqa: PLR0914 - numbers and texts are fitted apart, then
     encoders = []
     for pipeline in resolved.static_encoding:
         texts = {name: table[name].to_list() for name in pipeline.columns or ()}
-        for name, column in texts.items():
-            if None in column:
-                raise InputError(
-                    f"entity {entities[column.index(None)]!r} lacks this text, and texts have no"
-                    f" {settings.missing_static}",
-                    column=name,
-                    remedy=(
-                        "complete the static files, or give"
-                        f" {setting('missing_static', 'drop_entity')}"
-                    ),
-                )
+        _refuse_missing(settings, texts, entities)
         encoder = _encoder(settings, pipeline, texts, trains)
         codes = encoder.transform(texts).astype(np.float32)
         by_name = dict(zip(encoder.names, codes.T, strict=True))
         for name in texts:
             columns[name] = {output: by_name[output] for output in encoder.names_of(name)}
         encoders.append(encoder)
+    processed = _input_table(settings, entities, [columns[name] for name in table.columns])
+    imputed = {name: count for name, count in zip(numeric, lacked, strict=True) if count}
+    return ProcessedStatics(processed, fitted, tuple(encoders), imputed)
+
+
+def _refuse_missing(
+    settings: Series, texts: Mapping[str, list[str | None]], entities: Sequence[str]
+) -> None:
+    """Raise `InputError` for the first entity that lacks a text."""
+    for name, column in texts.items():
+        if None in column:
+            raise InputError(
+                f"entity {entities[column.index(None)]!r} lacks this text, and texts have no"
+                f" {settings.missing_static}",
+                column=name,
+                remedy=(
+                    f"complete the static files, or give {setting('missing_static', 'drop_entity')}"
+                ),
+            )
+
+
+def _input_table(
+    settings: Series, entities: Sequence[str], columns: Sequence[Mapping[str, F32]]
+) -> pa.Table:
+    """Return the entities and their inputs as a table. Raises `InputError` for a repeated name."""
     arrays = [pa.array(entities, pa.string())]
     fields = [pa.field(settings.entity_column, pa.string(), nullable=False)]
-    for name in table.columns:
-        for output, codes in columns[name].items():
+    for outputs in columns:
+        for output, codes in outputs.items():
             arrays.append(pa.array(codes, pa.float32()))
             fields.append(pa.field(output, pa.float32(), nullable=False))
     names = [field.name for field in fields]
@@ -307,9 +309,7 @@ def process_statics(  # noqa: PLR0914 - numbers and texts are fitted apart, then
             column=repeated[0],
             remedy="rename the other column in the static files",
         )
-    imputed = {name: count for name, count in zip(numeric, lacked, strict=True) if count}
-    processed = pa.Table.from_arrays(arrays, schema=pa.schema(fields))
-    return ProcessedStatics(processed, fitted, tuple(encoders), imputed)
+    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
 
 
 def _impute(settings: Series, names: Sequence[str], values: F64, trains: Bools) -> F64:

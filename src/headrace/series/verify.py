@@ -306,7 +306,7 @@ def _check_cuts(run: FinishedRun, settings: Series) -> list[Check]:
     table = read_entities(run.root)
     division = settings.division
     checks = []
-    if settings.fits and division.by_dates:
+    if settings.fits and division.cuts is not None:
         checks.append(_check_dates(run, settings, table))
     elif division.margin_us:
         checks.append(_check_distances(run, settings, table))
@@ -325,8 +325,8 @@ def _check_dates(  # noqa: PLR0914 - the limits of each split in each fold
     """
     division = settings.division
     names = table["entity"].to_list()
-    cuts = [division.dates_of(name) or (0, 0) for name in names]
-    val, test = np.array(cuts, np.int64).reshape(-1, 2).T
+    assert division.cuts is not None
+    val, test = (np.full(len(names), cut) for cut in division.cuts)
     folds = 1
     step = 0
     if isinstance(settings.folds, Rolling):

@@ -10,6 +10,7 @@ from events import event_histories, expected_events, random_events, read_back, r
 
 import headrace
 from headrace.contexts import decode_context, open_contexts, read_measurements
+from headrace.dataset.entities import find_entities
 from headrace.errors import InputError, SettingsError
 from headrace.histories.config import Histories
 from headrace.histories.dictionary import Dictionary
@@ -156,7 +157,7 @@ def test_leaks_streams_and_entities_work_on_texts(tmp_path: Path) -> None:
         for name in batch["src_id"].to_pylist()
     ]
     assert {"user 0", "copy of user 0"} & set(names)
-    _, rows = dataset.entity_index().rows_of("train", [names[0]])
+    _, rows = find_entities(dataset, "src_id", [names[0]])["train"]
     assert len(rows) == names.count(names[0])
 
 

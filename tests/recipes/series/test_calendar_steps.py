@@ -1,6 +1,6 @@
 """Days, weeks and months of a zone are those that pandas finds; times that cannot be told are refused."""
 
-from datetime import date, datetime, timedelta
+from datetime import date, datetime
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,6 @@ from headrace.run.prepare import Prepared
 from headrace.series.arrays.axis import Frequency, infer, place_rows
 from headrace.series.settings import Series
 from headrace.series.times import Observed, put_on_clock
-from headrace.windows import aligned, open_windows
 from raised import raised
 
 pandas = pytest.importorskip("pandas")
@@ -181,24 +180,6 @@ def test_days_without_a_midnight_are_days(tmp_path: Path) -> None:
     hours = series(frequency="1d", time_zone="America/Sao_Paulo", resample="sum")
     with raised(headrace.InputError):
         put_on_clock(hours, observed(pandas.DatetimeIndex(["2017-10-15 00:30"])))
-
-
-def test_windows_of_hours_end_with_those_of_local_days(tmp_path: Path) -> None:
-    truth = pandas.date_range("2024-01-01", "2024-12-30 23:00", freq="h", tz="Europe/Berlin")
-    frame = table(truth.strftime("%Y-%m-%d %H:%M").to_list(), np.arange(float(len(truth))) % 24)
-    zone = {"time_zone": "Europe/Berlin"}
-    prepare(frame, tmp_path / "hours", frequency="1h", **zone)
-    prepare(frame, tmp_path / "days", frequency="1d", resample="sum", **zone)
-    own = {"is_autoregressive": True, "future": "none"}
-    days = open_windows(tmp_path / "days", "all", input_length=3, output_length=1, **own)
-    hours = open_windows(tmp_path / "hours", "all", input_length=24, output_length=24, **own)
-    batch = aligned(days, hourly=hours).batch(range(300))
-    last_days = pandas.DatetimeIndex(batch["input_end_date"])
-    ends = pandas.DatetimeIndex(batch["input_end_date_hourly"]).tz_localize("UTC")
-
-    assert (last_days + timedelta(hours=23)).equals(
-        ends.tz_convert("Europe/Berlin").tz_localize(None)
-    )
 
 
 def hours_of_a_year() -> object:

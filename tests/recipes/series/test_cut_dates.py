@@ -142,25 +142,6 @@ def test_a_split_without_rows_is_told_with_its_cut_and_the_last_time(
     assert warned == made.manifest.metadata.get("no_rows", [])
 
 
-def test_entities_whose_own_dates_leave_a_split_empty_are_told(tmp_path: Path) -> None:
-    own = {
-        "entity": ["b", "c"],
-        "train_end": ["2002-03-01", "2029-01-01"],
-        "val_end": ["2029-01-01", "2030-01-01"],
-    }
-    events = list[Any]()
-    asked = series(
-        write_source(tmp_path / "raw", ["a", "b", "c"]), cut_dates=pl.DataFrame(own), **DATES
-    )
-    headrace.prepare(asked, tmp_path / "out", workers=1, on_event=events.append)
-    end = "is after the last row, at 2003-06-14; give an earlier"
-
-    assert [
-        f"val has no rows of 1 entity, first 'c': train_end in cut_dates 2029-01-01 {end} train_end",
-        f"test has no rows of 2 entities, first 'b': val_end in cut_dates 2029-01-01 {end} val_end",
-    ] == [each.text for each in events if "has no rows" in getattr(each, "text", "")]
-
-
 @pytest.mark.parametrize("seed", [1, 2])
 def test_the_check_of_calendar_time_counts_as_one_would_by_hand(tmp_path: Path, seed: int) -> None:
     basins = {f"g{place}": a_basin(10 * seed + place, 60 + 20 * place) for place in range(4)}

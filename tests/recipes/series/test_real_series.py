@@ -1,17 +1,14 @@
 """The traps of two real data sets, each with the outcome it must have.
 
 Caravan (Kratzert et al. 2023, CC BY 4.0): five basins of three countries, with their files' columns, periods and gaps
-as they come. CAMELS-US (Newman 2014, Addor 2017): four basins as text files of four forcing products.
+as they come.
 """
 
-import gzip
 import json
-import shutil
 from pathlib import Path
 
 import numpy as np
 import polars as pl
-import pyarrow.parquet as pq
 import pytest
 from basins import SPLITS, readable_rows
 
@@ -22,15 +19,12 @@ from headrace.series.pipelines.save import load_pipelines
 from headrace.series.settings import Series
 
 DATA = Path(__file__).parents[3].parent / "shared" / "data"
-CARAVAN, CAMELS = DATA / "job4-caravan", DATA / "job4-camels-us"
+CARAVAN = DATA / "job4-caravan"
 FORCING = ("potential_evaporation_sum", "temperature_2m_mean", "total_precipitation_sum")
 STATIC = ("aridity", "frac_snow", "p_mean")
 
 needs_caravan = pytest.mark.skipif(
     not CARAVAN.is_dir(), reason=f"{CARAVAN} is not there: it is not in the repository"
-)
-needs_camels = pytest.mark.skipif(
-    not CAMELS.is_dir(), reason=f"{CAMELS} is not there: it is not in the repository"
 )
 
 
@@ -131,131 +125,6 @@ def test_a_column_that_only_some_files_have_fails_the_others(tmp_path: Path) -> 
     assert ["camelses_1414"] == summary["retained_entities"]
     assert 4 == len(summary["excluded_entities"])
     assert all("column 'pr_emo1': " in reason for reason in summary["excluded_entities"].values())
-
-
-@needs_caravan
-def test_regions_are_found_by_prefix(tmp_path: Path) -> None:
-    """The specification's form: directories by region, attributes beside them."""
-    static = {region: tmp_path / f"attributes_{region}" for region in ("camelsch", "camelslx")}
-    for region, directory in static.items():
-        directory.mkdir()
-        for path in (CARAVAN / "attributes").glob(f"attributes_*_{region}.csv.gz"):
-            (directory / path.name).symlink_to(path)
-    series_ = {region: tmp_path / region for region in static}
-    for region, directory in series_.items():
-        directory.mkdir()
-        for path in (CARAVAN / "timeseries").glob(f"{region}_*"):
-            (directory / path.name).symlink_to(path)
-    (series_["camelslx"] / "camelsch_9.csv.gz").symlink_to(
-        CARAVAN / "timeseries" / "camelsch_4001.csv.gz"
-    )
-
-    prepared = caravan(
-        tmp_path / "out",
-        source=(),
-        static=(),
-        region_time_series_base_dirs=series_,
-        region_static_attributes_base_dirs=static,
-    )
-
-    summary = json.loads((prepared.run / "quality_summary.json").read_bytes())
-    assert ["camelsch_4001", "camelsch_4003", "camelslx_054", "camelslx_055"] == summary[
-        "retained_entities"
-    ]
-    assert "is of region 'camelsch' by its name" in summary["excluded_entities"]["camelsch_9"]
-
-
-def camels(out: Path, forcing: str, **more) -> Prepared:
-    asked = {
-        "source": CAMELS,
-        "reader": "camels_us",
-        "forcing": forcing,
-        "target": "qobs",
-        "features": ("prcp", "srad", "tmax", "tmin", "vp"),
-        "entities": f"@{CAMELS / '4_basins_test_set.txt'}",
-        "static": CAMELS / "camels_attributes_v2.0",
-        "static_entity": "gauge_id",
-        "dialect": {"null_values": "NA"},
-        "static_features": ("elev_mean", "slope_mean", "area_gages2", "root_depth_50"),
-        "min_train_years": 1,
-    }
-    return prepare(Series(**{**asked, **more}), out)
-
-
-@needs_camels
-@pytest.mark.parametrize("forcing", ["daymet", "maurer", "maurer_extended", "nldas"])
-def test_camels_us_end_to_end(tmp_path: Path, forcing: str) -> None:
-    prepared = camels(tmp_path / "out", forcing)
-
-    names = ["01022500", "01547700", "02064000", "03015500"]  # leading zeros stay
-    assert (
-        names
-        == json.loads((prepared.run / "quality_summary.json").read_bytes())["retained_entities"]
-    )
-    assert 4 * 1_096 == sum(prepared.manifest.metadata["source_rows"].values())
-    assert (365 if forcing == "daymet" else 0) == prepared.manifest.dropped[
-        "trimmed"
-    ]  # a year without discharge
-    assert [] == headrace.verify(tmp_path / "out").problems
-    statics = pq.read_table(prepared.run / "processed_static_features.parquet")
-    assert names == statics["gauge_id"].to_pylist()
-    assert (
-        667
-        == json.loads((prepared.run / "quality_summary.json").read_bytes())[
-            "attributes_without_series"
-        ]
-    )
-
-
-@needs_camels
-def test_camels_us_discharge_is_cubic_feet_over_the_basin(tmp_path: Path) -> None:
-    readable = readable_rows(camels(tmp_path / "out", "maurer_extended"))
-    scaled = np.array([row[0] for split in SPLITS for row in readable[split]["01022500"].values])
-    found = load_pipelines(tmp_path / "out").inverse_transform(scaled, entity="01022500")
-
-    with gzip.open(CAMELS / "usgs_streamflow" / "01022500_streamflow_qc.txt.gz", "rt") as file:
-        lines = file.read().splitlines()
-    cubic_feet = np.array([float(line.split()[4]) for line in lines])
-    np.testing.assert_allclose(
-        cubic_feet * 0.3048**3 * 86_400 / 587_675_987 * 1_000, found, rtol=1e-4, atol=1e-5
-    )
-
-
-@needs_camels
-def test_camels_us_flags_are_a_column(tmp_path: Path) -> None:
-    plain = {"strategy": "per_group", "pipeline": []}
-    prepared = camels(
-        tmp_path / "out",
-        "daymet",
-        features=("estimated", "prcp"),
-        preprocessing_configs={"features": plain},
-    )
-    rows = readable_rows(prepared)
-
-    estimated = [
-        sum(row[1] for split in SPLITS for row in rows[split][name].values)
-        for name in ("01022500",)
-    ]
-    assert [225] == estimated
-
-
-@needs_camels
-def test_an_ungauged_basin_of_camels_us_is_served(tmp_path: Path) -> None:
-    unified = {"strategy": "unified", "pipeline": ["StandardScaler"], "fit_on_n_entities": 4}
-    pipelines = {"features": unified, "target": unified}
-    trained = camels(tmp_path / "out", "daymet", preprocessing_configs=pipelines)
-    shutil.copytree(CAMELS / "basin_mean_forcing", tmp_path / "ungauged" / "basin_mean_forcing")
-    asked = Series(
-        source=tmp_path / "ungauged", pipelines_from=tmp_path / "out", entities="01022500"
-    )
-    served = prepare(asked, tmp_path / "served", workers=1)
-
-    before, rows = readable_rows(trained), readable_rows(served)["test"]["01022500"]
-    features = {time: row[1:] for time, row in zip(rows.times, rows.values, strict=True)}
-    assert all(row[0] is None for row in rows.values)
-    for split in SPLITS:
-        own = before[split]["01022500"]
-        assert [row[1:] for row in own.values] == [features[time] for time in own.times]
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """Dates of single entities, entities that are held out, rows too close before cuts, and folds that roll."""
 
-import json
 from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -74,40 +73,6 @@ def test_every_row_is_written_or_counted(source: Path, tmp_path: Path) -> None:
         assert manifest.source["rows"] == written + sum(manifest.dropped.values())
         assert manifest.dropped["in_no_split"] > 0
         assert problems(made) == []
-
-
-@pytest.mark.slow
-def test_each_entity_has_the_dates_of_its_own(source: Path, tmp_path: Path) -> None:
-    own = {"a": (date(2001, 9, 1), date(2002, 1, 1)), "b": (date(2002, 5, 1), None)}
-    table = {
-        "entity": list(own),
-        "train_end": [one for one, _ in own.values()],
-        "val_end": [two for _, two in own.values()],
-    }
-    pl.DataFrame(table).write_parquet(tmp_path / "dates.parquet")
-    made = run_of(source, tmp_path / "out", cut_dates=tmp_path / "dates.parquet", **DATES)
-    usual = (date(2002, 3, 1), date(2002, 9, 1))
-    for name, time, split in rows_of(made).select("entity", "time", "split").iter_rows():
-        first, second = own.get(name, usual)
-        expected = (
-            "train" if time.date() < first else "val" if time.date() < (second or first) else "test"
-        )
-        assert expected == split
-    assert problems(made) == []
-    assert "every row of 5 entities is on its side" in detail(made, "cuts")
-
-    (tmp_path / "dates.parquet").rename(tmp_path / "elsewhere.parquet")
-    assert problems(made) == []
-    pl.read_parquet(tmp_path / "elsewhere.parquet").with_columns(
-        pl.all().cast(pl.String)
-    ).write_csv(tmp_path / "same.csv")
-    again = series(source, cut_dates=tmp_path / "same.csv", **DATES)
-    assert headrace.prepare(again, tmp_path / "out").manifest.run_id == made.manifest.run_id
-    alone = run_of(source, tmp_path / "alone", cut_dates=pl.read_csv(tmp_path / "same.csv"))
-    assert json.loads((alone.run / "quality_summary.json").read_bytes())["retained_entities"] == [
-        "a",
-        "b",
-    ]
 
 
 @pytest.mark.slow
@@ -326,19 +291,10 @@ def test_folds_roll_for_held_out_entities_and_from_dates_of_their_own(
         },
         **{"val_entities": ["c"], "test_entities": ["d", "e"]},
     }
-    own = {
-        "a": (date(2002, 1, 10), date(2002, 7, 13)),
-        "d": (date(2002, 4, 1), date(2002, 10, 2)),
-    }  # 184 days each
 
     def dates_after(days: int) -> dict[str, Any]:
         later = timedelta(days=days)
-        rows = [(name, one + later, two + later) for name, (one, two) in own.items()]
-        usual = {name: str(date.fromisoformat(cut) + later) for name, cut in DATES.items()}
-        return {
-            "cut_dates": pl.DataFrame(rows, ["entity", "train_end", "val_end"], orient="row"),
-            **usual,
-        }
+        return {name: str(date.fromisoformat(cut) + later) for name, cut in DATES.items()}
 
     made = run_of(
         source, tmp_path / "out", folds=headrace.Rolling(n=3, step="20d"), **dates_after(0), **asked
@@ -354,8 +310,7 @@ def test_folds_roll_for_held_out_entities_and_from_dates_of_their_own(
             )
             other = pl.DataFrame(headrace.open(single.out)[split].to_arrow()).sort("entity", "date")
             if split == "test":
-                ends = [own.get(name, (None, date(2002, 9, 1)))[1] for name in other["entity"]]
-                last = pl.Series(ends) + timedelta(days=20 * (number + 1))
+                last = date(2002, 9, 1) + timedelta(days=20 * (number + 1))
                 other = other.filter(pl.col("date").dt.date() < last)
             assert one.equals(other, null_equal=True)
             sides[split] = set(one["entity"])
@@ -367,38 +322,6 @@ def test_folds_roll_for_held_out_entities_and_from_dates_of_their_own(
                 == sides[split]
             )
         assert sides == {"train": {"a", "b"}, "val": {"c"}, "test": {"d", "e"}}
-    table = dates_after(0)["cut_dates"]
-    alone = run_of(
-        source,
-        tmp_path / "alone",
-        folds="rolling:n=2,step=30d",
-        entities=["a", "b"],
-        cut_dates=table,
-    )
-    assert problems(alone) == []
-    assert set(headrace.open(alone.out).fold(1).split_rows) == {"train", "val", "test"}
-    uneven = table.with_columns(
-        val_end=pl.when(pl.col("entity") == "d").then(date(2002, 11, 2)).otherwise("val_end")
-    )
-    with pytest.raises(
-        SettingsError, match="val of entity 'd' is 215 days long, of others 184 days"
-    ):
-        run_of(source, tmp_path / "uneven", folds="rolling:n=2,step=30d", cut_dates=uneven)
-
-
-def test_cut_dates_may_call_the_entity_so_and_must_exist(source: Path, tmp_path: Path) -> None:
-    whole = pl.concat(
-        [pl.read_csv(source / f"{name}.csv").with_columns(shop=pl.lit(name)) for name in "ab"]
-    )
-    table = pl.DataFrame({"entity": ["a"], "train_end": ["2002-01-01"], "val_end": ["2002-06-01"]})
-    named = run_of(whole, tmp_path / "one", entity="shop", cut_dates=table, **DATES)
-    again = run_of(
-        whole, tmp_path / "two", entity="shop", cut_dates=table.rename({"entity": "shop"}), **DATES
-    )
-
-    assert named.manifest.run_id == again.manifest.run_id
-    with raised(SettingsError, setting="cut_dates", remedy="check its path"):
-        run_of(source, tmp_path / "three", cut_dates=tmp_path / "gone.csv", **DATES)
 
 
 @pytest.mark.slow
@@ -444,43 +367,3 @@ def test_what_cannot_be_is_refused(source: Path, tmp_path: Path) -> None:
     nobody = series(source, test_entities=["nobody"], preprocessing_configs=BY_ALL)
     with raised(InputError, setting="test_entities", remedy="correct the names"):
         headrace.prepare(nobody, tmp_path / "out")
-
-
-def test_cut_dates_of_unknown_entities_are_told(source: Path, tmp_path: Path) -> None:
-    dates = pl.DataFrame(
-        {"entity": ["a", "nobody"], **{name: [day] * 2 for name, day in DATES.items()}}
-    )
-    notes = []
-    headrace.prepare(
-        series(source, cut_dates=dates, **DATES), tmp_path / "some", on_event=notes.append
-    )
-
-    assert any(
-        "1 of the entities in cut_dates is not in the source: nobody" in str(each) for each in notes
-    )
-    with raised(InputError, setting="cut_dates", remedy="correct the names"):
-        run_of(source, tmp_path / "none", cut_dates=dates[1:], **DATES)
-
-
-def test_cut_dates_name_entities_as_the_source_does_whatever_their_type(
-    source: Path, tmp_path: Path
-) -> None:
-    numbers = {name: 4000 + place for place, name in enumerate("ab")}
-    parts = [
-        pl.read_csv(source / f"{name}.csv").with_columns(id=pl.lit(own))
-        for name, own in numbers.items()
-    ]
-    table = pl.DataFrame({"entity": [4000], "train_end": ["2002-01-01"], "val_end": ["2002-06-01"]})
-    runs = [
-        run_of(
-            pl.concat(parts),
-            tmp_path / str(kind),
-            entity="id",
-            **DATES,
-            cut_dates=table.cast({"entity": kind}),
-        )
-        for kind in (pl.Int64, pl.Float64, pl.String)
-    ]
-
-    assert 1 == len({made.manifest.run_id for made in runs})
-    assert {"4000"} == runs[0].manifest.metadata["divided_by"]["dates"].keys()

@@ -108,24 +108,18 @@ def test_frames_are_sources(tmp_path: Path, plain: Mapping[str, object], library
     assert plain == rows(run(made, tmp_path / "out", entity="gauge", static_entity=None))
 
 
-def test_comments_decimal_commas_and_encodings_are_read(
-    tmp_path: Path, plain: Mapping[str, object]
-) -> None:
+def test_decimal_commas_and_encodings_are_read(tmp_path: Path, plain: Mapping[str, object]) -> None:
     pandas = pytest.importorskip("pandas")
     (tmp_path / "in").mkdir()
     for name, frame in frames().items():
         path = tmp_path / "in" / f"{name}.csv"
         text = frame.write_csv(separator=";").replace(".", ",")
-        lines = ["# Fluß; Größe in m³/s", '#  "kept; here', *text.splitlines()]
-        lines[40:40] = ["# Zähler getauscht"]
-        path.write_bytes("\r\n".join(lines).encode("latin-1") + b"\r\n")
-        theirs = pandas.read_csv(path, sep=";", decimal=",", comment="#", encoding="latin-1")
+        path.write_bytes(text.replace("\n", "\r\n").encode("latin-1"))
+        theirs = pandas.read_csv(path, sep=";", decimal=",", encoding="latin-1")
         np.testing.assert_array_equal(frame["rain"].to_numpy(), theirs["rain"].to_numpy())
 
-    asked = {"comment": "#", "dialect": {"decimal": ",", "encoding": "latin-1"}}
+    asked = {"dialect": {"decimal": ",", "encoding": "latin-1"}}
     assert plain == rows(run(tmp_path / "in", tmp_path / "out", **asked))
-    with pytest.raises(headrace.InputError, match=r"01\.csv.* not UTF-8"):
-        run(tmp_path / "in", tmp_path / "other", dialect={"decimal": ","}, frequency="1d")
 
 
 def test_a_decimal_comma_that_nobody_named_is_told(tmp_path: Path) -> None:
@@ -137,62 +131,6 @@ def test_a_decimal_comma_that_nobody_named_is_told(tmp_path: Path) -> None:
         run(tmp_path / "in", tmp_path / "out", features=[])
     with raised(headrace.SettingsError, setting="encoding"):
         run(tmp_path / "in", tmp_path / "out", dialect={"encoding": "latin-99"})
-
-
-GRDC = """\
-# Title:                 GRDC STATION DATA FILE
-# Format:                DOS-ASCII
-# Field delimiter:       ;
-# missing values are indicated by -999.000
-#
-# GRDC-No.:              {number}
-# River:                 MÜHLBACH
-# Catchment area (km²):      120.0
-# Unit of measure:       m³/s
-#
-# DATA
-YYYY-MM-DD;hh:mm; {columns}
-"""
-
-
-def test_files_of_grdc_hold_what_pandas_reads(tmp_path: Path) -> None:
-    pandas = pytest.importorskip("pandas")
-    (tmp_path / "in").mkdir()
-    flow = frame_of("x", days=400)["q"].fill_nan(None).fill_null(-999.0).round(3)
-    days = np.datetime64("1990-01-01") + np.arange(400)
-    lines = [f"{day};--:--;{value:11.3f}" for day, value in zip(days, flow, strict=True)]
-    path = tmp_path / "in/1134100_Q_Day.Cmd.txt"
-    path.write_bytes(
-        (GRDC.format(number=1134100, columns="Value") + "\n".join(lines) + "\n").encode("latin-1")
-    )
-    theirs = pandas.read_csv(
-        path, sep=";", comment="#", encoding="latin-1", na_values=[-999.0], skipinitialspace=True
-    )
-    plain = tmp_path / "plain/1134100.csv"
-    plain.parent.mkdir()
-    theirs.rename(columns={"YYYY-MM-DD": "date"})[["date", "Value"]].to_csv(plain, index=False)
-    asked = {"target": "Value", "features": []}
-    made = run(tmp_path / "in", tmp_path / "out", reader="grdc", **asked)
-
-    assert rows(run(plain.parent, tmp_path / "other", **asked)) == rows(made)
-    assert headrace.verify(tmp_path / "out").problems == []
-
-
-def test_months_of_grdc_are_months(tmp_path: Path) -> None:
-    lines = [
-        f"{2000 + at // 12}-{at % 12 + 1:02}-00;--:--;{at}.500;-999.000;  50" for at in range(96)
-    ]
-    (tmp_path / "in").mkdir()
-    header = GRDC.format(number=7, columns="Original; Calculated; Flag")
-    (tmp_path / "in/7_Q_Month.txt").write_bytes(
-        (header + "\n".join(lines) + "\n").encode("latin-1")
-    )
-    prepared = run(
-        tmp_path / "in", tmp_path / "out", reader="grdc", target="Original", features=["Flag"]
-    )
-
-    assert "1mo" == prepared.manifest.metadata["frequency"]
-    assert {"7"} == rows(prepared)["train"].keys()
 
 
 def grid() -> object:
@@ -301,21 +239,11 @@ def test_a_first_configuration_names_the_reader(tmp_path: Path) -> None:
     data = grid()
     data.to_zarr(tmp_path / "all.zarr", zarr_format=2)  # type: ignore[attr-defined]
     store = first_settings(tmp_path / "all.zarr", target="q")
-    (tmp_path / "flows").mkdir()
-    header = GRDC.format(number=7, columns="Original; Calculated")
-    lines = [f"{2000 + at // 12}-{at % 12 + 1:02}-00;--:--;{at}.500;{at}.400" for at in range(96)]
-    (tmp_path / "flows/7_Q_Month.txt").write_bytes(
-        (header + "\n".join(lines) + "\n").encode("latin-1")
-    )
-    months = first_settings(tmp_path / "flows", target="Calculated")
 
     assert ["xarray", "gauge", "date", "1d"] == [
         store[each] for each in ("reader", "entity", "time", "frequency")
     ]
     assert ["area", "rain", "warm", "year"] == sorted(store["past_features"])  # type: ignore[call-overload]
-    assert ["grdc", "file_name", "1mo"] == [
-        months[each] for each in ("reader", "entity", "frequency")
-    ]
 
 
 def test_a_first_configuration_finds_decimal_commas_and_takes_a_zone(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Static features that are texts: encoded by what the retained entities have, and by nothing else."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,6 @@ from headrace.series.pipelines.save import load_pipelines
 from headrace.windows import open_windows
 from raised import raised
 
-CAMELS = Path(__file__).parents[3] / "../shared/data/job4-camels-us"
 SCALED = {"strategy": "unified", "columns": ["area"], "pipeline": ["StandardScaler"]}
 
 
@@ -234,36 +232,3 @@ def test_encoders_elsewhere_are_refused_before_any_work(
 ) -> None:
     with pytest.raises(headrace.SettingsError, match=says):
         settings(tmp_path, preprocessing_configs=configs)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not CAMELS.is_dir(), reason="the basins of CAMELS-US are not here")
-def test_geology_of_camels_us(tmp_path: Path) -> None:
-    prepared = headrace.prepare(
-        headrace.Series(
-            source=str(CAMELS),
-            reader="camels_us",
-            target="qobs",
-            features=("prcp", "tmax"),
-            entities=f"@{CAMELS / '4_basins_test_set.txt'}",
-            static=str(CAMELS / "camels_attributes_v2.0"),
-            dialect={"null_values": "NA"},
-            static_entity="gauge_id",
-            static_features=("elev_mean", "geol_1st_class"),
-            min_train_years=1,
-            preprocessing_configs={
-                "static_features": [
-                    {**SCALED, "columns": ["elev_mean"]},
-                    encoded("geol_1st_class"),
-                ],
-            },
-        ),
-        tmp_path / "out",
-    )
-
-    found = statics(prepared)
-    hot = [name for name in found if name.startswith("geol_1st_class_")]
-    assert 2 <= len(hot) <= 4
-    assert [1.0] * 4 == np.sum([found[name] for name in hot], axis=0).tolist()
-    assert [] == headrace.verify(tmp_path / "out").problems
-    assert json.loads((prepared.run / "fitted_pipelines.json").read_bytes())["static_encoders"]

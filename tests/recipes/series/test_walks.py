@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-import yaml
 
 import headrace
 import headrace.windows
@@ -15,7 +14,7 @@ from commands import headrace as command
 pd = pytest.importorskip("pandas", reason="needs pandas")
 torch = pytest.importorskip("torch", reason="needs torch")
 
-CAMELS = Path(__file__).parents[4] / "shared/data/job4-camels-us"
+CARAVAN = Path(__file__).parents[4] / "shared/data/job4-caravan"
 
 
 def first_run(
@@ -127,14 +126,12 @@ def test_shops_with_promotions_that_are_known(tmp_path: Path) -> None:
         assert expected == (future > 0).astype(int).tolist()
 
 
-@pytest.mark.skipif(not CAMELS.is_dir(), reason="needs shared/data")
+@pytest.mark.skipif(not CARAVAN.is_dir(), reason="needs shared/data")
 def test_gauges_with_common_dates(tmp_path: Path) -> None:
-    dates = {"train_end": "2001-10-01", "val_end": "2002-04-01"}
-    out = first_run(tmp_path, CAMELS, "qobs", **dates, min_train_years=1)
-    config = yaml.safe_load((tmp_path / "config.yaml").read_text("utf-8"))
+    dates = {"train_end": "2015-10-01", "val_end": "2017-10-01"}
+    out = first_run(tmp_path, CARAVAN / "timeseries", "streamflow", **dates, min_train_years=1)
     before, after = trained(out, input_length=90, output_length=3)
     check = next(each for each in headrace.verify(out).checks if each.name == "calendar time")
 
-    assert "camels_us" == config["reader"]
     assert "no two splits share any, whatever the entity" == check.detail
     assert after < before

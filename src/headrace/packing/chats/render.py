@@ -55,7 +55,7 @@ from headrace.packing.chats.messages import REASONING_KEYS, Message, with_json_a
 from headrace.packing.chats.probes import THOUGHT, answer, user
 from headrace.packing.chats.rejections import RowRejected, preview
 from headrace.packing.chats.template import Template, Trace
-from headrace.packing.chats.turns import Border, Reasoning, TrainOn, sequences_of, turn_borders
+from headrace.packing.chats.turns import Reasoning, TrainOn, sequences_of
 from headrace.packing.chats.words import WHOLE, Moved, characters_of
 
 _ADDRESS = " at 0x"
@@ -83,13 +83,11 @@ _ASKS_FOR_NONE = re.compile(r"content(['\"]\])? is (not )?none", re.IGNORECASE)
 class Rendered:
     """A text and its trained spans: [begin, end) in characters, in order, none empty.
 
-    boundaries: of turns, if they were requested; see `turn_borders`. moves: texts whose fate is not
-    what the weight of their message says.
+    moves: texts whose fate is not what the weight of their message says.
     """
 
     text: str
     spans: list[Span]
-    boundaries: list[Border] = field(default_factory=list)
     moves: list[Moved] = field(default_factory=list)
 
 
@@ -112,17 +110,16 @@ class ChatRenderer:
             name: Turns(template, specials, reasoning) for name, template in templates.items()
         }
 
-    def render(self, chat: Conversation, *, with_borders: bool = False) -> list[Rendered]:
+    def render(self, chat: Conversation) -> list[Rendered]:
         """Render a conversation as one sequence, or one per answered user turn with
         reasoning="every_user_turn".
 
-        with_borders: whether to find the borders of turns, which takes several renderings. A
-        conversation with nothing to train on has a text without spans. Raises `RowRejected`.
+        A conversation with nothing to train on has a text without spans. Raises `RowRejected`.
         """
         turns = self._turns["tool_use" if chat.tools and "tool_use" in self._turns else "default"]
         result = []
         for part in sequences_of(chat, self._reasoning, self._train_on):
-            rendered = turns.render(part, with_borders=with_borders)
+            rendered = turns.render(part)
             if self._reasoning == "keep":
                 _refuse_lost_reasoning(rendered)
             result.append(rendered)
@@ -194,7 +191,7 @@ class Turns:
         """The generation prompt, if the template writes it whether it is requested or not."""
         return constant_prompt(self)
 
-    def render(self, chat: Conversation, *, with_borders: bool = False) -> Rendered:
+    def render(self, chat: Conversation) -> Rendered:
         """Render a conversation, with tool calls in the first form that the template accepts."""
         if self.reasoning_key != REASONING_KEYS[0]:
             chat = replace(chat, messages=[self._renamed(message) for message in chat.messages])
@@ -205,11 +202,11 @@ class Turns:
                 " them",
             )
         if not any("tool_calls" in message for message in chat.messages):
-            return self._render(chat, with_borders)
+            return self._with_spans(chat)
         wrong: list[RowRejected] = []
         for form in self._forms:
             try:
-                return self._render(_in_form(chat, *form), with_borders)
+                return self._with_spans(_in_form(chat, *form))
             except RowRejected as rejected:
                 if rejected.reason not in ("template_error", "not_rendered"):
                     raise
@@ -223,33 +220,6 @@ class Turns:
         message = dict(message)
         message[self.reasoning_key] = message.pop(REASONING_KEYS[0])
         return message
-
-    def _render(self, chat: Conversation, with_borders: bool) -> Rendered:
-        rendered = self._with_spans(chat)
-        if not with_borders:
-            return rendered
-
-        def written(
-            messages: list[Message], *, with_tools: bool = True, prompt: bool = False
-        ) -> str | None:
-            if with_tools:
-                tools = chat.tools
-            else:
-                tools = None
-            trace = Trace()
-            try:
-                text = self.template.render(
-                    messages, tools, chat.values, trace=trace, generation_prompt=prompt
-                )
-            except RowRejected:
-                return None
-            if self.template.has_generation_blocks:
-                return without_generated(text)[0]
-            return text
-
-        return replace(
-            rendered, boundaries=turn_borders(written, chat, rendered.text, rendered.spans)
-        )
 
     def _with_spans(self, chat: Conversation) -> Rendered:
         trace = Trace()

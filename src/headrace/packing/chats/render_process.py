@@ -40,7 +40,7 @@ from headrace.packing.chats.marks import Specials
 from headrace.packing.chats.rejections import RowRejected
 from headrace.packing.chats.render import ChatRenderer, Rendered
 from headrace.packing.chats.template import Template
-from headrace.packing.chats.turns import Border, Reasoning, TrainOn
+from headrace.packing.chats.turns import Reasoning, TrainOn
 from headrace.packing.chats.words import Moved
 
 _MOST_OVERRUNS = 3  # consecutive conversations at the time limit before the template is rejected
@@ -100,12 +100,10 @@ class ProcessRenderer:
         self._overruns = 0
         self._begin()
 
-    def render(
-        self, chats: Sequence[Conversation], *, with_borders: bool = False
-    ) -> list[list[Rendered] | RowRejected]:
+    def render(self, chats: Sequence[Conversation]) -> list[list[Rendered] | RowRejected]:
         """Render the sequences of each conversation, or return the reason why it has none.
 
-        with_borders: whether to find the borders of turns. Raises `SettingsError` if the template
+        Raises `SettingsError` if the template
         does not compile, needs a date, or reaches the time limit on several conversations in a row;
         `EngineError` if processes are killed from outside.
         """
@@ -115,16 +113,14 @@ class ProcessRenderer:
         while len(outcomes) < len(chats):
             process = self._idle_process()
             try:
-                for outcome in process.render(chats[len(outcomes) :], with_borders):
+                for outcome in process.render(chats[len(outcomes) :]):
                     self._overruns = 0
                     outcomes.append(outcome)
             except _Died as died:
                 process.end()
                 before = min(max(died.at, 0), len(chats) - len(outcomes) - 1)
                 if before:  # finished but not answered: render again without the fatal conversation
-                    outcomes += self.render(
-                        chats[len(outcomes) : len(outcomes) + before], with_borders=with_borders
-                    )
+                    outcomes += self.render(chats[len(outcomes) : len(outcomes) + before])
                 if died.signal == signal.SIGXCPU:
                     outcomes.append(self._overrun())
                 elif killed == len(outcomes):
@@ -234,16 +230,14 @@ class _Process:
         self._compiled = False
         self._send(settings)
 
-    def render(
-        self, chats: Sequence[Conversation], with_borders: bool
-    ) -> Iterator[list[Rendered] | RowRejected]:
+    def render(self, chats: Sequence[Conversation]) -> Iterator[list[Rendered] | RowRejected]:
         """Yield outcomes, in order.
 
         Raises `_Died`; after any error the process must not be used again.
         """
         self._start()
         fields = [(chat.messages, chat.weights, chat.tools, dict(chat.values)) for chat in chats]
-        self._send((with_borders, fields))
+        self._send(fields)
         done = 0
         while done < len(chats):
             for outcome in self._answer(done):
@@ -257,7 +251,7 @@ class _Process:
     def certificates(self) -> Any:
         """Return the certificate of each template. Raises as `render` does."""
         self._start()
-        self._send((False, None))
+        self._send(None)
         answer = self._answer(0)
         self._check(answer)
         return answer["certificates"]
@@ -306,12 +300,11 @@ class _Process:
             )
 
 
-def _rendered(text: str, spans: Any, boundaries: Any, moves: Any) -> Rendered:
+def _rendered(text: str, spans: Any, moves: Any) -> Rendered:
     """Read a rendering from the values of its JSON."""
     return Rendered(
         text,
         [(begin, end) for begin, end in spans],
-        [Border(*border) for border in boundaries],
         [Moved(*move) for move in moves],
     )
 
@@ -347,7 +340,7 @@ def serve(finished_fd: int) -> None:
     gc.set_threshold(50_000, 20, 100)
     while True:
         try:
-            with_borders, batch = pickle.load(receive)
+            batch = pickle.load(receive)
         except EOFError:
             return
         if batch is None:
@@ -359,23 +352,18 @@ def serve(finished_fd: int) -> None:
         for number, chat in enumerate(batch):
             struct.pack_into("<q", finished, 0, number)
             limited.restart()
-            answers.append(_answer_of(renderer, Conversation(*chat), with_borders))
+            answers.append(_answer_of(renderer, Conversation(*chat)))
             if number + 1 == len(batch) or sum(map(len, answers)) > _FRAME_BYTES:
                 send.write(b"[" + b",".join(answers) + b"]\n")
                 send.flush()
                 answers = []
 
 
-def _answer_of(renderer: ChatRenderer, chat: Conversation, with_borders: bool) -> bytes:
+def _answer_of(renderer: ChatRenderer, chat: Conversation) -> bytes:
     answer: dict[str, Any]
     try:
-        rendered = renderer.render(chat, with_borders=with_borders)
-        return _encoded(
-            [
-                (sequence.text, sequence.spans, sequence.boundaries, sequence.moves)
-                for sequence in rendered
-            ]
-        )
+        rendered = renderer.render(chat)
+        return _encoded([(sequence.text, sequence.spans, sequence.moves) for sequence in rendered])
     except RowRejected as wrong:
         answer = {"rejected": [wrong.reason, wrong.detail]}
     except SettingsError as error:

@@ -54,7 +54,7 @@ from headrace.packing.chats.settings import (
     read_tokenizer,
     template_text,
 )
-from headrace.packing.chats.turns import Border, last_user, sequences_of
+from headrace.packing.chats.turns import last_user, sequences_of
 from headrace.packing.chats.words import (
     Fate,
     Moved,
@@ -85,13 +85,11 @@ class EncodedChats:
     tokens int32 and mask uint8 [sum of lengths], lengths and rows int64 [n].
 
     rows: index of the input row of each sequence, ascending. rejected: the rows without a sequence,
-    in order. special_text: number of rows whose messages hold the text of a special token. turns:
-    borders of turns, in tokens, by sequence that will be cut; see `turns`. contents: digest of each
-    row's user turns, see `content_of`. compared: number of texts whose ids a backend compared with
-    those of `tokenizers`.
-    messages: number of messages in the sequences of conversations, by role and by weight, 1
-    (trained) or 0. chats: number of sequences of conversations. words: the account of each input
-    row's texts.
+    in order. special_text: number of rows whose messages hold the text of a special token.
+    contents: digest of each row's user turns, see `content_of`. compared: number of texts whose ids
+    a backend compared with those of `tokenizers`. messages: number of messages in the sequences of
+    conversations, by role and by weight, 1 (trained) or 0. chats: number of sequences of
+    conversations. words: the account of each input row's texts.
     """
 
     tokens: I32
@@ -101,7 +99,6 @@ class EncodedChats:
     rejected: list[Rejected]
     contents: list[bytes]
     special_text: int = 0
-    turns: Mapping[int, list[Border]] = field(default_factory=dict)
     compared: int = 0
     messages: Mapping[tuple[str, int], int] = field(default_factory=dict)
     words: Sequence[RowWords] = ()
@@ -183,15 +180,12 @@ class ChatEncoder:
             return None
         return "fastokens"
 
-    def encode(
-        self, rows: Sequence[Row], form: ChatForm = _ANY_FORM, *, cut_over: int | None = None
-    ) -> EncodedChats:
+    def encode(self, rows: Sequence[Row], form: ChatForm = _ANY_FORM) -> EncodedChats:
         """Encode rows of this form, in their order.
 
         Errors of rows are not raised but listed in `rejected`.
 
-        cut_over: find the borders of turns, as far as they are certain, in conversations with more
-        tokens than this. Memory is O(rows); give a few hundred at a time. Raises `SettingsError` if
+        Memory is O(rows); give a few hundred at a time. Raises `SettingsError` if
         a row needs a template or an end token and there is none.
         """
         drafts: list[_SequenceDraft] = []
@@ -211,7 +205,7 @@ class ChatEncoder:
                     compared += self._finish(*waiting.popleft())
             while waiting:
                 compared += self._finish(*waiting.popleft())
-        encoded = self._encoded(drafts, rejected, compared, cut_over)
+        encoded = self._encoded(drafts, rejected, compared)
         for rejection in encoded.rejected:
             row = rows[rejection.row]
             lost = sum(map(len, texts_in(row)))
@@ -219,11 +213,7 @@ class ChatEncoder:
         return replace(encoded, words=words)
 
     def _encoded(
-        self,
-        drafts: Sequence[_SequenceDraft],
-        rejected: list[Rejected],
-        compared: int,
-        cut_over: int | None,
+        self, drafts: Sequence[_SequenceDraft], rejected: list[Rejected], compared: int
     ) -> EncodedChats:
         """Join finished drafts.
 
@@ -253,7 +243,6 @@ class ChatEncoder:
             rejected=sorted(rejected, key=lambda rejection: rejection.row),
             contents=[draft.content for draft in sequences],
             special_text=len({draft.row for draft in sequences if draft.special_text}),
-            turns={} if cut_over is None else self._turns(sequences, cut_over),
             compared=compared,
             messages=messages,
             chats=sum(draft.chat is not None for draft in sequences),
@@ -443,49 +432,6 @@ class ChatEncoder:
                 vocabulary = ""
             raise RowRejected("bad_tokens", f"ids are {low} to {high}{vocabulary}")
         return _SequenceDraft(row, ids=sample.ids.astype(np.int32), mask=sample.mask)
-
-    def _turns(self, sequences: Sequence[_SequenceDraft], most: int) -> dict[int, list[Border]]:
-        """Find the borders of turns in conversations of more than `most` tokens; drop borders
-        inside a token.
-        """
-        long: list[tuple[int, _SequenceDraft, Conversation]] = []
-        for number, draft in enumerate(sequences):
-            if draft.chat is not None and len(draft.ids) > most:
-                long.append((number, draft, draft.chat))
-        outcomes = []
-        if long:
-            outcomes = self.renderer.render([chat for _, _, chat in long], with_borders=True)
-        turns: dict[int, list[Border]] = {}
-        for (number, draft, _), outcome in zip(long, outcomes, strict=True):
-            if isinstance(outcome, RowRejected) or not outcome[0].boundaries:
-                continue
-            tokens = self._tokens_at_borders(draft, outcome[0])
-            if tokens and tokens[0] is not None:
-                turns[number] = []
-                for token, border in zip(tokens, outcome[0].boundaries, strict=True):
-                    if token is not None:
-                        turns[number].append(Border(token, border.user))
-        return turns
-
-    def _tokens_at_borders(self, draft: _SequenceDraft, rendered: Rendered) -> Sequence[int | None]:
-        """Find the token that begins at each border of a rendering; empty if the ids are not those
-        of the draft.
-        """
-        text = rendered.text
-        positions = [(border.at, border.at) for border in rendered.boundaries]
-        if draft.plain:
-            text, positions, _ = self._specials.restored(text, positions)
-        encoding = self.tokenizer.encode(text, add_special_tokens=False)
-        if encoding.ids == draft.ids.tolist():
-            starts = {
-                begin: token for token, (begin, _) in reversed([*enumerate(encoding.offsets)])
-            }
-            starts.setdefault(len(text), len(encoding.ids))
-            return [starts.get(character) for character, _ in positions]
-        ids, runs = self._in_parts(text, [*draft.spans, *positions], draft.plain)
-        if ids != draft.ids.tolist():
-            return []
-        return [first for first, _ in runs[len(draft.spans) :]]
 
     def _encode(self, texts: list[str]) -> FlatIds | list[Encoding]:
         if not texts:  # there may be no tokenizer

@@ -55,7 +55,6 @@ _FIRST_MONDAY = np.datetime64("0001-01-01")
 _WORD = re.compile(r"(\d*)\s*([a-zA-Z]+)(?:-([a-zA-Z]+))?")
 _SHORTEST_MONTH_US = 28 * DAY_US
 _END = ANCHORS.index("end")
-_FROM_END = [ANCHORS.index(word) for word in ("end", "last_weekday")]
 
 
 @dataclass(frozen=True)
@@ -226,22 +225,6 @@ def _day_in_month(months: I64, anchor: Anchor) -> I64:
     return np.asarray(days.astype(np.int64))
 
 
-def ends_at(frequency: Frequency, times: I64, anchor: I64) -> I64:
-    """Return where the steps at these times end: where the next one begins, or the month if it is
-    counted from its end.
-
-    A month that is called by its last day lasts until the end of that month.
-    """
-    if frequency.months:
-        months, _, _ = month_numbers(times)
-        return np.where(
-            np.isin(anchor, _FROM_END),
-            _start_of(months + 1),
-            _in_month(months + frequency.months, times, anchor),
-        )
-    return times_at(frequency, times, anchor, np.ones(1, np.int64))
-
-
 def slots_of(times: I64, frequency: Frequency) -> I64:
     """Return the step that contains each time: the time of the last step that is not after it."""
     if frequency.days is not None:
@@ -251,47 +234,6 @@ def slots_of(times: I64, frequency: Frequency) -> I64:
     if not frequency.months:
         return (times - frequency.origin) // frequency.micros * frequency.micros + frequency.origin
     return _start_of(month_numbers(times)[0] // frequency.months * frequency.months)
-
-
-def steps_until(
-    frequency: Frequency, first: I64, anchor: I64, end: I64, *, weekends: bool = False
-) -> tuple[I64, Bools]:
-    """Return the number of steps from the first times until `end`, and whether a step ends there;
-    shapes broadcast.
-
-    Of business days the last one before `end` ends there. weekends: whether their rows were joined
-    with the business day before; then a business day ends where the next one begins.
-    """
-    if frequency.months:
-        months, _, _ = month_numbers(end)
-        first_months, _, _ = month_numbers(first)
-        from_end = np.isin(anchor, _FROM_END)
-        count, beside = np.divmod(months - first_months - from_end, frequency.months)
-        start = np.where(from_end, _start_of(months), _in_month(months, first, anchor))
-        return count + from_end, (beside == 0) & (start == end)
-    if frequency.days is None:
-        count, beside = np.divmod(end - first, frequency.micros)
-        return count, np.asarray(beside == 0)
-    day = end - first % DAY_US
-    number, there = business_day_numbers(frequency.days, day if weekends else day - DAY_US)
-    first_months, _ = business_day_numbers(frequency.days, first)
-    if weekends:
-        return (number - first_months, there & (day % DAY_US == 0))
-    return (number - first_months + 1, np.ones_like(there))
-
-
-def divides(fine: Frequency, coarse: Frequency) -> bool:
-    """Return whether a step of `coarse` consists of several of `fine`, so that they can end
-    together.
-    """
-    if fine.months:
-        return fine.months < coarse.months and coarse.months % fine.months == 0
-    if fine.days is not None:
-        return coarse.days is None and (
-            coarse.months > 0 or (coarse.micros > DAY_US and coarse.micros % DAY_US == 0)
-        )
-    coarse_us = coarse.micros or DAY_US  # months and business days consist of days
-    return coarse_us % fine.micros == 0 and fine.micros != coarse.micros
 
 
 @dataclass(frozen=True)

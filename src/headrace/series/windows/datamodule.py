@@ -38,14 +38,11 @@ from headrace.dataset.local_shards import DISK_BYTES, LocalFiles
 from headrace.digest import derive_key
 from headrace.errors import SettingsError, setting, setting_name
 from headrace.keyed_hash import hash_texts
-from headrace.printable import short_repr
 from headrace.recipe import JobSettings
 from headrace.run.identity import fingerprint, run_id
 from headrace.run.prepare import prepare
 from headrace.series.pipelines.save import Pipelines
 from headrace.series.pipelines.save import load as load_pipelines
-from headrace.series.windows.aligned import AlignedWindows, aligned
-from headrace.series.windows.fold_scaling import FoldScaling
 from headrace.series.windows.forecasts import as_array, in_units
 from headrace.series.windows.loader import Shuffle, WindowLoader, check_chunk_size
 from headrace.series.windows.store import SeriesStore, open_store
@@ -122,10 +119,6 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
     cache_dir, disk_bytes: for copies of a run in an object store, see `open_windows`.
     options: see `WindowOptions`. For prediction they are changed: windows need no target, and
     windows with missing inputs are kept.
-    finer: by name, runs of finer steps whose windows join those of the source, see
-    `headrace.windows.aligned`. Each is a mapping of `source`, optionally `out` and `run`, and
-    `WindowOptions`, such as {"hourly": {"source": "hours", "input_length": 336, "output_length":
-    24}}.
 
     `setup` prints how many windows each part has and which entities have none; `window_counts`
     returns it.
@@ -156,7 +149,6 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
         cache_dir: str | Path | None = None,
         disk_bytes: int = DISK_BYTES,
         options: Mapping[str, Any] | None = None,
-        finer: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         super().__init__()
         check_word("windows: validation", validation, get_args(Validation))
@@ -176,23 +168,6 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
             input_length=input_length, output_length=output_length, **shape_options
         )
         self._source = _Source.of(source, out, run)
-        self._finer: dict[str, tuple[_Source, WindowOptions]] = {}
-        for name, finer_run in (finer or {}).items():
-            if not isinstance(finer_run, Mapping) or "source" not in finer_run:
-                raise SettingsError(
-                    f"{name!r} is {short_repr(finer_run)}",
-                    setting="finer",
-                    remedy="give a mapping with source, input_length and output_length",
-                )
-            shape = {
-                word: value
-                for word, value in finer_run.items()
-                if word not in ("source", "out", "run")
-            }
-            finer_source = _Source.of(
-                finer_run["source"], finer_run.get("out"), finer_run.get("run")
-            )
-            self._finer[name] = finer_source, WindowOptions(**shape)
         self._files = LocalFiles(cache_dir=cache_dir, disk_bytes=disk_bytes)
         self.batch_size = batch_size
         if val_batch_size is None:
@@ -207,13 +182,12 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
         self._told: set[str] = set()
 
     def prepare_data(self) -> None:
-        """Prepare the runs whose settings were given, unless they exist.
+        """Prepare the run whose settings were given, unless it exists.
 
         Lightning calls this on one rank only.
         """
-        for run_source in (self._source, *(source for source, _ in self._finer.values())):
-            if run_source.recipe is not None:
-                prepare(run_source.recipe, run_source.out)
+        if self._source.recipe is not None:
+            prepare(self._source.recipe, self._source.out)
 
     def setup(self, stage: str | None = None) -> None:
         """Open the store on every rank, choose the entities of train and val, and read the
@@ -254,22 +228,9 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
         return self._source.open(self._files)
 
     @cached_property
-    def finer_stores(self) -> dict[str, SeriesStore]:
-        """The stores of the finer runs, by name."""
-        return {name: source.open(self._files) for name, (source, _) in self._finer.items()}
-
-    @cached_property
     def pipelines(self) -> Pipelines:
         """The run's fitted pipelines, loaded from their safe numeric form."""
         return load_pipelines(self.store.root, self.store.pipeline_digests)
-
-    @cached_property
-    def finer_pipelines(self) -> dict[str, Pipelines]:
-        """The fitted pipelines of the finer runs, by name."""
-        result = {}
-        for name, store in self.finer_stores.items():
-            result[name] = load_pipelines(store.root, store.pipeline_digests)
-        return result
 
     def windows(self, part: str) -> Windows:
         """Return the windows of a part: "train", "pool", "test" or "predict".
@@ -293,38 +254,22 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
         """Return the windows of `inference` as a torch dataset."""
         return WindowDataset(self.inference(split))
 
-    def inverse_transform(self, scaled: Any, entity: Any, *, finer: str | None = None) -> F64:
+    def inverse_transform(self, scaled: Any, entity: Any) -> F64:
         """Return predictions [B, …] for the batch's entities [B] in the target's unit: float64,
         same shape.
 
         With several targets the last axis is the target. Of windows that `scale` scales, give
-        predictions · scale + centre. finer: the finer run that the predictions
-        are of; then `entity` is the batch's `entity_NAME`.
+        predictions · scale + centre.
         """
-        store = self.store
-        pipelines = self.pipelines
-        if finer is not None:
-            check_word("windows: finer", finer, tuple(self._finer))
-            store = self.finer_stores[finer]
-            pipelines = self.finer_pipelines[finer]
+        targets = self.store.columns.targets
         values = as_array(scaled)
         numbers = as_array(entity)
-        scaling = self._fold_scaling(finer)
-        if scaling is not None:
-            values = scaling.undo(values, numbers, len(store.columns.targets))
-        names = store.entities.names.take(pa.array(numbers)).to_pylist()
-        return in_units(pipelines, values, names, store.columns.targets)
-
-    def _fold_scaling(self, finer: str | None) -> FoldScaling | None:
-        """Return the scaling of the fold of the run, or of a finer one."""
-        options = self.options if finer is None else self._finer[finer][1]
-        if options.scalers == "first_fold":
-            return None
-        windows = self._part("train")[0]
-        if finer is not None:
-            assert isinstance(windows, AlignedWindows)
-            windows = windows.finer[finer]
-        return windows.fold_scaling
+        if self.options.scalers != "first_fold":
+            scaling = self._part("train")[0].fold_scaling
+            if scaling is not None:
+                values = scaling.undo(values, numbers, len(targets))
+        names = self.store.entities.names.take(pa.array(numbers)).to_pylist()
+        return in_units(self.pipelines, values, names, targets)
 
     def train_dataloader(self) -> EpochLoader:
         """Return the training stream, the same object on every call; calling it does not advance
@@ -410,25 +355,14 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
     def _windows_of(
         self, split: str, changed: Mapping[str, Any] | None = None, *, keep: bool = False
     ) -> Windows:
-        """Return the windows of a split, with those of finer runs.
+        """Return the windows of a split.
 
-        changed: options that differ in all of them. keep: incomplete windows too.
+        changed: options that differ. keep: incomplete windows too.
         """
-
-        def changed_options(options: WindowOptions) -> WindowOptions:
-            options = options.model_copy(update=changed)
-            if keep and options.incomplete == "skip":
-                return options.model_copy(update={"incomplete": "keep"})
-            return options
-
-        windows = windows_of(self.store, split, changed_options(self.options))
-        if not self._finer or not len(windows):
-            return windows
-        finer = {}
-        for name, (_, options) in self._finer.items():
-            finer[name] = windows_of(self.finer_stores[name], split, changed_options(options))
-        joined: Windows = aligned(windows, **finer)
-        return joined
+        options = self.options.model_copy(update=changed)
+        if keep and options.incomplete == "skip":
+            options = options.model_copy(update={"incomplete": "keep"})
+        return windows_of(self.store, split, options)
 
     def _stream(self, part: str, batch_size: int, **options: Any) -> WindowLoader:
         topology = self._topology()

@@ -239,16 +239,11 @@ class SeriesStore:
     static: float32 [N, S].
     static_of_entity: static features of each entity, NaN if it has none, [E, S].
     pipeline_digests: file of the fitted pipelines → SHA-256.
-    joined_rows: whether rows were joined to make steps, so that a business day may hold the weekend
-    after it.
     """
-
-    joined_rows = False
 
     def __init__(self, root: Path, manifest: Manifest, files: LocalFiles) -> None:
         self.root = root
         self.run_id = manifest.run_id
-        self.joined_rows = bool(manifest.metadata.get("times", {}).get("joined_rows"))
         digests: dict[str, str] = manifest.metadata["series_files"]
         self.pipeline_digests: dict[str, str] = manifest.metadata["pipelines"]
         table = read_run_table(root / ENTITIES, ENTITIES_SCHEMA, sha256=digests.get(ENTITIES, ""))

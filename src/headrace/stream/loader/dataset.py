@@ -10,7 +10,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Never, Unpack
 
 from headrace.dataset.condition import Filter
-from headrace.dataset.entities import EntityIndex, entity_column, entity_index, indexed_column
+from headrace.dataset.entities import entity_column
 from headrace.dataset.filtered import FilteredRows, FilterReport
 from headrace.dataset.html import table_html
 from headrace.dataset.index import Index, SplitIndex
@@ -299,24 +299,6 @@ class Dataset(IndexedDataset):
         contents = self._contents_if_any()
         return options.form.count(
             index, self.reader(split, options), contents=contents, cache_dir=self._cache_dir
-        )
-
-    def entity_index(
-        self,
-        column: str | None = None,
-        *,
-        on_progress: Callable[[int, int], None] = lambda done, total: None,
-    ) -> EntityIndex:
-        """Return the rows of each entity, from one pass over the entity column; the result is
-        cached.
-
-        column: the column whose values name entities. None: the one in the run's settings or, for
-        bins that record the rows of their sequences, those rows as SOURCE:ROW.
-        on_progress: called with (blocks read, blocks).
-        Raises `SettingsError` if nothing names the entities of rows, and what reading raises.
-        """
-        return entity_index(
-            self, indexed_column(self, column), cache_dir=self._cache_dir, on_progress=on_progress
         )
 
     def _contents_if_any(self) -> str | None:

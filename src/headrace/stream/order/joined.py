@@ -93,9 +93,9 @@ class JoinedOrder(Order):
         item_of = np.concatenate(parts)
         if not repeats:
             return Pool(spans=spans, item_of=item_of, items=len(positions))
-        taken = item_of >= 0
-        row_of = np.concatenate(rows)[taken]
-        return Pool(spans=spans, item_of=item_of[taken], row_of=row_of, items=len(positions))
+        selected = item_of >= 0
+        row_of = np.concatenate(rows)[selected]
+        return Pool(spans=spans, item_of=item_of[selected], row_of=row_of, items=len(positions))
 
     def reads(self, first: I64, last: I64) -> Reads:
         if not len(first):

@@ -12,7 +12,7 @@ import numpy as np
 
 from headrace.arrays import I64
 from headrace.dataset.index import SplitIndex
-from headrace.errors import InputError, SettingsError, setting
+from headrace.errors import InputError
 from headrace.stream.order.joined import parts_of
 from headrace.stream.order.layout import order_of_state
 from headrace.stream.order.mixed import MixedOrder
@@ -119,43 +119,6 @@ def find_row(plan: Plan, *, block: int, row: int) -> Sighting | None:
     if len(sightings.row):
         return Sighting(**{name: int(getattr(sightings, name)[0]) for name in names})
     return None
-
-
-def find_received(
-    index: SplitIndex, state: StreamState, rows: I64, *, ranks: int = 1, batch_size: int = 1
-) -> Sightings:
-    """Find the deliveries of rows of the split that a state has received, if its ranks read the
-    epoch from the start.
-
-    rows: row numbers in the split. Positions are those of the state, for any ranks. Raises
-    `SettingsError` for several ranks if their number changed in the middle of the epoch, because
-    the state does not say who read what.
-    """
-    changed = [position for position in state.changed_at if 0 < position < state.position]
-    if ranks * batch_size > 1 and changed:
-        raise SettingsError(
-            f"the ranks of this epoch changed after {changed[0]:,} rows, so its steps are"
-            f" not those of {ranks} ranks",
-            setting="ranks",
-            remedy=(
-                f"leave {setting('ranks')} and {setting('batch_size')} out, and what was received"
-                " is told by position"
-            ),
-        )
-    plan = Plan(
-        index=index,
-        order=order_of_state(index, state),
-        remaining=Remaining.everything(state.rows),
-        world_size=ranks,
-        batch_size=batch_size,
-        remainder="pad",
-        shard_partition=state.shard_partition,
-    )
-    sightings = find_rows(plan, rows)
-    was_received = state.remaining.indices_of(sightings.position) < 0
-    return Sightings(
-        **{field.name: getattr(sightings, field.name)[was_received] for field in fields(Sightings)}
-    )
 
 
 def seen_per_shard(index: SplitIndex, state: StreamState) -> I64:

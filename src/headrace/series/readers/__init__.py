@@ -1,1 +1,0 @@
-"""Read files that are not tables with a header: one module per kind."""
