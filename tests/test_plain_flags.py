@@ -1,4 +1,4 @@
-"""--types, --null-values and --cache-dir of the commands that look at plain shards."""
+"""--types, --dialect and --cache-dir of the commands that look at plain shards."""
 
 import json
 from pathlib import Path
@@ -48,11 +48,11 @@ def test_peek_shows_the_declared_types(shard: Path, tmp_path: Path) -> None:
 
 @pytest.mark.smoke(every=2)
 @pytest.mark.parametrize(
-    "command", [["plan", "--ranks", 2, "--batch-size", 4], ["where", "--ranks", 2, "--batch-size", 4, "--row", "a.csv:3"], ["stream", "--batch-size", 4], ["stream", "--batch-size", 4, "--ranks", 2]], ids=str
+    "command", [["plan", "--ranks", 2, "--batch-size", 4], ["where", "--ranks", 2, "--batch-size", 4, "--row", "a.csv:3"]], ids=str
 )  # fmt: skip
 def test_every_command_takes_them(command: list, shard: Path, tmp_path: Path) -> None:
     name, *flags = command
-    record = json_of(name, shard, *flags, "--types", "n=int64", "--types", "t=int64", "--dialect", "null_values=NA", "--cache-dir", tmp_path / "c") if name != "stream" else json_of(name, shard, *flags, "--types", "n=int64", "--cache-dir", tmp_path / "c")  # fmt: skip
+    record = json_of(name, shard, *flags, "--types", "n=int64", "--types", "t=int64", "--dialect", "null_values=NA", "--cache-dir", tmp_path / "c")  # fmt: skip
 
     assert record.get("rows", 20) == 20
     assert list((tmp_path / "c").glob("index-*.arrows"))

@@ -35,6 +35,13 @@ _EDGE = 4
 _MOST_LETTERS = 28
 _MEDIAN = 2.0  # pixels, of a mark without width
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+# Colours of the page's style. Other roles, such as a split called dev, have the plain one.
+_COLOURS = frozenset(
+    (
+        *("train", "val", "valid", "test", "all", "dropped", "plain", "trained", "context"),
+        *("empty", "before", "after", "idle", "shared", "good", "warning", "ink", "soft", "mark"),
+    )
+)
 _UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _DAY = 86_400_000
 # milliseconds
@@ -261,7 +268,7 @@ class _Drawing:
         for number, line in enumerate(self.legend):
             top = self.legend_top + _LINE * number
             for left, role, word in line:
-                yield _rectangle(left, top + 2, 10, 10, f'fill="var(--{role})"')
+                yield _rectangle(left, top + 2, 10, 10, _fill(role))
                 yield _text(left + 15, top + 12, word)
 
     def _horizontal(self) -> Iterator[str]:
@@ -311,7 +318,7 @@ class _Drawing:
         if mark.begin == mark.end and self.picture.x.domain[0] != mark.end:
             left -= _MEDIAN / 2
             right += _MEDIAN / 2
-        look = f'fill="var(--{mark.role})"'
+        look = _fill(mark.role)
         if mark.opacity != 1:
             look += f' opacity="{mark.opacity:g}"'
         if self.picture.y is not None:
@@ -323,7 +330,7 @@ class _Drawing:
         if shading is None:
             return
         left = self.x(shading.begin)
-        look = f'fill="var(--{shading.role})" opacity="0.14" {_described(shading.name)}'
+        look = f'{_fill(shading.role)} opacity="0.14" {_described(shading.name)}'
         yield _rectangle(left, self.top, self.right - left, self.base - self.top, look)
         yield _text(left + 5, self.top + _FONT, shading.name)
 
@@ -384,6 +391,14 @@ def _both_ends(label: str) -> str:
     if len(label) > _MOST_LETTERS:
         return f"{label[:14]}…{label[-13:]}"
     return label
+
+
+def _fill(role: str) -> str:
+    """Return the attribute of a fill. A role may be a name from the data."""
+    name = "plain"
+    if role in _COLOURS:
+        name = role
+    return f'fill="var(--{name})"'
 
 
 def _described(hint: str) -> str:

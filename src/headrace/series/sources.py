@@ -494,7 +494,8 @@ def _present(settings: Series, path: Path, columns: Sequence[str], schema: pa.Sc
                 words += f", … ({len(names)} columns)"
             note = hint(list(names))
             if names and names[0].startswith("#"):
-                note = "; if that is a comment, take such lines out of the file"
+                lines = setting("dialect", {"skip_rows": 1})
+                note = f"; if that is a comment, give the number of such lines, such as {lines}"
             if not settings.entity_is_file and column in settings.columns:
                 widen = setting("schema_drift", "widen")
                 note += f"; if other files have it, {widen} takes it as null here"

@@ -86,7 +86,7 @@ def test_a_comment_in_place_of_the_header_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("# measured by hand\ndate,q,rain,warm\n2020-02-01,1,1,1\n")
     with pytest.raises(
         headrace.InputError,
-        match="choose one of # measured by hand; if that is a comment, take such lines out",
+        match="choose one of # measured by hand; if that is a comment, .* such as dialect=.*skip_rows",
     ):
         run_of(tmp_path / "a.csv", tmp_path / "out")
 

@@ -1,4 +1,4 @@
-"""Dates of single entities, entities that are held out, rows too close before cuts, and folds that roll."""
+"""Entities that are held out, rows too close before cuts, and folds that roll."""
 
 from datetime import date, datetime, timedelta
 from pathlib import Path
@@ -278,9 +278,7 @@ def test_a_fold_has_no_own_scalers_of_steps_that_are_not_affine(
 
 
 @pytest.mark.slow
-def test_folds_roll_for_held_out_entities_and_from_dates_of_their_own(
-    source: Path, tmp_path: Path
-) -> None:
+def test_folds_roll_for_held_out_entities(source: Path, tmp_path: Path) -> None:
     """Each fold is what a prepared split is whose dates are all a step later."""
     plain = {"strategy": "unified", "pipeline": [], "fit_on_n_entities": 1}
     asked = {

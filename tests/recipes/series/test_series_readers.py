@@ -113,13 +113,16 @@ def test_decimal_commas_and_encodings_are_read(tmp_path: Path, plain: Mapping[st
     (tmp_path / "in").mkdir()
     for name, frame in frames().items():
         path = tmp_path / "in" / f"{name}.csv"
-        text = frame.write_csv(separator=";").replace(".", ",")
+        noted = frame.with_columns(pl.lit("Fluß").alias("Gewässer"))
+        text = noted.write_csv(separator=";").replace(".", ",")
         path.write_bytes(text.replace("\n", "\r\n").encode("latin-1"))
         theirs = pandas.read_csv(path, sep=";", decimal=",", encoding="latin-1")
         np.testing.assert_array_equal(frame["rain"].to_numpy(), theirs["rain"].to_numpy())
 
     asked = {"dialect": {"decimal": ",", "encoding": "latin-1"}}
     assert plain == rows(run(tmp_path / "in", tmp_path / "out", **asked))
+    with pytest.raises(headrace.InputError, match=r"01\.csv.* not UTF-8"):
+        run(tmp_path / "in", tmp_path / "other", dialect={"decimal": ","}, frequency="1d")
 
 
 def test_a_decimal_comma_that_nobody_named_is_told(tmp_path: Path) -> None:
