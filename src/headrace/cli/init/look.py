@@ -238,8 +238,9 @@ def _dialect_of(path: str | None) -> TextDialect:
     lines = 0
     if path is not None and path.endswith(_DELIMITED) and Path(path).is_file():
         with Path(path).open("rb") as file:
-            head = file.read(_HEAD_BYTES).decode(encoding, "replace")
-        lines = _lines_before_names(head.removeprefix("\ufeff"), complete=len(head) < _HEAD_BYTES)
+            head = file.read(_HEAD_BYTES)
+        text = head.decode(encoding, "replace").removeprefix("\ufeff")
+        lines = _lines_before_names(text, complete=len(head) < _HEAD_BYTES)
     return TextDialect(encoding=encoding, skip_rows=lines)
 
 
@@ -249,19 +250,27 @@ def _lines_before_names(text: str, *, complete: bool) -> int:
 
     complete: whether the last line is.
     """
-    lines = text.splitlines(keepends=True)
+    lines = [f"{line}\n" for line in text.split("\n")]
     if not complete:
         lines = lines[:-1]
     for skipped in range(1, min(_MOST_TITLES, len(lines) - 1) + 1):
         if not lines[skipped].strip():
             continue
         for separator in SEPARATOR_NAMES:
-            rows = [row for row in csv.reader(lines[skipped:], delimiter=separator) if row]
-            names = rows[0]
+            rows = _rows_of(lines[skipped:], separator)
+            names = rows[0] if rows else []
             are_names = len(names) > 1 and len({*names} - {""}) == len(names)
             if are_names and not any(map(_is_value, names)) and len(set(map(len, rows))) == 1:
                 return skipped
     return 0
+
+
+def _rows_of(lines: list[str], separator: str) -> list[list[str]]:
+    """Return the rows that are not blank; [] if quotes do not pair up."""
+    try:
+        return [row for row in csv.reader(lines, delimiter=separator) if row]
+    except csv.Error:
+        return []
 
 
 def _refuse_values_as_names(seen: Look) -> None:
