@@ -131,7 +131,7 @@ def test_verify_checks_its_law_and_a_report_uses_its_words(shell: Shell) -> None
 
 
 @pytest.mark.slow
-def test_its_rows_are_streamed(shell: Shell) -> None:
+def test_its_rows_are_shown(shell: Shell) -> None:
     assert 30 == len(shell.json("peek", "out", "--rows", 40)["rows"])
 
 

@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import polars as pl
 import pytest
@@ -14,6 +15,7 @@ from headrace.errors import InputError
 from headrace.report import charts
 from headrace.report.figure import Figure, Page, Table
 from headrace.report.page import html_of
+from headrace.report.picture import svg_of
 from headrace.report.run_facts import read_run
 from headrace.report.write import REPORT, page_of, write_report
 from raised import raised
@@ -296,3 +298,26 @@ def test_words_alone_take_a_line_and_numbers_are_not_broken() -> None:
     assert "Run <code>headrace verify &lt;run&gt;</code>." in html
     assert '<td>a</td><td class="number">1,234</td>' in html
     assert '<td>12 of 13</td><td class="number">2 %</td>' in html
+
+
+def rectangles(chart: charts.Chart, label: str) -> list[ElementTree.Element]:
+    root = ElementTree.fromstring(svg_of(chart.picture, label))
+    assert {"svg", "rect", "text"} == {each.tag.rpartition("}")[2] for each in root.iter()}
+    return [each for each in root if each.tag.endswith("rect")]
+
+
+def test_names_from_the_data_are_texts_of_a_picture_and_no_colours() -> None:
+    name = "<b onclick=\"alert(1)\"> & 'x'\0"
+    chart = charts.bars([name, "other"], [1, 2], [name, "train"], unit="rows")
+    found = rectangles(chart, name)
+
+    assert ["var(--plain)", "var(--train)"] == [each.get("fill") for each in found]
+    assert str(found[0].get("aria-label")).startswith("<b onclick=\"alert(1)\"> & 'x'\\x00: 1")
+
+
+def test_a_median_at_the_lowest_end_is_drawn() -> None:
+    chart = charts.quantiles([("x", "train", [0.0, 0.0, 0.0, 1.0, 9.0])])
+    widths = [float(str(each.get("width"))) for each in rectangles(chart, "quantiles")]
+
+    assert 3 == len(widths)
+    assert min(widths) > 0
