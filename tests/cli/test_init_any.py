@@ -558,6 +558,13 @@ def test_lines_before_the_line_of_names_are_skipped(title: str, tmp_path: Path) 
     assert ("when", "customer") == (settings["time"], settings["entity"])
 
 
+def test_a_damaged_row_makes_no_row_the_line_of_names(tmp_path: Path) -> None:
+    rows = "".join(f"{one}{two},Ghent\n" for one in "abcdefgh" for two in "klmnop")
+    path = written(tmp_path, "a.csv", f"name,city\nBob,Lier,x\n{rows}")
+    with raised(InputError, path=path):
+        fits(Data([path]), "out", {})
+
+
 def test_years_of_two_digits_are_asked_for(tmp_path: Path) -> None:
     text = sales(when="{day:02d}/{month:02d}/24")
     path = written(tmp_path, "sales.csv", text)

@@ -246,7 +246,8 @@ def _dialect_of(path: str | None) -> TextDialect:
 
 def _lines_before_names(text: str, *, complete: bool) -> int:
     """Return the number of lines before the first from which on all have as many fields, two or
-    more, with distinct names in it; 0 if there is none.
+    more, with distinct names in it; 0 if there is none, or one before has as many too: it may be
+    the line of names, above a row that is damaged.
 
     complete: whether the last line is.
     """
@@ -261,8 +262,15 @@ def _lines_before_names(text: str, *, complete: bool) -> int:
             names = rows[0] if rows else []
             are_names = len(names) > 1 and len({*names} - {""}) == len(names)
             if are_names and not any(map(_is_value, names)) and len(set(map(len, rows))) == 1:
+                if any(_is_whole(line, separator, len(names)) for line in lines[:skipped]):
+                    return 0
                 return skipped
     return 0
+
+
+def _is_whole(line: str, separator: str, fields: int) -> bool:
+    """Return whether a line has so many fields, none of them blank."""
+    return any(len(row) == fields and all(row) for row in _rows_of([line], separator))
 
 
 def _rows_of(lines: list[str], separator: str) -> list[list[str]]:
