@@ -192,6 +192,7 @@ def packers(bridge: Path | None) -> dict[str, tuple[int, Callable[[], Packer]]]:
     """Name → (most sequences it is asked to pack, how to get it)."""
     return {
         "headrace best_fit_shuffle": (10**6, lambda: _ours("best_fit_shuffle")),
+        "headrace exact_fit_shuffle": (10**5, lambda: _ours("exact_fit_shuffle")),
         "headrace first_fit_decreasing": (10**6, lambda: _ours("first_fit_decreasing")),
         "headrace concatenative": (10**6, lambda: _ours("concatenative")),
         "plain first fit decreasing, every bin looked at": (

@@ -30,7 +30,7 @@ def arguments_of(example: str) -> list[str]:
 
 
 def test_every_command_has_an_example() -> None:
-    assert len({words[0] for words in COMMANDS}) == 19
+    assert len({words[0] for words in COMMANDS}) == 18
     assert set(COMMANDS) == {words for words, _ in EXAMPLES}
 
 

@@ -49,6 +49,18 @@ def test_best_fit_gives_the_bins_of_plain_best_fit_in_the_seeds_order(problem, s
     )
 
 
+@given(problems(), st.integers(0, 3))
+def test_fullest_is_the_better_of_best_fit_and_exact_fit(problem, seed):
+    lengths, capacity, most = problem
+    best, exact, fullest = (
+        pack(lengths, capacity, algorithm=algorithm, seed=seed, max_sequences=most)
+        for algorithm in ("best_fit_shuffle", "exact_fit_shuffle", "fullest_shuffle")
+    )
+
+    assert len(fullest) == min(len(best), len(exact))
+    assert as_lists(fullest) in (as_lists(best), as_lists(exact))
+
+
 @given(problems())
 def test_concatenative_keeps_the_order_and_fills_each_bin_as_far_as_it_goes(problem):
     lengths, capacity, most = problem

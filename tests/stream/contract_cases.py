@@ -10,12 +10,13 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from fault_cases import Lines, wait_for
+from fault_cases import Lines
 from rank_processes import process_group
 
 import headrace
 import headrace.windows
 from headrace.stream.ranks.group import default_store
+from waits import wait_until
 
 LONG = "x" * 5000 + "\x1b[31m"
 
@@ -232,9 +233,9 @@ def absent_on_rank(rank: int, world_size: int, folder: str) -> None:
             told["alone"] = sum(len(batch["row"]) for batch in alone)
             (root / "read-alone").touch()
             for each in range(world_size - 1):
-                wait_for(root / f"gave-up-{each}")
+                assert wait_until((root / f"gave-up-{each}").exists)
         else:
-            wait_for(root / "read-alone")
+            assert wait_until((root / "read-alone").exists)
             store.set_timeout(timedelta(seconds=1))
         batches, error = 0, ""
         try:

@@ -45,10 +45,9 @@ class PackedSequences(ChatRecipe):
         ),
     )
     algorithm: Algorithm = _packing(
-        "best_fit_shuffle",
+        "fullest_shuffle",
         description=(
-            "How bins are filled; best_fit_shuffle: evenly; first_fit_decreasing: the fullest;"
-            " concatenative: in the order of the rows."
+            "fullest_shuffle: best_fit_shuffle or exact_fit_shuffle, whichever needs fewer bins."
         ),
     )
     too_long: Literal["truncate", "drop", "split", "error"] = _packing(

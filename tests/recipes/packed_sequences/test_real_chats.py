@@ -18,7 +18,7 @@ import headrace
 from headrace.run.prepare import Prepared
 
 MIXED = sorted(DEMOS.glob("*.gz"))
-FULL = {"train_ratio": 1, "val_ratio": 0, "test_ratio": 0, "algorithm": "first_fit_decreasing"}
+FULL = {"train_ratio": 1, "val_ratio": 0, "test_ratio": 0, "algorithm": "exact_fit_shuffle"}
 IM_START, IM_END = "<|im_start|>", "<|im_end|>"
 
 
