@@ -206,3 +206,13 @@ def test_the_plan_after_a_change_has_the_new_shares():
     read([other])
     other.set_epoch(1)
     assert [{"a": 18, "c": 54}] == [stage.rows for stage in other.plan().stages]
+
+
+def test_what_did_not_change_goes_on_as_if_nobody_had_asked():
+    weights = {"a": 1, "b": 2}
+    _, state = read(loaders_of(weights, 1), 2)
+    for changed in ("weights", "datasets"):
+        (plain,) = loaded(loaders_of(weights, 1), state)
+        (other,) = loaded(loaders_of(weights, 1), state, changed=changed)
+        assert plain.state_dict() == other.state_dict()
+        assert read([plain])[0] == read([other])[0]

@@ -139,3 +139,43 @@ def test_no_block_waits_for_others_that_nobody_announces():
 
     assert list(range(20)) == [block for run in decoded for block in run]
     assert len(decoded) < 10
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("rows", [1, 300, 20_000])
+def test_what_a_loop_writes_is_in_no_later_delivery_of_the_row(tmp_path, rows, shuffle):
+    """A row comes several times in an epoch, whether its source is small, kept or decoded again."""
+    lengths = np.arange(rows) % 4 + 1
+    values = np.repeat(np.arange(rows), lengths)
+    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
+    table = pa.table(
+        {"row": np.arange(rows), "ids": pa.ListArray.from_arrays(offsets, pa.array(values))}
+    )
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=4_000)
+    stream = headrace.open(tmp_path).stream(
+        batch_size=64,
+        shuffle=shuffle,
+        batch_format="torch",
+        samples_per_epoch=max(1_000, 2 * rows + 100),
+        memory_bytes=1 << 20,
+    )
+    seen = 0
+    for batch in stream:
+        numbers = batch["row"].tolist()
+        for number, ids in zip(numbers, batch["ids"], strict=True):
+            assert ids.tolist() == [number] * (number % 4 + 1)
+        seen += len(numbers)
+        batch["row"] += 1_000_000
+        for ids in batch["ids"]:
+            ids += 1_000_000
+    assert seen >= 2 * rows
+    numbers_alone = headrace.open(tmp_path).stream(
+        batch_size=64,
+        columns=["row"],
+        shuffle=shuffle,
+        batch_format="numpy",
+        samples_per_epoch=2 * rows + 100,
+    )
+    for batch in numbers_alone:
+        assert batch["row"].max(initial=0) < rows
+        batch["row"] += 1_000_000

@@ -319,18 +319,8 @@ class RowPasses:
         if state is not None and state.shard_partition is not None and self._fits(state):
             chosen = Lanes(state.lanes, state.window_rows, state.groups)
         else:
-            chosen = choose_lanes(
-                self.index,
-                shuffle=self.options.shuffle,
-                ranks=self.ranks if partition is None else 1,
-                batch_size=self.options.rank_step_rows(self.ranks),
-                lanes=self.options.lanes,
-                shuffle_rows=self.options.shuffle_rows,
-                memory_bytes=self.options.memory_bytes,
-                sources=sources_of(self.index),
-                balanced=self.options.balance != "none",
-                whole_shards=partition is not None,
-            )
+            ranks = self.ranks if partition is None else 1
+            chosen = self._lanes(ranks, whole_shards=partition is not None)
         if samples is None:
             rows = self.index.total_rows
         else:
@@ -491,6 +481,21 @@ class RowPasses:
             )
         return state
 
+    def _lanes(self, ranks: int, *, whole_shards: bool) -> Lanes:
+        """Choose the lanes of the rows of the index."""
+        return choose_lanes(
+            self.index,
+            shuffle=self.options.shuffle,
+            ranks=ranks,
+            batch_size=self.options.rank_step_rows(self.ranks),
+            lanes=self.options.lanes,
+            shuffle_rows=self.options.shuffle_rows,
+            memory_bytes=self.options.memory_bytes,
+            sources=sources_of(self.index),
+            balanced=self.options.balance != "none",
+            whole_shards=whole_shards,
+        )
+
     def _changed(self, state: StreamState) -> StreamState:
         """Cut new lanes from the next round boundary on."""
         changes = [change for change in state.changes if change.position < state.position]
@@ -544,6 +549,7 @@ class RowPasses:
             )
         row = state.epoch * state.rows + state.position
         mixture = remixed(state.mixture, current, row=row, changed=changed) if row else current
+        is_new = mixture is not state.mixture
         state = replace(
             state,
             split=self.index.split,
@@ -551,20 +557,28 @@ class RowPasses:
             samples_per_epoch=samples,
             mixture=mixture,
         )
-        if row:
-            state = replace(state, mixture=self._changed_mixture(state, mixture))
+        if row and is_new:
+            lanes = None
+            if changed == "datasets":
+                lanes = self._lanes(self.ranks, whole_shards=False)
+            state = replace(state, mixture=self._changed_mixture(state, mixture, lanes))
         return state
 
-    def _changed_mixture(self, state: StreamState, mixture: MixtureState) -> MixtureState:
-        """Begin a leg of the run at the position of a state."""
+    def _changed_mixture(
+        self, state: StreamState, mixture: MixtureState, chosen: Lanes | None = None
+    ) -> MixtureState:
+        """Begin a leg of the run at the position of a state.
+
+        chosen: its lanes; None: those before it, if these ranks can read them.
+        """
         begin = state.epoch * state.rows + state.position
         if mixture.mixtures[-1].begin > begin:  # the epoch again from its start: as it was
             return mixture
         mixture = mixture.before(begin)
         if len(mixture.legs) >= MOST_CHANGES:
             return mixture
-        lanes = Lanes(state.lanes, state.window_rows, state.groups)
-        if mixture.legs:
+        lanes = chosen or Lanes(state.lanes, state.window_rows, state.groups)
+        if chosen is None and mixture.legs:
             lanes = Lanes(*mixture.legs[-1][1:])
         if not self._serves(lanes, shuffle=state.shuffle, rows=self.index.total_rows):
             lanes = choose_lanes_again(

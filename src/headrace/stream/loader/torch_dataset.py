@@ -434,7 +434,7 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
         In a worker, a StatefulDataLoader gives each worker its own progress back; it holds unless
         set_epoch named another epoch.
         Raises `StreamError` if the state belongs to another split, seed or shuffle, or a worker's
-        state to another topology.
+        state to another topology, or is asked to change.
         """
         if not is_worker_state(values):
             super().load_state_dict(values, changed=changed)
@@ -443,6 +443,13 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
             self._is_unseen = False
             self._forget_run()
             return
+        if changed != "nothing":
+            raise StreamError(
+                "state: it is one worker's own progress, which goes on with what was saved alone",
+                setting="changed",
+                value=changed,
+                remedy="pass headrace.stream_state(saved) of the whole loader's state",
+            )
         progress = WorkerProgress.from_dict(values)
         info = get_worker_info()
         if info is None:

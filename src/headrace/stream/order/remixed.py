@@ -21,7 +21,7 @@ def remixed(
     saved: MixtureState, current: MixtureState, *, row: int, changed: Changed
 ) -> MixtureState:
     """Return a mixture that is the saved one before a row of the run, and the current one from then
-    on; its legs end before that row.
+    on; its legs end before that row. The saved one if nothing differs.
 
     Raises `StreamError` if more differs than `changed` says.
     """
@@ -44,6 +44,13 @@ def remixed(
             numbers[source.name] = len(sources)
             sources.append(source)
     mixtures = [mixture for mixture in saved.mixtures if mixture.begin < row]
+    laid = replace(
+        current.mixtures[-1],
+        begin=row,
+        sources=tuple(numbers[source.name] for source in current.sources),
+    )
+    if mixtures and laid == replace(mixtures[-1], begin=row):
+        return saved
     legs = saved.before(row).legs
     if max(len(mixtures), len(legs)) >= MOST_CHANGES:
         raise StreamError(
@@ -52,9 +59,4 @@ def remixed(
             value=changed,
             remedy="start a run of its own, or pass the saved weights and datasets",
         )
-    laid = replace(
-        current.mixtures[-1],
-        begin=row,
-        sources=tuple(numbers[source.name] for source in current.sources),
-    )
     return MixtureState(sources=tuple(sources), mixtures=(*mixtures, laid), legs=legs)

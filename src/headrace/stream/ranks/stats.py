@@ -153,12 +153,15 @@ class NotedReader:
     @contextmanager
     def _noting(self, blocks: range) -> Iterator[None]:
         self.reading[blocks.start] = time.monotonic()
+        count = 0 if len(blocks) > 1 else 1
         try:
             yield
+            count = len(blocks)
         finally:
             self.reading.pop(blocks.start, None)
             thread = threading.get_ident()
-            self.blocks_read[thread] = self.blocks_read.get(thread, 0) + len(blocks)
+            # a run that cannot be read is read again, block by block
+            self.blocks_read[thread] = self.blocks_read.get(thread, 0) + count
 
 
 @dataclass(eq=False)

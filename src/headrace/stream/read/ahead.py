@@ -399,7 +399,7 @@ class Fetcher:
     def _most_blocks(self, block: int, count: int) -> int:
         """Return how many blocks like this one, of so many, are decoded together."""
         most_bytes = min(_RUN_BYTES, self._ahead_bytes // _RUNS_AHEAD)
-        most = max(1, most_bytes // max(1, self._estimate(block)))
+        most = max(1, min(self._ahead_blocks, most_bytes // max(1, self._estimate(block))))
         if self._begun:
             return most
         return min(most, -(-count // self._most_threads))  # no thread has work, and all get some

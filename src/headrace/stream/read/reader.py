@@ -47,7 +47,9 @@ from headrace.stream.loader.options import (
     StreamOptions,
 )
 from headrace.stream.order.epoch import Pool, natural_rows, span_rows
+from headrace.stream.order.joined import parts_of
 from headrace.stream.order.layout import BlendIndex
+from headrace.stream.order.mixed import MixedOrder
 from headrace.stream.order.plan import MOST_POOLS_AHEAD, Plan, least_pool_rows, plan_pools
 from headrace.stream.order.remaining import RankRows
 from headrace.stream.ranks.topology import Topology
@@ -74,6 +76,7 @@ from headrace.stream.read.columns import (
 from headrace.stream.read.laid import LaidPool, cut_sections
 from headrace.stream.read.mask import KEPT
 from headrace.stream.read.quarantine import Quarantine
+from headrace.stream.read.ragged import Ragged
 from headrace.stream.read.runs import continues_of, run_reader
 
 ReadBlock = Callable[[int, Sequence[str] | None], pa.Table]
@@ -185,6 +188,11 @@ def _has_long_lanes(plan: Plan) -> bool:
     block_rows = int(plan.index.rows.max(initial=0))
     pool_rows = max(lanes * plan.order.window_rows, plan.world_size * least_pool_rows(plan))
     return plan.order.rows >= max(3 * lanes * block_rows, (MOST_POOLS_AHEAD + 2) * pool_rows)
+
+
+def _may_repeat(plan: Plan) -> bool:
+    """Return whether rows may come several times in a pool, or in pools that share blocks."""
+    return any(isinstance(part.order, MixedOrder) for part in parts_of(plan.order))
 
 
 class _Gather:
@@ -307,7 +315,10 @@ class _Pools:
         if index is None and self._are_batches(parts, pool.rows):
             ready = [(_rows_of(part), part) for part in parts]
         else:
-            ready = [(pool.items, self._gathered(parts, index, pool.items))]
+            columns = self._gathered(parts, index, pool.items)
+            if pool.row_of is not None:
+                columns = _with_own_values(columns)
+            ready = [(pool.items, columns)]
         if is_first:
             yield from ready
             # before the release, so rows that both need stay decoded
@@ -389,9 +400,8 @@ def _gathered(
             return
         index = plan.index
         # A loop may write to its batches, so they are views of nothing that outlives a pass.
-        decoded = options.cache != "decoded" and all(
-            name.startswith("parquet") for name in set(index.formats)
-        )
+        decoded = options.cache != "decoded" and not _may_repeat(plan)
+        decoded = decoded and all(name.startswith("parquet") for name in set(index.formats))
         piece_rows = _LEAST_PIECE * options.batch_size if decoded else None
         pools = _Pools(fetcher, planned, gathered, plan, piece_rows=piece_rows)
         count = len(first.blocks)
@@ -440,7 +450,10 @@ def _from_memory(
         for rows in looked_up:
             for start in range(0, len(rows), size):
                 batch_rows = rows[start : start + size]
-                yield len(batch_rows), gathered([columns], batch_rows, len(batch_rows))
+                batches = gathered([columns], batch_rows, len(batch_rows))
+                if _may_repeat(plan):
+                    batches = _with_own_values(batches)
+                yield len(batch_rows), batches
 
 
 def _kept_rows(plan: Plan, rank_rows: RankRows, begin: int) -> Iterator[I64]:
@@ -562,6 +575,22 @@ def mark_sources(columns: Columns) -> Columns:
     return {**columns, BLEND_SOURCE: np.where(valid, np.asarray(columns[BLEND_SOURCE]), -1)}
 
 
+def _narrow(columns: Columns) -> Columns:
+    """Return the same rows; lists count no values of other rows as theirs."""
+    return {
+        name: column.narrow() if isinstance(column, Ragged) else column
+        for name, column in columns.items()
+    }
+
+
+def _with_own_values(columns: Columns) -> Columns:
+    """Return the same rows; lists that are there several times do not share their values."""
+    return {
+        name: column.compact() if isinstance(column, Ragged) else column
+        for name, column in columns.items()
+    }
+
+
 def decode_run(
     index: SplitIndex,
     read_block: ReadBlock,
@@ -582,7 +611,7 @@ def decode_run(
                 together = from_table(table, arrow=arrow, where=reader, gaps=index.gaps)
                 stops = np.cumsum(rows)
                 return [
-                    cut(together, start, stop)
+                    _narrow(cut(together, start, stop))
                     for start, stop in zip((stops - rows).tolist(), stops.tolist(), strict=True)
                 ]
     return [
