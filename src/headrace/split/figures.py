@@ -392,7 +392,7 @@ def _sampled(data: RunFacts, split: str, names: list[str]) -> dict[str, F64]:
         for table in tables:
             parts.append(table[name].drop_null().to_numpy().astype(np.float64))
         column = np.concatenate(parts)
-        sampled[name] = np.sort(column[~np.isnan(column)])
+        sampled[name] = np.sort(column[np.isfinite(column)])
     return sampled
 
 
