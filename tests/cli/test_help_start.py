@@ -9,7 +9,7 @@ import pytest
 SPY = "import sys; sys.argv[0] = 'headrace'\nfrom headrace.cli import command\ntry:\n    command()\nexcept SystemExit as end:\n    assert not end.code\n"
 
 
-def after(code: str, *arguments: str | Path) -> str:
+def after(code: str, *arguments: str | int | Path) -> str:
     """What a process says after it was this command."""
     done = subprocess.run([sys.executable, "-c", SPY + code, *map(str, arguments)], capture_output=True, text=True, timeout=250, check=False)  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -27,25 +27,14 @@ def test_help_needs_no_library_of_data(arguments: list[str]) -> None:
 
 
 @pytest.mark.slow
-def test_a_question_about_entities_does_not_wait_for_pandas(tmp_path: Path) -> None:
+def test_a_question_about_a_row_does_not_wait_for_pandas(tmp_path: Path) -> None:
     shard = tmp_path / "rows" / "part-00000.csv"
     shard.parent.mkdir()
     shard.write_text(
         "customer,amount\n" + "".join(f"c{number % 7},{number}\n" for number in range(100))
     )
-    where = [
-        "where",
-        shard.parent,
-        "--entity",
-        "c3",
-        "--entity-column",
-        "customer",
-        "--ranks",
-        "2",
-        "--batch-size",
-        "8",
-    ]
-    after("print()", *where)  # makes both indexes
+    where = ["where", shard.parent, "--row", "part-00000.csv:3", "--ranks", 2, "--batch-size", 8]
+    after("print()", *where)  # makes the index
 
     assert "False" == after("print('pandas' in sys.modules)", *where)
 
