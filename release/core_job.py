@@ -84,7 +84,7 @@ def with_commands(command: str) -> None:
         ["split", "raw", "--out", "out2", *asked],
         ["verify", "out2"],
         ["inspect", "out2"],
-        ["plan", "out2", "--split", "train", "--ranks", "2"],
+        ["plan", "out2", "--split", "train", "--ranks", "2", "--batch-size", "64"],
     ):
         done = subprocess.run(
             [command, *arguments, "--json"], capture_output=True, text=True, check=False
