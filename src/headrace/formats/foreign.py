@@ -53,7 +53,7 @@ def workbook(path: str | Path) -> InputError | None:
             "hand a sheet over as a table, in Python:"
             f" `table = polars.read_excel({str(path)!r})` or"
             f" `table = pandas.read_excel({str(path)!r})`, then `headrace.init(table)` or"
-            " source=table"
+            " a recipe of it"
         ),
     )
 
