@@ -445,13 +445,14 @@ def _from_memory(
         memory.columns = _decode_whole(fetcher, index, names)
     columns = memory.columns
     size = least_pool_rows(plan)
+    repeats = _may_repeat(plan)
     looked_up = made_ahead(_kept_rows(plan, rank_rows, begun), thread_name="headrace-read-plan")
     with closing(looked_up), closing(_Gather()) as gathered:
         for rows in looked_up:
             for start in range(0, len(rows), size):
                 batch_rows = rows[start : start + size]
                 batches = gathered([columns], batch_rows, len(batch_rows))
-                if _may_repeat(plan):
+                if repeats:
                     batches = _with_own_values(batches)
                 yield len(batch_rows), batches
 
