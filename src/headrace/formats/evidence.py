@@ -237,9 +237,15 @@ def _keeps_numbers(values: pa.ChunkedArray) -> bool:
     if not _all(pc.match_substring_regex(values, _NUMBER)):
         return False
     # The others have at most 15 digits and are not nearly zero.
-    doubtful = pa.chunked_array([pa.array(_may_lose_digits(values, read))])
+    lossy = _may_lose_digits(values, read)
+    if not lossy.any():
+        return True
+    doubtful = pa.chunked_array([pa.array(lossy)])
     values = values.filter(doubtful)
     again = read.filter(doubtful).cast(values.type)
+    in_other_form = pc.not_equal(values, again)
+    values = values.filter(in_other_form)
+    again = again.filter(in_other_form)
     # The two numbers are close, so equal digits mean equal numbers.
     return _all(pc.equal(_digits(values), _digits(again)))
 
