@@ -83,7 +83,7 @@ class Rows:
         copy = windows.in_memory(np.arange(len(windows.store.entities)))
         self.values = copy.matrices.matrices[0]
         self.starts, _ = copy.segments.locate(np.arange(len(copy)))
-        self.starts = copy.starts
+        self.first_rows = copy.starts
         self.static = torch.from_numpy(windows.store.static[windows.store.entities.static_row])
         self.names = windows.entity_names(range(len(windows.store.entities)))
         self.entity = np.repeat(copy.segments.entity, copy.segments.count)
@@ -107,7 +107,7 @@ def reference(rows: Rows, *, contiguous: bool = False) -> Iterator[dict[str, tor
     view = matrix.as_strided((len(matrix) - window + 1, window * width), (width, 1))
     starts, ends = (
         torch.from_numpy(rows.starts),
-        torch.from_numpy(np.append(rows.starts[1:], len(matrix))),
+        torch.from_numpy(np.append(rows.first_rows[1:], len(matrix))),
     )
     for chosen in torch.randperm(len(starts)).split(BATCH):
         first = starts[chosen]
@@ -127,17 +127,17 @@ class ByBasin(Dataset[dict[str, torch.Tensor]]):
     """A lookup table and tensors of each basin, as neuralhydrology has them."""
 
     def __init__(self, rows: Rows) -> None:
-        ends = np.append(rows.starts[1:], len(rows.values))
+        ends = np.append(rows.first_rows[1:], len(rows.values))
         self.x = {
             n: torch.from_numpy(rows.values[b:e, 1:].copy())
-            for n, b, e in zip(rows.names, rows.starts, ends, strict=True)
+            for n, b, e in zip(rows.names, rows.first_rows, ends, strict=True)
         }
         self.y = {
             n: torch.from_numpy(rows.values[b:e, :1].copy())
-            for n, b, e in zip(rows.names, rows.starts, ends, strict=True)
+            for n, b, e in zip(rows.names, rows.first_rows, ends, strict=True)
         }
         self.static = dict(zip(rows.names, rows.static, strict=True))
-        last = rows.starts - rows.starts[rows.entity] + INPUT + HORIZON - 1
+        last = rows.starts - rows.first_rows[rows.entity] + INPUT + HORIZON - 1
         self.lookup = {
             i: (rows.names[e], int(r))
             for i, (e, r) in enumerate(zip(rows.entity.tolist(), last, strict=True))
@@ -165,8 +165,8 @@ class ByColumn(Dataset[dict[str, Any]]):
         self.columns = {
             name: torch.from_numpy(rows.values[:, at].copy()) for at, name in enumerate(names)
         }
-        self.row_map = dict(zip(rows.names, rows.starts.tolist(), strict=True))
-        first = rows.starts - rows.starts[rows.entity]
+        self.row_map = dict(zip(rows.names, rows.first_rows.tolist(), strict=True))
+        first = rows.starts - rows.first_rows[rows.entity]
         self.entries = [
             (rows.names[entity], start, start + INPUT + HORIZON)
             for entity, start in zip(rows.entity.tolist(), first.tolist(), strict=True)
@@ -276,8 +276,8 @@ def convolutions(rows: Rows) -> list[tuple[str, int, int]]:
     complete = ~np.isnan(rows.values).any(1)
     inputs = ~np.isnan(rows.values[:, 1:]).any(1)
     found = []
-    ends = np.append(rows.starts[1:], len(complete))
-    for name, begin, end in zip(rows.names, rows.starts.tolist(), ends.tolist(), strict=True):
+    ends = np.append(rows.first_rows[1:], len(complete))
+    for name, begin, end in zip(rows.names, rows.first_rows.tolist(), ends.tolist(), strict=True):
         if end - begin < INPUT + HORIZON:
             continue
         past = np.convolve(inputs[begin:end].astype(int), np.ones(INPUT, int), "valid") == INPUT
@@ -341,7 +341,7 @@ def table_peers(
         horizon=HORIZON,
         batch=BATCH,
         rows=rows.values,
-        begins=rows.starts,
+        begins=rows.first_rows,
         starts_all=rows.starts,
         starts_any=Rows(open_windows(out, "train", **RULE, targets="any")).starts,
         starts_whole=Rows(open_windows(out, "train", **RULE, is_autoregressive=True)).starts,
