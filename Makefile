@@ -224,7 +224,7 @@ OPTIONS_streaming := --rounds 3
 OPTIONS_first_batch := --rounds 21
 OPTIONS_duplicates = $(if $(wildcard $(DUPLICATE_PEERS)),--peers $(DUPLICATE_PEERS))
 OPTIONS_series = $(if $(wildcard $(SERIES_PEERS)),--peers $(SERIES_PEERS))
-BENCHES := streaming first_batch split stores cache packing tokenising histories series series_prep
+BENCHES := streaming first_batch split stores packing tokenising histories series series_prep
 LONG := index packed_reading entities contexts plan scale order balance duplicates other_loaders
 
 bench: ## what docs/performance.md says, in 40 minutes on a quiet machine; outputs are kept in build/bench

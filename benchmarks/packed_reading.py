@@ -6,12 +6,10 @@ Bins of synthetic tokens (as a tokenizer's: few are frequent) are written with r
 of the process, threads included, and wall time, per bin:
 
     lists, in order / random     a reader with one cached row group whose rows become Python lists
-    views, in order              headrace, packed="off", one bin a batch: numpy views of a decoded row group; and of
-                                 blocks that cache="decoded" kept, mapped
-    varlen, padded               headrace's packed batches of 8 bins, in order; shuffled over the set; of kept blocks
+    views, in order              headrace, packed="off", one bin a batch: numpy views of a decoded row group
+    varlen, padded               headrace's packed batches of 8 bins, in order; shuffled over the set
     decode alone                 what Arrow takes for the row groups, a part of all of the above
-    map, random                  headrace's random access with room for one row group; and of blocks that
-                                 cache="decoded" kept
+    map, random                  headrace's random access with room for one row group
 """
 
 from __future__ import annotations
@@ -108,8 +106,6 @@ def table(path: Path, bins: int, group: int, asked: argparse.Namespace) -> Table
     row_bytes = dataset.split_index().length.sum() / bins
     room = int(1.1 * group * row_bytes)
     one_group = dataset.map_dataset(columns=COLUMNS, cache_bytes=room)
-    on_disk: Any = {"cache": "decoded", "cache_dir": path.parent / "decoded"}
-    kept_groups = dataset.map_dataset(columns=COLUMNS, cache_bytes=room, **on_disk)
 
     def stream(**options: Any) -> Callable[[], int]:
         options = {"batch_format": "numpy", "batch_size": 8, **options}
@@ -117,20 +113,13 @@ def table(path: Path, bins: int, group: int, asked: argparse.Namespace) -> Table
 
     padded = headrace.PackedBatches(form="padded", pad_to_multiple_of=64)
     reader = OneGroup(path)
-    mapped: Any = {"batch_format": "numpy", **on_disk}
-    kept = dataset.stream(batch_size=8, shuffle=True, **mapped)
-    views = dataset.stream(batch_size=1, packed="off", **mapped)
-    for each in (kept, views, map(kept_groups.__getitem__, order)):
-        consume(each)
     ways: list[tuple[str, Callable[[], int], int]] = [
         (IN_ORDER, lambda: consume(map(reader.read, range(bins))), bins),
         (RANDOM, lambda: consume(map(reader.read, order)), len(order)),
         ("views, in order", stream(packed="off", batch_size=1), bins),
-        ("views, in order, kept", lambda: consume(views), bins),
         ("varlen, in order", stream(), bins),
         ("varlen, shuffled", stream(shuffle=True), bins),
         ("varlen, shuffled, torch", stream(shuffle=True, batch_format="torch"), bins),
-        ("varlen, shuffled, kept", lambda: consume(kept), bins),
         ("padded, shuffled", stream(shuffle=True, packed=padded), bins),
         (
             "decode alone",
@@ -138,7 +127,6 @@ def table(path: Path, bins: int, group: int, asked: argparse.Namespace) -> Table
             bins,
         ),
         ("map, random", lambda: consume(map(one_group.__getitem__, order)), len(order)),
-        ("map, random, kept", lambda: consume(map(kept_groups.__getitem__, order)), len(order)),
     ]
     found: dict[str, list[tuple[float, float]]] = {name: [] for name, _, _ in ways}
     for _ in range(asked.rounds):

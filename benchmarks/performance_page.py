@@ -70,12 +70,6 @@ HEADLINE = (  # (what is compared, PROGRAM/TABLE, the row that begins so, its co
     ),
     ("Two DataLoader workers, compared with pyarrow", "streaming/workers", "headrace", SPEED),
     (
-        'A later epoch of `cache="decoded"`, compared with copying memory',
-        "cache/epochs",
-        "later",
-        "speed, of memory's",
-    ),
-    (
         "Splitting CSV by time and entity, compared with pandas",
         "split/csv",
         "the pandas",

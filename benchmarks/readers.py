@@ -110,26 +110,6 @@ def rewrite(source: str, folder: str) -> Callable[[Path], None]:
     return prepare
 
 
-def decoded(folder: str) -> Callable[[Path], None]:
-    """Leave the decoded blocks of a first epoch."""
-
-    def prepare(root: Path) -> None:
-        if (root / "decoded").exists():
-            return
-        options = {
-            "cache": "decoded",
-            "cache_dir": root,
-            "columns": NUMBERS,
-            "batch_format": "numpy",
-        }
-        for _ in headrace.open(root / folder, cache_dir=root / "index").stream(
-            batch_size=1024, **options
-        ):
-            pass
-
-    return prepare
-
-
 def warm_headrace() -> None:
     import headrace.stream.loader.dataset  # noqa: F401
     import headrace.stream.loader.torch_dataset  # noqa: F401
@@ -498,15 +478,9 @@ CONTESTANTS = {
     "headrace_rewritten_page_checks": Contestant(
         ours("rewritten", NUMBERS, verify="never"), rewrite("numbers", "rewritten"), warm_headrace
     ),
-    "headrace_decoded": Contestant(
-        ours("numbers", NUMBERS, cache="decoded"), decoded("numbers"), warm_headrace
-    ),
     "nodes": Contestant(nodes("numbers", NUMBERS)),
     "lance": Contestant(lance_batches("lance", NUMBERS), to_lance("numbers", "lance")),
     "hf": Contestant(hf("numbers", NUMBERS)),
-    "headrace_decoded_in_order": Contestant(
-        ours("numbers", NUMBERS, shuffle=False, cache="decoded"), decoded("numbers"), warm_headrace
-    ),
     "packed_workers": Contestant(workers(packed=True)),
     "plain_workers": Contestant(workers(packed=False)),
     "headrace_2_workers": Contestant(
@@ -552,7 +526,6 @@ WORKLOADS = {
             "headrace",
             "headrace_rewritten",
             "headrace_rewritten_page_checks",
-            "headrace_decoded",
             "nodes",
             "raw_1_thread_ahead",
             "raw",
@@ -567,7 +540,6 @@ WORKLOADS = {
             "polars_loop_in_order",
             "headrace_in_order",
             "headrace_rewritten_in_order",
-            "headrace_decoded_in_order",
         ],
     ),
     "workers": (
@@ -585,11 +557,9 @@ WORDS = {
     "raw_1_thread_ahead": "pyarrow, 1 thread ahead",
     "raw": "pyarrow",
     "headrace_rewritten_page_checks": "headrace, rewritten files, pages checked",
-    "headrace_decoded": 'headrace, `cache="decoded"`, a later epoch',
     "nodes": "torchdata's nodes",
     "lance": "Lance",
     "hf": "Hugging Face datasets",
-    "headrace_decoded_in_order": 'headrace, `cache="decoded"`, in order',
     "packed_workers": "pyarrow, a batch as one tensor",
     "plain_workers": "pyarrow, a batch as many tensors",
     "headrace_2_workers": "headrace",

@@ -75,17 +75,9 @@ def _shard(place: Path) -> tuple[str, Iterator[Any]]:
     return "*.arrow", _rows(place)
 
 
-def _cache(place: Path) -> tuple[str, Iterator[Any]]:
-    _table(place)
-    for _ in _rows(place, cache="decoded"):
-        pass
-    return "cache/**/*.arrow", _rows(place, cache="decoded")
-
-
 READERS: dict[str, Callable[[Path], tuple[str, Iterator[Any]]]] = {
     "windows": _windows,
     "stream of windows": _window_stream,
     "contexts": _contexts,
     "source file": _shard,
-    "decoded cache": _cache,
 }

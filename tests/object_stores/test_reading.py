@@ -292,22 +292,6 @@ def test_verify_finds_the_dataset_whole(s3: str, prepared: Path) -> None:
     assert len(verdict.checks) == len(headrace.verify(prepared).checks)
 
 
-def test_decoded_blocks_are_kept_and_then_nothing_is_fetched(
-    proxied: tuple[str, FaultProxy], prepared: Path, tmp_path: Path
-) -> None:
-    bucket, proxy = proxied
-    upload(prepared, f"{bucket}/out")
-    dataset = headrace.open(f"{bucket}/out")
-    stream = dataset.stream(
-        "train", batch_size=7, batch_format="arrow", cache="decoded", cache_dir=tmp_path / "kept"
-    )
-    first = [batch.to_pylist() for batch in stream]
-    proxy.begin(Faults())
-
-    assert [batch.to_pylist() for batch in stream] == first
-    assert proxy.total == 0
-
-
 def _in_child(place: str, told: multiprocessing.connection.Connection) -> None:
     try:
         told.send(headrace.open(place).split_rows["train"])

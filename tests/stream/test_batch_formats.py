@@ -232,7 +232,7 @@ def test_dates_of_rows_are_python_dates():
     assert type(row["time"]) is datetime.datetime
 
 
-@pytest.mark.parametrize("source", ["parquet", "decoded", "arrow", "table"])
+@pytest.mark.parametrize("source", ["parquet", "arrow", "table"])
 def test_what_a_loop_writes_to_a_batch_is_in_no_other_one(source, tmp_path):
     """Batches in file order may be cut from decoded blocks."""
     table = pa.table({"row": np.arange(6000), "share": np.arange(6000) / 8})
@@ -244,8 +244,7 @@ def test_what_a_loop_writes_to_a_batch_is_in_no_other_one(source, tmp_path):
     else:
         pq.write_table(table, data / "part.parquet", row_group_size=1000)
     dataset = headrace.open(table if source == "table" else data, cache_dir=tmp_path / "cache")
-    options = {"cache": "decoded"} if source == "decoded" else {}
-    stream = dataset.stream(batch_size=64, shuffle=False, batch_format="numpy", **options)
+    stream = dataset.stream(batch_size=64, shuffle=False, batch_format="numpy")
     for _ in range(2):
         rows = []
         for batch in stream:

@@ -199,14 +199,6 @@ def test_what_is_no_dataset_and_a_share_of_nothing_are_refused(datasets):
         headrace.blend({"books": (datasets["books"], "train")}).stream(batch_size=2)
 
 
-def test_a_blend_keeps_decoded_blocks_where_it_is_asked_to(datasets, tmp_path):
-    loader = headrace.blend(datasets).stream(batch_size=8, cache="decoded", cache_dir=tmp_path)
-    first, second = ([rows_of(batch) for batch in loader] for _ in range(2))
-
-    assert first == second
-    assert any(path.is_file() for path in (tmp_path / "decoded").rglob("*"))
-
-
 def sources_of(batch):
     return np.asarray(batch["blend_source"])
 

@@ -1,9 +1,7 @@
 """What headrace keeps in its caches says what it is: an entry in the place of another one is never believed."""
 
-import itertools
 import os
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +12,6 @@ import pytest
 import headrace
 from headrace.dataset.counts import count_rows, lengths_of
 from headrace.gate.cache_entry import TRAILER_BYTES, content_bytes, identity_of, trailer_of
-from headrace.stream.read.cache import CachedBlocks
 
 ROWS = 40
 
@@ -45,8 +42,7 @@ def cases(directory: Path, cache: Path) -> dict[str, Callable[[], object]]:
         types = options.pop("types", None)
         dataset = headrace.open(directory / name, cache_dir=cache, types=types)
         loader = dataset.stream(
-            batch_size=ROWS, batch_format="arrow", cache="decoded", cache_dir=cache,
-            remainder="exact", **options,
+            batch_size=ROWS, batch_format="arrow", remainder="exact", **options,
         )  # fmt: skip
         return [batch.to_pydict() for batch in loader]
 
@@ -92,31 +88,6 @@ def put(path: Path, data: bytes) -> None:
     os.replace(path.with_name("between"), path)
 
 
-def test_no_block_is_believed_in_the_place_of_another(tmp_path: Path) -> None:
-    def table(number: int, columns: Sequence[str] | None, contents: str) -> pa.Table:
-        value = f"{contents} {number} {columns}"
-        return pa.table({name: [value] for name in columns or ["x", "y"]})
-
-    def read() -> list[object]:
-        found = []
-        for contents in ("one", "other"):
-            blocks = CachedBlocks(
-                partial(table, contents=contents),
-                contents=contents, directory=tmp_path, limit_bytes=1 << 20,
-            )  # fmt: skip
-            for columns in (None, ["x"], ["y"]):
-                found += [blocks(number, columns).to_pydict() for number in range(3)]
-        return found
-
-    expected = read()
-    kept = {path: path.read_bytes() for path in tmp_path.rglob("*.arrow")}
-
-    assert 18 == len(kept)
-    for one, other in itertools.permutations(kept, 2):
-        put(one, kept[other])
-        assert expected == read(), (one, other)
-
-
 @pytest.mark.slow
 def test_no_entry_is_believed_in_the_place_of_another(tmp_path: Path) -> None:
     sources(tmp_path / "raw")
@@ -125,7 +96,7 @@ def test_no_entry_is_believed_in_the_place_of_another(tmp_path: Path) -> None:
     expected = {name: case() for name, case in read.items()}
     kept = {path: path.read_bytes() for path in cache.rglob("*") if path.is_file()}
     kept = {path: data for path, data in kept.items() if not path.name.startswith(".")}
-    kinds = {path.name.partition("-")[0] if "-" in path.name else "block" for path in kept}
+    kinds = {path.name.partition("-")[0] for path in kept}
     suffixes = {path.suffix for path in kept}
     of_suffix = {suffix: [path for path in kept if path.suffix == suffix] for suffix in suffixes}
     silent = []
@@ -138,7 +109,7 @@ def test_no_entry_is_believed_in_the_place_of_another(tmp_path: Path) -> None:
         for one, data in kept.items():
             put(one, data)
 
-    assert {"block", "index", "counts", "filter"} == kinds
+    assert {"index", "counts", "filter"} == kinds
     assert [] == silent
 
 

@@ -5,14 +5,12 @@ import random
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import rank_processes  # noqa: F401 - its server starts workers that are no forks at once
 import torch
 from stream_cases import Numbers, index_of, write_split
 from torch.utils.data import DataLoader, DistributedSampler
 
-import headrace
 from headrace.errors import CorruptShard, SettingsError
 from headrace.stream.loader.map import MapDataset, columns_of
 from raised import raised
@@ -120,22 +118,3 @@ def test_a_block_of_another_size_than_indexed_is_an_error():
         CorruptShard, match=r"part-00005.parquet block 0: has 3 rows, the index says 17"
     ):
         dataset[TOTAL - 1]
-
-
-@pytest.mark.slow
-def test_rows_of_blocks_that_are_kept_on_a_disk_are_the_same(tmp_path):
-    numbers = pa.table({"row": range(TOTAL), "list": [[row] * (row % 400) for row in range(TOTAL)]})
-    pq.write_table(numbers, tmp_path / "a.parquet", row_group_size=20)
-    dataset = headrace.open(tmp_path / "a.parquet", cache_dir=tmp_path / "index")
-    kept, others = (
-        dataset.map_dataset(cache_bytes=0, cache="decoded", cache_dir=tmp_path / "kept")
-        for _ in range(2)
-    )
-    order = random.Random(1).sample(range(TOTAL), TOTAL)
-    for rows in (kept, others, kept):
-        for row in order:
-            assert row == rows[row]["row"].item()
-            assert [row] * (row % 400) == rows[row]["list"].tolist()
-    blocks = len(dataset.split_index().rows)
-    assert blocks == kept._read_block.counts.misses
-    assert 0 == others._read_block.counts.misses

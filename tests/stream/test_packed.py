@@ -241,18 +241,6 @@ def test_workers_give_what_one_process_gives(tmp_path, form):
         assert batch["cu_seqlens"][-1] == batch["input_ids"].numel()
 
 
-def test_decoded_blocks_are_kept_and_give_the_same_batches(tmp_path):
-    root = write_shards(tmp_path / "d", table_of(make_bins(30), alignment="unshifted"))
-    stream = headrace.open(root).stream(
-        batch_size=4, cache="decoded", cache_dir=tmp_path / "c", batch_format="numpy"
-    )
-    first = [as_lists(batch) for batch in stream]
-    stream.set_epoch(1)
-
-    assert first == [as_lists(batch) for batch in stream]
-    assert stream.cache_counts.hits == stream.cache_counts.misses > 0
-
-
 def test_bad_blocks_in_quarantine_are_bins_of_nothing(tmp_path):
     table = table_of(make_bins(20), mask=pa.list_(pa.bool_()))
     broken = pa.table(

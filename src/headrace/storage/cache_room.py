@@ -1,10 +1,10 @@
-"""Limit the disk space of cached blocks, over all streams and processes that share a directory.
+"""Limit the disk space of cached files, over all streams and processes that share a directory.
 
-A block is stored only after `Room.admit` agrees. Over the limit, the least recently used blocks are
-deleted first. Blocks of live streams of this process stay, because each epoch returns to all of
-them; a block that does not fit beside them is decoded in every epoch, which beats storing and
-deleting in a circle. The directory is measured when a process starts and again after it has written
-a sixteenth of the limit, so each process may exceed the limit by that much.
+A file is stored only after `Room.admit` agrees. Over the limit, the least recently used files are
+deleted first. Files of live streams of this process stay, because each epoch returns to all of
+them. One that does not fit beside them is read from the store in every epoch, which beats storing
+and deleting in a circle. The directory is measured when a process starts and again after it has
+written a sixteenth of the limit, so each process may exceed the limit by that much.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def cache_directory(directory: str | Path | None, name: str = "cache_dir") -> Pa
 
 
 def use(directory: Path) -> None:
-    """Keep this process from deleting blocks of a directory that its own streams read."""
+    """Keep this process from deleting files of a directory that its own streams read."""
     _in_use.add(directory)
 
 

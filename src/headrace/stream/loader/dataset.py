@@ -46,7 +46,6 @@ from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.order.balance import CountedIndex
 from headrace.stream.ranks.topology import Topology, resolve_topology
 from headrace.stream.read.batch import import_torch
-from headrace.stream.read.cache import CachedBlocks
 from headrace.stream.workers.options import split_worker_options
 
 if TYPE_CHECKING:
@@ -311,8 +310,8 @@ class Dataset(IndexedDataset):
             return None
 
     def reader(self, split: str | None, options: StreamOptions) -> ReadBlock:
-        """Return the block reader of a split, which checks and caches blocks as the stream options
-        say.
+        """Return the block reader of a split, which checks blocks and keeps shards as the stream
+        options say.
         """
         base = cache_directory(options.cache_dir)
         files = None
@@ -322,7 +321,7 @@ class Dataset(IndexedDataset):
                     f"{setting('cache', 'files')} keeps shards of an object store on a disk, and"
                     " these are on one",
                     path=self.root,
-                    remedy=f"leave it out, or keep blocks with {setting('cache', 'decoded')}",
+                    remedy="leave it out",
                 )
             needed = stored_bytes(self.root, self.split_index(split).shards)
             if needed > options.cache_bytes:  # otherwise only a slow epoch would show it
@@ -335,18 +334,9 @@ class Dataset(IndexedDataset):
                 )
             files = FileCache(base / "files", options.cache_bytes, self.root)
         read = self.block_reader(split, verify=options.verify, files=files, decoder=options.decoder)
-        contents = ""
         if options.form is not None:
             read = options.form.blocks(read, root=self.root, index=self.split_index(split))
-            contents = f" {options.form.word}"
-        if options.cache != "decoded":
-            return read
-        return CachedBlocks(
-            read,
-            contents=f"{self.contents} {self.split_index(split).split}{contents}",
-            directory=base / "decoded",
-            limit_bytes=options.cache_bytes,
-        )
+        return read
 
     def map_dataset(  # noqa: PLR0913 - all are settings
         self,
@@ -362,9 +352,8 @@ class Dataset(IndexedDataset):
         """Return random access to a split's rows, for samplers and data that fits in memory; see
         `MapDataset`.
 
-        cache: "decoded" keeps decoded blocks on disk as a stream does, below cache_dir and within
-        disk_bytes. A row of a block that was used before then comes from a mapped file. Raises
-        `MissingExtra` without torch.
+        cache: "files" keeps whole shards of an object store as a stream does, below cache_dir and
+        within disk_bytes. Raises `MissingExtra` without torch.
         """
         from headrace.stream.loader.map import MapDataset
 

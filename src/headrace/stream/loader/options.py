@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from headrace.stream.read.columns import Columns
 
 BatchFormat = Literal["torch", "numpy", "arrow", "rows"]
-Cache = Literal["none", "decoded", "files"]
+Cache = Literal["none", "files"]
 Memory = Literal["pageable", "pinned"]
 Distribution = Literal["balanced", "round_robin", "by_size", "local", "dynamic"]
 OnBadBlock = Literal["raise", "quarantine"]
@@ -293,10 +293,9 @@ class StreamOptions:
     memory_bytes: what a process that reads all lanes may hold: open blocks, the rows of a round and
         its order. A shuffled split of up to three quarters of it, decoded, is kept by every rank.
         Lanes and rounds are chosen by it, so it is part of the order.
-    cache: "decoded" keeps decoded blocks on disk in the first epoch and maps them in later ones.
-        They are in cache_dir (None: ~/.cache/headrace), whose whole content is limited to
-        cache_bytes. "files" keeps whole shards of an object store there, fetched once for all
-        processes of a machine and checked against their checksums.
+    cache: "files" keeps whole shards of an object store in cache_dir (None: ~/.cache/headrace),
+        fetched once for all processes of a machine and checked against their checksums. The whole
+        content of cache_dir is limited to cache_bytes.
     on_bad_block: what to do with a block that cannot be read: "raise", or "quarantine" its rows,
         which are then false in batch["valid"].
     quarantine_limit: the share of the split's rows, in [0, 1], that one reader may give up in a

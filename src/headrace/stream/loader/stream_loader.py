@@ -46,7 +46,6 @@ from headrace.stream.ranks.topology import Topology, capture, confirm, confirm_r
 from headrace.stream.ranks.watch import Watch
 from headrace.stream.read.batch import Batch, import_torch
 from headrace.stream.read.by_source import loss_by_source
-from headrace.stream.read.cache import CacheCounts, CachedBlocks
 from headrace.stream.read.columns import Columns
 from headrace.stream.read.memory import ahead_of_the_loop
 from headrace.stream.read.quarantine import Quarantine
@@ -263,16 +262,6 @@ class StreamLoader:
     def delivered_count(self) -> int:
         """Batches that the loop has received since the current pass began."""
         return self._received.batches
-
-    @property
-    def cache_counts(self) -> CacheCounts:
-        """The number of blocks mapped from the cache and decoded by this process so far; see
-        `StreamOptions.cache`.
-        """
-        read_block = self.passes.read_block
-        if isinstance(read_block, CachedBlocks):
-            return read_block.counts
-        return CacheCounts()
 
     def __len__(self) -> int:
         """Return the number of batches of the current epoch: those taken before a loaded state, and

@@ -128,7 +128,7 @@ def read_share(  # noqa: PLR0913, PLR0914 - all are settings
     columns = options.check_columns(index.schema)
     read_block, columns = reading_real(read_block, columns, options, quarantine)
     # unread rows of a mapped block take no memory
-    mapped = options.cache == "decoded" or "arrow" in index.formats
+    mapped = "arrow" in index.formats
     keep: Keep = "copies"
     if mapped or not plan.order.shuffle:
         keep = "views"  # in file order few blocks are open
@@ -400,8 +400,8 @@ def _gathered(
             return
         index = plan.index
         # A loop may write to its batches, so they are views of nothing that outlives a pass.
-        decoded = options.cache != "decoded" and not _may_repeat(plan)
-        decoded = decoded and all(name.startswith("parquet") for name in set(index.formats))
+        decoded = all(name.startswith("parquet") for name in set(index.formats))
+        decoded = decoded and not _may_repeat(plan)
         piece_rows = _LEAST_PIECE * options.batch_size if decoded else None
         pools = _Pools(fetcher, planned, gathered, plan, piece_rows=piece_rows)
         count = len(first.blocks)
