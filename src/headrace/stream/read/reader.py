@@ -317,7 +317,7 @@ class _Pools:
         else:
             columns = self._gathered(parts, index, pool.items)
             if pool.row_of is not None:
-                columns = _with_own_values(columns)
+                columns = _with_lists(columns, Ragged.compact)
             ready = [(pool.items, columns)]
         if is_first:
             yield from ready
@@ -453,7 +453,7 @@ def _from_memory(
                 batch_rows = rows[start : start + size]
                 batches = gathered([columns], batch_rows, len(batch_rows))
                 if repeats:
-                    batches = _with_own_values(batches)
+                    batches = _with_lists(batches, Ragged.compact)
                 yield len(batch_rows), batches
 
 
@@ -576,20 +576,17 @@ def mark_sources(columns: Columns) -> Columns:
     return {**columns, BLEND_SOURCE: np.where(valid, np.asarray(columns[BLEND_SOURCE]), -1)}
 
 
-def _narrow(columns: Columns) -> Columns:
-    """Return the same rows; lists count no values of other rows as theirs."""
-    return {
-        name: column.narrow() if isinstance(column, Ragged) else column
-        for name, column in columns.items()
-    }
+def _with_lists(columns: Columns, change: Callable[[Ragged], Ragged]) -> Columns:
+    """Return the same rows; columns of lists are changed by `change`, a method of theirs.
 
-
-def _with_own_values(columns: Columns) -> Columns:
-    """Return the same rows; lists that are there several times do not share their values."""
-    return {
-        name: column.compact() if isinstance(column, Ragged) else column
-        for name, column in columns.items()
-    }
+    Narrowed ones count no values of other rows as theirs. Compact ones do not share the values of
+    rows that are there several times.
+    """
+    changed = dict(columns)
+    for name, column in columns.items():
+        if isinstance(column, Ragged):
+            changed[name] = change(column)
+    return changed
 
 
 def decode_run(
@@ -612,7 +609,7 @@ def decode_run(
                 together = from_table(table, arrow=arrow, where=reader, gaps=index.gaps)
                 stops = np.cumsum(rows)
                 return [
-                    _narrow(cut(together, start, stop))
+                    _with_lists(cut(together, start, stop), Ragged.narrow)
                     for start, stop in zip((stops - rows).tolist(), stops.tolist(), strict=True)
                 ]
     return [
