@@ -59,7 +59,7 @@ USUAL = {
 }
 # Decimal digits of a count that are microseconds or more.
 _FRACTION_DIGITS = {"epoch_s": 6, "epoch_ms": 3, "epoch_us": 0, "epoch_ns": 0}
-_DECIMAL = r"^(?P<sign>[+-]?)(?P<whole>[0-9]{1,19})\.(?P<fraction>[0-9]*)$"
+_DECIMAL = r"^(?P<sign>[+-]?)(?P<integer>[0-9]{1,19})\.(?P<fraction>[0-9]*)$"
 _YEAR_2069 = 3_124_224_000_000_000
 _YEAR_2070 = 3_155_760_000_000_000
 # day 60 is 1900-02-29, which did not exist
@@ -542,37 +542,37 @@ def _take_decimals(parsed: _Found, text: pl.Series, date_format: str) -> None:
     import polars as pl
 
     groups = text.str.extract_groups(_DECIMAL).struct.unnest()
-    matches = groups["whole"].is_not_null().to_numpy()
+    matches = groups["integer"].is_not_null().to_numpy()
     if not matches.any():
         return
     groups = groups.filter(matches)
-    whole = groups["whole"].cast(pl.Int64, strict=False).fill_null(-1).to_numpy()
+    integer = groups["integer"].cast(pl.Int64, strict=False).fill_null(-1).to_numpy()
     negative = (groups["sign"] == "-").to_numpy()
     for form in USUAL if date_format == "auto" else (date_format,):
         if form not in _FRACTION_DIGITS:
             continue
         if date_format == "auto":
             low, high = USUAL[form]
-            fits = (whole >= low) & (whole < high) & ~negative
+            fits = (integer >= low) & (integer < high) & ~negative
         else:
-            fits = (whole >= 0) & (whole <= LAST_US // (EPOCHS[form] or 1e-3))
+            fits = (integer >= 0) & (integer <= LAST_US // (EPOCHS[form] or 1e-3))
         micros = np.full(len(text), MISSING)
-        counts = _by_digits(np.where(fits, whole, 0), groups["fraction"], negative, form)
+        counts = _by_digits(np.where(fits, integer, 0), groups["fraction"], negative, form)
         micros[matches] = np.where(fits, counts, MISSING)
         parsed.take(form, micros)
 
 
-def _by_digits(whole: I64, fraction: pl.Series, negative: Bools, form: str) -> I64:
-    """Convert counts of an epoch to microseconds. whole, fraction: their digits beside the point,
+def _by_digits(integer: I64, fraction: pl.Series, negative: Bools, form: str) -> I64:
+    """Convert counts of an epoch to microseconds. integer, fraction: their digits beside the point,
     which `negative` ones have a minus before.
     """
     import polars as pl
 
     digits = _FRACTION_DIGITS[form]
-    counts = whole * 10**digits
+    counts = integer * 10**digits
     if digits:
-        kept = fraction.str.slice(0, digits).str.pad_end(digits, "0")
-        counts = counts + kept.cast(pl.Int64).to_numpy()
+        padded = fraction.str.slice(0, digits).str.pad_end(digits, "0")
+        counts = counts + padded.cast(pl.Int64).to_numpy()
     has_more = fraction.str.slice(digits).str.contains("[1-9]").to_numpy()
     counts = np.where(negative, -counts - has_more, counts)
     return np.asarray(counts // 1_000 if form == "epoch_ns" else counts, np.int64)

@@ -170,8 +170,8 @@ def infer_values(lines: Lines) -> Inferred:
 
     Raises `InputError` as `parse` does, too.
     """
-    whole = list(islice(lines.chunks(), 2))
-    if len(whole) == 1 and lines.data:
+    chunks = list(islice(lines.chunks(), 2))
+    if len(chunks) == 1 and lines.data:
         inferred = _inferred(lines)
         # Arrow shifts what stands behind a null before the first value of a list.
         if not any(map(_holds_list, inferred.schema.types)):
