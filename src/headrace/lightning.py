@@ -149,6 +149,8 @@ class HeadraceDataModule(ResumedModule[PassLoader]):
         if self.dataset.split_named(split) is None:
             return []
         options: StreamArguments = {"columns": self._train_options["columns"], "remainder": "pad"}
+        if "drop_columns" in self._train_options:
+            options["drop_columns"] = self._train_options["drop_columns"]
         if "packed" in self._train_options:
             options["packed"] = self._train_options["packed"]
         if "pack" in self._train_options:

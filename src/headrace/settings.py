@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    ValidationError,
+    ValidationInfo,
+)
 
 from headrace.checks import duration_us, nearest
 from headrace.credentials import refuse_credentials
@@ -28,6 +35,22 @@ def _as_tuple(value: object) -> object:
 
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
+
+
+def _each_once(value: tuple[str, ...] | None, info: ValidationInfo) -> tuple[str, ...] | None:
+    """Refuse no column, a repeated one, and `drop_columns` beside `columns`."""
+    if value is None:
+        return None
+    name = setting_name(str(info.field_name))
+    if not value or len(set(value)) < len(value):
+        raise ValueError(f"{name} is {list(value)}; name at least one, and each once")
+    if info.field_name == "drop_columns" and info.data.get("columns") is not None:
+        raise ValueError(f"{name} and {setting_name('columns')} are both given; give one of them")
+    return value
+
+
+# The columns to write, or those to leave out: `columns`, and after it `drop_columns`.
+ColumnChoice = Annotated[Names | None, AfterValidator(_each_once)]
 
 
 _MOST_PARTS = 4  # year, month, day and hour

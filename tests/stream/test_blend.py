@@ -313,6 +313,18 @@ def test_losses_are_averaged_by_source(datasets, sentences):
         loader.loss_by_source(torch.ones(3), batch)
 
 
+def test_columns_are_left_out_of_streams_and_blends(datasets):
+    alone = datasets["code"].stream(batch_size=8, drop_columns=["text"])
+    blended = headrace.blend(datasets).stream(batch_size=8, drop_columns=["text"])
+
+    assert {"row", "valid"} == {*next(iter(alone))}
+    assert {"row", "blend_source", "valid"} == {*next(iter(blended))}
+    with raised(headrace.errors.SettingsError, setting="drop_columns", value=["rows"]):
+        headrace.blend(datasets).stream(batch_size=8, drop_columns=["rows"])
+    with raised(headrace.errors.SettingsError, setting="drop_columns", value=["row", "text"]):
+        datasets["code"].stream(batch_size=8, drop_columns=["row", "text"])
+
+
 def test_batches_by_length_say_the_source_of_their_rows(sentences):
     loader = headrace.blend(sentences).stream(
         batch_size=16, batch_tokens=128, lists="padded", shuffle=True

@@ -30,6 +30,7 @@ from raised import raised
         ({"batch_size": 1, "columns": "row"}, "pass a list of names"),
         ({"batch_size": 1, "columns": ()}, "at least one column"),
         ({"batch_size": 1, "columns": ("a", "a")}, "a column is named twice"),
+        ({"batch_size": 1, "columns": ["a"], "drop_columns": ["b"]}, "give one of them"),
     ],
 )
 def test_a_wrong_setting_is_refused(settings, message):

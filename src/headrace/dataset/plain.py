@@ -42,7 +42,7 @@ from headrace.dataset.stored_index import (
 )
 from headrace.digest import canonical_json, sha256_hex
 from headrace.engine.local import default_workers, run_tasks
-from headrace.errors import CorruptShard, InputError, SettingsError, StoreError, setting
+from headrace.errors import CorruptShard, InputError, SettingsError, StoreError, setting, spell
 from headrace.formats.common_schema import (
     DistinctShards,
     Drift,
@@ -337,7 +337,7 @@ class _IndexRequest:
                 "%s",
                 printable(
                     f"{self.listing.root}: types that every value fits: {shorten_list(words)};"
-                    f" {setting('types', 'text')} keeps text"
+                    f" {spell(setting('types', 'text'))} keeps text"
                 ),
             )
 

@@ -12,7 +12,7 @@ from headrace.errors import InputError, setting
 from headrace.formats.plain_types import check_read, settled
 from headrace.formats.shard import Shard
 from headrace.formats.types import hint, merged_names, supertype
-from headrace.formats.widen import Layouts, list_changes, narrowed, widened
+from headrace.formats.widen import Layouts, list_changes, narrowed, same_columns, widened
 
 Drift = Literal["error", "widen"]
 _WIDEN = setting("schema_drift", "widen")
@@ -64,7 +64,7 @@ def join_shards(
         if shard.content != "nothing":
             schemas.append(shard.schema)
             shard_counts.append(counts[number])
-    differ = not all(stored.equals(schema) for stored in schemas)
+    differ = not all(same_columns(stored, schema) for stored in schemas)
     changes = list_changes(schemas, schema, shard_counts) if differ else []
     return Joined(schema, [widened(shard, schema) for shard in shards], changes)
 

@@ -57,6 +57,9 @@ USUAL = {
     "epoch_us": (10**15, 10**16),
     "epoch_ns": (10**18, 2**63),
 }
+# Decimal digits of a count that are microseconds or more.
+_FRACTION_DIGITS = {"epoch_s": 6, "epoch_ms": 3, "epoch_us": 0, "epoch_ns": 0}
+_DECIMAL = r"^(?P<sign>[+-]?)(?P<integer>[0-9]{1,19})\.(?P<fraction>[0-9]*)$"
 _YEAR_2069 = 3_124_224_000_000_000
 _YEAR_2070 = 3_155_760_000_000_000
 # day 60 is 1900-02-29, which did not exist
@@ -104,6 +107,8 @@ def parse_dates(  # noqa: PLR0911 - one case each
         return _of_one_form(*_scaled(column.cast(pa.int32()), DAY_US), "iso")
     if pa.types.is_date64(type_):
         return _of_one_form(*_scaled(column, _UNIT_US["ms"]), "iso")
+    if pa.types.is_decimal(type_):
+        return _from_text(column.cast(pa.string()), date_format)
     # 202501051230 by "%Y%m%d%H%M", 1935 as a year
     if pa.types.is_integer(type_) and ("%" in date_format or date_format == PERIOD):
         return _from_text(column.cast(pa.string()), date_format)
@@ -232,6 +237,7 @@ def _from_text(column: pa.ChunkedArray, date_format: str) -> Dates:
         left = text.set(pl.Series(parsed.micros != MISSING), None)
         values = left.cast(pl.Float64, strict=False).fill_null(np.nan).to_numpy()
         integers = left.cast(pl.Int64, strict=False)  # a double holds 53 bits, nanoseconds need 61
+        _take_decimals(parsed, left.set(integers.is_not_null(), None), date_format)
         whole_values, is_whole = _whole(values)
         exact = integers.is_not_null().to_numpy()
         whole_values = np.where(exact, integers.fill_null(0).to_numpy(), whole_values)
@@ -527,6 +533,49 @@ def _take_numbers(
         counts = np.where(fits, values, np.nan)
         unit_us = EPOCHS.get(form, DAY_US)
         parsed.take(form, _counted(counts, integers, is_whole, unit_us, epoch))
+
+
+def _take_decimals(parsed: _Found, text: pl.Series, date_format: str) -> None:
+    """Read counts with a decimal point by their digits, rounded down: a float would round those
+    that lie just before a microsecond.
+    """
+    import polars as pl
+
+    groups = text.str.extract_groups(_DECIMAL).struct.unnest()
+    matches = groups["integer"].is_not_null().to_numpy()
+    if not matches.any():
+        return
+    groups = groups.filter(matches)
+    integer = groups["integer"].cast(pl.Int64, strict=False).fill_null(-1).to_numpy()
+    negative = (groups["sign"] == "-").to_numpy()
+    for form in USUAL if date_format == "auto" else (date_format,):
+        if form not in _FRACTION_DIGITS:
+            continue
+        if date_format == "auto":
+            low, high = USUAL[form]
+            fits = (integer >= low) & (integer < high) & ~negative
+        else:
+            fits = (integer >= 0) & (integer <= LAST_US // (EPOCHS[form] or 1e-3))
+        micros = np.full(len(text), MISSING)
+        counts = _by_digits(np.where(fits, integer, 0), groups["fraction"], negative, form)
+        micros[matches] = np.where(fits, counts, MISSING)
+        parsed.take(form, micros)
+
+
+def _by_digits(integer: I64, fraction: pl.Series, negative: Bools, form: str) -> I64:
+    """Convert counts of an epoch to microseconds. integer, fraction: their digits beside the point,
+    which `negative` ones have a minus before.
+    """
+    import polars as pl
+
+    digits = _FRACTION_DIGITS[form]
+    counts = integer * 10**digits
+    if digits:
+        padded = fraction.str.slice(0, digits).str.pad_end(digits, "0")
+        counts = counts + padded.cast(pl.Int64).to_numpy()
+    has_more = fraction.str.slice(digits).str.contains("[1-9]").to_numpy()
+    counts = np.where(negative, -counts - has_more, counts)
+    return np.asarray(counts // 1_000 if form == "epoch_ns" else counts, np.int64)
 
 
 def _counted(

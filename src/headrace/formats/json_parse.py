@@ -1,9 +1,9 @@
 """Read lines of JSON, one object each, as columns.
 
 Arrow reads them in two steps. `infer` finds types; the values that Arrow infers along with them are
-not used, because a null before the first value of a list shifts those behind it. `parse` reads
-values under known types, which is exact. Arrow accepts more than JSON, and loses digits, so both
-steps check the lines first, and `parse` checks numbers:
+not used if there are lists, because a null before the first value of a list shifts those behind it.
+`parse` reads values under known types, which is exact. Arrow accepts more than JSON, and loses
+digits, so both steps check the lines first, and the numbers that are read:
 
 | Arrow | here |
 |---|---|
@@ -19,10 +19,11 @@ steps check the lines first, and `parse` checks numbers:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -142,6 +143,15 @@ def _are_objects(data: bytes, ends: I64) -> bool:
     return bool((array[starts] == _OPEN).all() and (array[last] == _CLOSE).all())
 
 
+class Inferred(NamedTuple):
+    """The keys of lines, in order of appearance, with their types; and the values as a table, in
+    which texts may be times.
+    """
+
+    schema: pa.Schema
+    table: pa.Table
+
+
 def infer(lines: Lines) -> pa.Schema:
     """Find the keys of lines, in order of appearance, and their types.
 
@@ -150,22 +160,48 @@ def infer(lines: Lines) -> pa.Schema:
     """
     merged: pa.Schema = pa.schema([])
     for chunk in lines.chunks():
-        if not chunk.data:
-            continue
-        if _deeper_than(chunk.data, LEVELS):
-            chunk.refuse()
-        try:
-            schema = _read(chunk.data, None).schema
-        except pa.ArrowInvalid as error:
-            chunk.refuse(error=error)
-        if any(_levels(type_) >= LEVELS for type_ in schema.types):
-            chunk.refuse()
-        schema = pa.schema([(field.name, _json_type(field.type)) for field in schema])
-        both = merged_schema(merged, schema)
-        if both is None:
-            chunk.refuse(merged)
-        merged = both
+        if chunk.data:
+            merged = _merged(merged, _inferred(chunk).schema, chunk)
     return merged
+
+
+def infer_values(lines: Lines) -> Inferred:
+    """Find the keys and types of lines as `infer` does, and read their values.
+
+    Raises `InputError` as `parse` does, too.
+    """
+    chunks = list(islice(lines.chunks(), 2))
+    if len(chunks) == 1 and lines.data:
+        inferred = _inferred(lines)
+        # Arrow shifts what stands behind a null before the first value of a list.
+        if not any(map(_holds_list, inferred.schema.types)):
+            _check(inferred.table, lines, inferred.schema)
+            return inferred
+        schema = inferred.schema
+    else:
+        schema = infer(lines)
+    return Inferred(schema, parse(lines, schema))
+
+
+def _inferred(chunk: Lines) -> Inferred:
+    if _deeper_than(chunk.data, LEVELS):
+        chunk.refuse()
+    try:
+        table = _read(chunk.data, None)
+    except pa.ArrowInvalid as error:
+        chunk.refuse(error=error)
+    types = table.schema.types
+    if any(_levels(type_) >= LEVELS for type_ in types):
+        chunk.refuse()
+    fields = zip(table.column_names, map(_json_type, types), strict=True)
+    return Inferred(pa.schema(list(fields)), table)
+
+
+def _merged(first: pa.Schema, second: pa.Schema, lines: Lines) -> pa.Schema:
+    both = merged_schema(first, second)
+    if both is None:
+        lines.refuse(first)
+    return both
 
 
 def parse(lines: Lines, schema: pa.Schema) -> pa.Table:
@@ -185,9 +221,7 @@ def parse(lines: Lines, schema: pa.Schema) -> pa.Table:
             table = _read(chunk.data, readable)
         except pa.ArrowInvalid as error:
             chunk.refuse(schema, error)
-        if table.num_rows != chunk.count:
-            chunk.refuse(schema)
-        _check_floats(table, chunk)
+        _check(table, chunk, schema)
         tables.append(table)
     table = pa.concat_tables(tables or [readable.empty_table()])
     if readable.equals(schema):
@@ -196,6 +230,13 @@ def parse(lines: Lines, schema: pa.Schema) -> pa.Table:
     for column, field in zip(table.columns, schema, strict=True):
         columns.append(cast_chunks(column, field.type))
     return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _check(table: pa.Table, lines: Lines, schema: pa.Schema) -> None:
+    """Raise `InputError` unless each line is a row whose numbers are as written."""
+    if table.num_rows != lines.count:
+        lines.refuse(schema)
+    _check_floats(table, lines)
 
 
 def _explain(
@@ -233,6 +274,8 @@ def _explain(
 
 def merged_schema(first: pa.Schema, second: pa.Schema) -> pa.Schema | None:
     """Return the keys of both with types that hold both; None if there is none for a key."""
+    if not len(first):
+        return second
     merged = merged_type(pa.struct(list(first)), pa.struct(list(second)))
     return None if merged is None else pa.schema(list(merged))
 
@@ -321,6 +364,12 @@ def _deeper_than(data: bytes, levels: int) -> bool:
     return False
 
 
+def _holds_list(type_: pa.DataType) -> bool:
+    if pa.types.is_struct(type_):
+        return any(_holds_list(type_.field(index).type) for index in range(type_.num_fields))
+    return bool(pa.types.is_list(type_))
+
+
 def _levels(type_: pa.DataType) -> int:
     """Count the lists and structs inside each other."""
     levels = 0
@@ -355,14 +404,19 @@ def _with_texts(type_: pa.DataType) -> pa.DataType:
 
 def _check_floats(table: pa.Table, lines: Lines) -> None:
     """Raise `InputError` for NaN and Infinity, and for whole numbers that lost digits."""
-    suspects = []
+    leaves_by_path = []
     for path, values in leaves_of(_with_floats(table)):
-        if pa.types.is_floating(values.type) and not _all(pc.less(pc.abs(values), EXACT)):
+        if pa.types.is_floating(values.type):
+            leaves_by_path.append((path, values))
+    # One kernel for all: there may be thousands of keys.
+    if _small(joined_values(leaves_by_path)):
+        return
+    suspects = []
+    for path, values in leaves_by_path:
+        if not _small(values):
             suspects.append(path[0])
             if not _all(pc.is_finite(values)):
                 lines.refuse(table.schema)
-    if not suspects:
-        return
     without = _without_long(lines.data)
     if without is None:
         return
@@ -381,6 +435,17 @@ def _with_floats(table: pa.Table) -> pa.Table:
         if any(map(pa.types.is_floating, types)):
             names.append(field.name)
     return table.select(names)
+
+
+def joined_values(leaves_by_path: Sequence[tuple[KeyPath, pa.Array]]) -> pa.Array:
+    """Return the values of leaves of one type, one behind the other."""
+    if not leaves_by_path:
+        return pa.nulls(0, pa.float64())
+    return pa.concat_arrays([values for _, values in leaves_by_path])
+
+
+def _small(values: pa.Array) -> bool:
+    return _all(pc.less(pc.abs(values), EXACT))
 
 
 def _all(mask: pa.Array) -> bool:

@@ -28,6 +28,8 @@ from headrace.formats.json_parse import (
     Lines,
     Location,
     infer,
+    infer_values,
+    joined_values,
     leaf_types,
     leaves_of,
     merged_schema,
@@ -112,18 +114,20 @@ class _SeenLines:
 
     def add(self, lines: Lines) -> None:
         """Add lines. Raises `InputError`."""
-        inferred = infer(lines)
+        inferred, table = infer_values(lines)
         schema = merged_schema(self.schema, inferred)
         if schema is None:
             lines.refuse(self.schema)
-        types = dict(zip(schema.names, schema.types, strict=True))
-        table = parse(lines, pa.schema([(name, types[name]) for name in inferred.names]))
+        integers = []
         for path, values in leaves_of(table):
-            if pa.types.is_integer(values.type) and _beyond(values):
-                self._large.add(path)
+            if pa.types.is_integer(values.type):
+                integers.append((path, values))
+        if _beyond(joined_values(integers)):
+            self._large.update(path for path, values in integers if _beyond(values))
         if self.rows:
             self.nulls.update(set(inferred.names).symmetric_difference(self.schema.names))
-        nulls = (name for name in inferred.names if table[name].null_count)
+        columns = zip(inferred.names, table.columns, strict=True)
+        nulls = (name for name, column in columns if column.null_count)
         self.nulls.update(nulls)
         self.schema = schema
         self.rows += table.num_rows

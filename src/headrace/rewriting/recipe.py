@@ -28,7 +28,7 @@ from headrace.dataset.plain import (
     refuse_plain_settings,
 )
 from headrace.errors import InputError, SettingsError, setting_name
-from headrace.formats.column_paths import has_column, with_paths
+from headrace.formats.column_paths import columns_without, has_column, with_paths
 from headrace.formats.parquet import key_values
 from headrace.formats.registry import FileType
 from headrace.formats.source import file_type_of_word
@@ -81,7 +81,7 @@ def identity_of_source(settings: Rewrite) -> dict[str, Any]:
         "source_run": source.manifest.run_id if isinstance(source, FinishedRun) else None
     }
     schemas = [source.split_index(split).schema for split in source.splits[:1]]
-    if any(are_bins(settings.columns or schema.names) for schema in schemas):
+    if any(are_bins(_written_columns(settings, schema)) for schema in schemas):
         identity["bins"] = BINS_LAYOUT
     return identity
 
@@ -115,8 +115,8 @@ def execute(settings: Rewrite, context: RunContext, files: Sequence[tuple[Path, 
     source = open_source(settings)
     if isinstance(source, PlainDataset):
         context.inform(changes_of(source.index))
-    columns = settings.columns or source.schema.names
     _check_columns(settings, source)
+    columns = _written_columns(settings, source.schema)
     directories, metadata = _carried_over(source)
     metadata = {"compression": settings.compression, **metadata}
     shuffled = settings.shuffle_seed is not None
@@ -184,17 +184,27 @@ def _write_shuffled(
     return targets, context.stage("rewrite", tasks)
 
 
+def _written_columns(settings: Rewrite, schema: pa.Schema) -> Sequence[str]:
+    """Return the chosen columns, or all but those to leave out."""
+    return settings.columns or columns_without(schema, settings.drop_columns or ())
+
+
 def _check_columns(settings: Rewrite, source: IndexedDataset) -> None:
-    """Raise `SettingsError` for columns that the source lacks."""
-    names = source.schema.names
-    unknown = [name for name in settings.columns or () if not has_column(source.schema, name)]
-    if unknown:
+    """Raise `SettingsError` for columns that the source lacks, and if none is left."""
+    schema = source.schema
+    named = settings.columns or settings.drop_columns or ()
+    problem = "the source has no such columns"
+    wrong = [name for name in named if not has_column(schema, name)]
+    if not wrong and not _written_columns(settings, schema):
+        problem = "it leaves out all columns"
+        wrong = list(named)
+    if wrong:
         raise SettingsError(
-            "the source has no such columns",
+            problem,
             path=source.root,
-            setting="columns",
-            value=unknown,
-            remedy=f"choose among {shorten_list(names)}",
+            setting="columns" if settings.columns else "drop_columns",
+            value=wrong,
+            remedy=f"choose among {shorten_list(schema.names)}",
         )
 
 

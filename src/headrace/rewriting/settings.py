@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from headrace.dataset.tables import is_table
-from headrace.errors import setting_name
 from headrace.formats.dialect import DialectSetting, dialect_field
 from headrace.formats.type_words import TypeWords
 from headrace.run.settings import RecipeSettings
-from headrace.settings import Names
+from headrace.settings import ColumnChoice
 from headrace.storage.settings import LocalPath, Places
 
 if TYPE_CHECKING:
@@ -54,7 +53,8 @@ class Rewrite(RecipeSettings):
             " stay; of more than 1,000, small neighbours are joined."
         ),
     )
-    columns: Names | None = Field(None, description="Columns to keep, in this order. Default: all.")
+    columns: ColumnChoice = Field(None, description="Columns to keep, in this order. Default: all.")
+    drop_columns: ColumnChoice = Field(None, description="Columns to leave out instead.")
     types: TypeWords = Field(
         default_factory=dict,
         description=(
@@ -80,15 +80,6 @@ class Rewrite(RecipeSettings):
         None, description="Where the index of plain shards is kept. Default: ~/.cache/headrace."
     )
 
-    @field_validator("columns")
-    @classmethod
-    def _each_column_once(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        if value is not None and (not value or len(set(value)) < len(value)):
-            raise ValueError(
-                f"{setting_name('columns')} is {list(value)}; name at least one, and each once"
-            )
-        return value
-
     def identity_settings(self) -> dict[str, Any]:
         """Return the settings that can change a byte of output, and the source's run_id if it is a
         prepared run.
@@ -96,8 +87,9 @@ class Rewrite(RecipeSettings):
         from headrace.rewriting.recipe import identity_of_source  # the recipe imports its settings
 
         settings = self.identity_without("source", "cache_dir")
-        if self.shuffle_seed is None:
-            del settings["shuffle_seed"]
+        for name in ("shuffle_seed", "drop_columns"):
+            if settings[name] is None:
+                del settings[name]
         return {**settings, **identity_of_source(self)}
 
     def source_files(self) -> list[tuple[Path, str]]:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from headrace.checks import nearest
 from headrace.errors import HeadraceError, InputError, SettingsError, setting, setting_name
 from headrace.folds.settings import Rolling
-from headrace.formats.column_paths import has_column
+from headrace.formats.column_paths import columns_without, has_column
 from headrace.formats.common_schema import columns_with_gaps, join_shards, with_content
 from headrace.formats.dialect import UTF8
 from headrace.formats.evidence import Evidence
@@ -452,9 +452,7 @@ def _survey(
         [partial(look, files[start : start + _FILES_A_TASK]) for start in starts]
     )
     shards = [shard for part in surveyed for shard in part]
-    if settings.columns is not None:
-        shards = _choose_columns(settings, settings.columns, shards)
-    joined = join_shards(shards, settings.schema_drift)
+    joined = join_shards(_choose_columns(settings, shards), settings.schema_drift)
     context.inform(joined.changes)
     context.warn(ignored_names(types, {name for shard in shards for name in shard.partition}))
     schema = joined.schema
@@ -496,38 +494,50 @@ def _survey(
     return SurveyedSource(shards, [numbers[first] for first in firsts], schema)
 
 
-def _choose_columns(
-    settings: SplitSettings, columns: Sequence[str], shards: Sequence[Shard]
-) -> list[Shard]:
-    """Leave the other columns of all shards unread.
+def _choose_columns(settings: SplitSettings, shards: Sequence[Shard]) -> Sequence[Shard]:
+    """Leave columns of all shards unread: those that are not chosen, or those that are dropped.
 
     Raises `SettingsError` for columns that no shard has, and for one that another setting names and
     is left out: `verify` reads it from what was written.
     """
+    named = settings.columns or settings.drop_columns
+    if named is None:
+        return shards
+    name_of_setting = "columns" if settings.columns else "drop_columns"
     schemas = list({id(shard.schema): shard.schema for shard in shards}.values())
 
     def is_known(name: str) -> bool:
         return any(has_column(schema, name) for schema in schemas)
 
-    unknown = [name for name in columns if not is_known(name)]
+    unknown = [name for name in named if not is_known(name)]
     if unknown:
         known = {name for schema in schemas for name in schema.names}
         raise SettingsError(
             "the source has no such columns",
-            setting="columns",
+            setting=name_of_setting,
             value=unknown,
             remedy=f"choose among {shorten_list(sorted(known))}",
         )
-    chosen = [shard.with_choice(columns) for shard in shards]
+    chosen = []
+    for shard in shards:
+        columns = settings.columns or columns_without(shard.schema, settings.drop_columns or ())
+        chosen.append(shard.with_choice(columns))
     for role, name in settings.named_columns():
         left_out = not any(has_column(shard.schema, name) for shard in chosen)
         if left_out and is_known(name):
             raise SettingsError(
                 f"it leaves out {name!r}, which {setting_name(role)} names",
-                setting="columns",
-                value=list(columns),
-                remedy="add it: what decides a row's split is verified from what is written",
+                setting=name_of_setting,
+                value=list(named),
+                remedy="keep it: what decides a row's split is verified from what is written",
             )
+    if not any(shard.schema.names for shard in chosen):
+        raise SettingsError(
+            "it leaves out all columns",
+            setting=name_of_setting,
+            value=list(named),
+            remedy="leave one in",
+        )
     return chosen
 
 

@@ -17,7 +17,7 @@ from headrace.formats.type_words import ALL_COLUMNS, TypeWords
 from headrace.formats.zones import known_zone
 from headrace.near import LEAST_NEAR
 from headrace.run.settings import RecipeSettings
-from headrace.settings import Duplicates, Names, TimeColumns, known_duration
+from headrace.settings import ColumnChoice, Duplicates, Names, TimeColumns, known_duration
 from headrace.split.cutoff import Cutoff, cutoffs
 from headrace.split.reasons import Reason
 from headrace.storage.settings import LocalPath, Places, RunPath
@@ -66,13 +66,18 @@ class SplitSettings(RecipeSettings):
         json_schema_extra=_OUTPUT,
         description="Compression of the output. Default: that of the source, and lz4 for Parquet.",
     )
-    columns: Names | None = Field(
+    columns: ColumnChoice = Field(
         None,
         json_schema_extra=_OUTPUT,
         description=(
             "Columns to write, in this order; no other is read. They include those that other"
             " settings name. Default: all."
         ),
+    )
+    drop_columns: ColumnChoice = Field(
+        None,
+        json_schema_extra=_OUTPUT,
+        description="Columns to leave out instead: they are neither read nor written.",
     )
     label: str | None = Field(
         None,
@@ -253,23 +258,15 @@ class SplitSettings(RecipeSettings):
             for name in names:
                 yield role, name
 
-    @field_validator("columns")
-    @classmethod
-    def _each_column_once(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        if value is not None and (not value or len(set(value)) < len(value)):
-            raise ValueError(
-                f"{setting_name('columns')} is {list(value)}; name at least one, and each once"
-            )
-        return value
-
     def config(self) -> dict[str, Any]:
-        """Return all settings as JSON; `folds`, `columns`, `linked_by` and `assignment_from` only
-        where they are given, the last as a run, since its directory will have others.
+        """Return all settings as JSON; `folds`, `columns`, `drop_columns`, `linked_by` and
+        `assignment_from` only where they are given, the last as a run, since its directory will
+        have others.
         """
         config = super().config()
         if not self.linked_by:
             del config["linked_by"]
-        for name in ("folds", "columns"):
+        for name in ("folds", "columns", "drop_columns"):
             if getattr(self, name) is None:
                 del config[name]
         if self.assignment_from is None:
@@ -314,6 +311,8 @@ class SplitSettings(RecipeSettings):
         settings |= exclusion_identity(self)
         if not self.linked_by:
             del settings["linked_by"]
+        if self.drop_columns is None:
+            del settings["drop_columns"]
         settings["signature"] = None
         if self.signature is not None:
             from headrace.formats.source import read_signature  # loads all formats

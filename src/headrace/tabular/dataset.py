@@ -469,13 +469,13 @@ def _refuse_options_of_streams(options: StreamArguments) -> None:
             value=options["cache"],
             remedy="leave it out here",
         )
-    for name in ("transform", "memory", "device", "mask_entities"):
+    for name in ("transform", "memory", "device", "mask_entities", "drop_columns"):
         if name in options:
             raise SettingsError(
                 "only headrace.open(...).stream and .torch_dataset take it",
                 setting=name,
                 remedy=(
-                    "leave it out: here add_pipeline changes columns, and"
-                    " DataLoader(pin_memory=True) pins"
+                    "leave it out: here full_field_list chooses columns, add_pipeline changes them,"
+                    " and DataLoader(pin_memory=True) pins"
                 ),
             )

@@ -311,6 +311,15 @@ def test_shards_of_directories_below_keep_them(tmp_path: Path) -> None:
     assert not headrace.verify(tmp_path / "out").problems
 
 
+def test_columns_that_are_left_out_are_not_written(tmp_path: Path) -> None:
+    source = small_source(tmp_path / "raw", count=2)
+    rows = rows_of(source)
+    name = rows.column_names[1]
+    headrace.rewrite(source, tmp_path / "out", cache_dir=tmp_path / "cache", drop_columns=name)
+
+    assert rows.drop_columns(name).to_pylist() == rows_of(tmp_path / "out").to_pylist()
+
+
 def test_what_cannot_be_asked(tmp_path: Path) -> None:
     small_source(tmp_path / "raw", count=1)
     for wrong in (
@@ -319,6 +328,8 @@ def test_what_cannot_be_asked(tmp_path: Path) -> None:
         {"columns": []},
         {"types": {"x": "int65"}},
         {"columns": ["no"]},
+        {"drop_columns": ["no"]},
+        {"columns": ["row"], "drop_columns": ["x"]},
     ):
         with pytest.raises(SettingsError):
             headrace.rewrite(

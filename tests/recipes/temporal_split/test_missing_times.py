@@ -1,6 +1,9 @@
 """A missing time is a mask: no arithmetic sees it, whatever the form and the zone of the others."""
 
 from datetime import UTC, datetime
+from decimal import Decimal
+from fractions import Fraction
+from math import floor
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -8,7 +11,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import headrace
@@ -114,6 +117,36 @@ def test_epochs_just_before_a_cutoff_are_before_it(
     for column in ([value], [repr(value)]):
         micros = parse_dates(pa.chunked_array([column]), word).micros
         assert [CUT * 1_000_000 - 1] == micros.tolist()
+
+
+@settings(max_examples=examples(200))
+@given(
+    st.sampled_from(["", "-", "+"]),
+    st.integers(0, 10**10),
+    st.text("0123456789", max_size=20),
+    st.sampled_from(
+        [("epoch_s", 10**6), ("epoch_ms", 10**3), ("epoch_us", 1), ("epoch_ns", Fraction(1, 1000))]
+    ),
+)
+@example("", CUT - 1, "9999999", ("epoch_s", 10**6))  # a float of it is the cutoff itself
+@example("", CUT - 1, "9" * 20, ("auto", 10**6))
+@example("-", 0, "0000001", ("epoch_s", 10**6))
+@example("", CUT * 10**9 - 1, "5", ("epoch_ns", Fraction(1, 1000)))
+def test_a_written_epoch_is_rounded_down_to_its_microsecond(
+    sign: str, whole: int, fraction: str, form: tuple[str, Fraction]
+) -> None:
+    word, unit_us = form
+    text = f"{sign}{whole}.{fraction}"
+
+    micros = parse_dates(pa.chunked_array([[text]]), word).micros
+
+    assert [floor(Fraction(text) * unit_us)] == micros.tolist()
+
+
+def test_an_epoch_that_is_a_decimal_is_rounded_down() -> None:
+    column = pa.chunked_array([[Decimal(CUT) - Decimal("1e-7"), None]])
+
+    assert [CUT * 1_000_000 - 1, MISSING] == parse_dates(column, "epoch_s").micros.tolist()
 
 
 @settings(max_examples=examples(200))

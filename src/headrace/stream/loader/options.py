@@ -16,7 +16,7 @@ from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock, Verify
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import SettingsError, setting, setting_name
-from headrace.formats.column_paths import column_path, with_paths
+from headrace.formats.column_paths import column_path, columns_without, with_paths
 from headrace.formats.decoders import Decoder
 from headrace.formats.plain_types import check_read
 from headrace.recipe import recipe_of_option
@@ -165,6 +165,7 @@ class StreamArguments(TypedDict, total=False):
     lanes: int | None
     remainder: Remainder | None
     columns: Sequence[str] | None
+    drop_columns: Sequence[str] | None
     batch_format: BatchFormat
     lists: Lists
     pad_values: Mapping[str, float]
@@ -269,6 +270,7 @@ class StreamOptions:
         every batch has; "drop" leaves out less than one global batch; "exact" gives one consumer a
         shorter last batch. None: "exact" for one consumer, else "pad".
     columns: the columns to read, in this order; None: all.
+    drop_columns: the columns to leave out instead; all others are read.
     batch_format: "torch" tensors, "numpy" arrays, an "arrow" table, or "rows": a list of dicts of
     Python values, slow. lists: "ragged" keeps lists of numbers as they are; "padded" pads them to
     the longest of the batch, and adds a
@@ -340,6 +342,7 @@ class StreamOptions:
     lanes: int | None = None
     remainder: Remainder | None = None
     columns: Sequence[str] | None = None
+    drop_columns: Sequence[str] | None = None
     batch_format: BatchFormat = "torch"
     lists: Lists = "ragged"
     pad_values: Mapping[str, float] = field(default_factory=dict)
@@ -401,8 +404,19 @@ class StreamOptions:
         self._check_mask()
         if self.locality is not None:
             object.__setattr__(self, "locality", _nodes(self.locality))
-        if self.columns is not None:
-            object.__setattr__(self, "columns", _column_names(self.columns))
+        self._check_choice()
+
+    def _check_choice(self) -> None:
+        for name in ("columns", "drop_columns"):
+            names = getattr(self, name)
+            if names is not None:
+                object.__setattr__(self, name, _column_names(name, names))
+        if self.columns is not None and self.drop_columns is not None:
+            raise SettingsError(
+                f"{setting_name('columns')} says what is read, and {setting_name('drop_columns')}"
+                " what is not",
+                remedy="give one of them",
+            )
 
     def _check_balance(self) -> None:
         if not isinstance(self.balance, CostModel):
@@ -718,9 +732,36 @@ class StreamOptions:
             return self.batch_size
         return max(1, self.global_batch_size // ranks)
 
+    def _without_dropped(self, schemas: Sequence[pa.Schema]) -> StreamOptions:
+        """Return the options with the columns to read in place of those to leave out.
+
+        Raises `SettingsError` if no split has one of these, or if none is left.
+        """
+        dropped = self.drop_columns or ()
+        wrong = [
+            name
+            for name in dropped
+            if not any(column_path(schema, name) is not None for schema in schemas)
+        ]
+        problem = "some are not in the dataset"
+        columns: dict[str, None] = {}
+        for schema in schemas:
+            columns |= dict.fromkeys(columns_without(schema, dropped))
+        if not wrong and not columns:
+            problem = "it leaves out all columns"
+            wrong = list(dropped)
+        if wrong:
+            raise SettingsError(
+                problem,
+                setting="drop_columns",
+                value=wrong,
+                remedy=f"give some of {schemas[0].names}",
+            )
+        return replace(self, columns=tuple(columns), drop_columns=None)
+
     def for_splits(self, parts: Sequence[tuple[Path, SplitIndex]]) -> StreamOptions:
-        """Return the options with packed="auto" and the number of threads resolved for these
-        splits.
+        """Return the options with packed="auto", drop_columns and the number of threads resolved
+        for these splits.
 
         parts: each split's root and index. Raises `SettingsError` if the rows do not have the
         requested form.
@@ -729,6 +770,8 @@ class StreamOptions:
             place_of(root).reads == "requests" for root, _ in parts
         ):
             return replace(self, read_threads=STORE_THREADS).for_splits(parts)
+        if self.drop_columns is not None:
+            return self._without_dropped([index.schema for _, index in parts]).for_splits(parts)
         if self.packed == "auto" and not self.needs_lengths:
             # Packed rows are lists. Skip the import for others: it takes a third of the time to
             # open a small split.
@@ -760,24 +803,24 @@ def _nodes(locality: Any) -> dict[str, int | tuple[int, ...]]:
     return nodes_of_shard
 
 
-def _column_names(columns: Any) -> tuple[str, ...]:
+def _column_names(name: str, columns: Any) -> tuple[str, ...]:
     if isinstance(columns, str):
         raise SettingsError(
             "it is a text",
-            setting="columns",
+            setting=name,
             value=columns,
             remedy=f'pass a list of names, e.g. ["{columns}"]',
         )
     names = tuple(columns) if isinstance(columns, Iterable) else ()
-    if not names or not all(isinstance(name, str) for name in names):
+    if not names or not all(isinstance(column, str) for column in names):
         raise SettingsError(
-            setting="columns",
+            setting=name,
             value=columns,
             remedy="give at least one column name, all of them text",
         )
     if len(set(names)) < len(names):
         raise SettingsError(
-            "a column is named twice", setting="columns", value=list(names), remedy="name each once"
+            "a column is named twice", setting=name, value=list(names), remedy="name each once"
         )
     return names
 
