@@ -224,7 +224,7 @@ def whole_array(chunks: pa.ChunkedArray) -> pa.Array:
     if chunks.num_chunks == 1:
         return chunks.chunk(0)
     if chunks.num_chunks:
-        return pa.concat_arrays(chunks.chunks)
+        return _concatenate_arrays(chunks.chunks)
     return pa.array([], chunks.type)
 
 
@@ -300,25 +300,37 @@ def concatenate(parts: list[Any]) -> Column:
     return _concatenate_arrays(parts)
 
 
-def _concatenate_arrays(arrays: list[Any]) -> pa.Array:
-    kinds = {array.type for array in arrays}
-    text = all(pa.types.is_string(dtype) or pa.types.is_large_string(dtype) for dtype in kinds)
-    bytes_ = all(pa.types.is_binary(dtype) or pa.types.is_large_binary(dtype) for dtype in kinds)
-    if text or bytes_:
+def _concatenate_arrays(arrays: Sequence[pa.Array]) -> pa.Array:
+    """Concatenate arrays of one type, or of types that differ in the width of their offsets.
+
+    Texts and lists that 32-bit offsets do not reach, at any depth, get offsets of 64 bits.
+    """
+    types = {array.type for array in arrays}
+    wide = _with_long_offsets(arrays[0].type)
+    if types != {wide}:
         most = _INT32_OFFSETS_REACH // 2
         # a tenth of the cost of `nbytes`
         is_long = sum(int(array.get_total_buffer_size()) for array in arrays) > most
         is_long = is_long and sum(int(array.nbytes) for array in arrays) > most
-        if is_long or len(kinds) > 1:
-            # beyond the reach of 32-bit offsets
-            if text:
-                wide = pa.large_string()
-            else:
-                wide = pa.large_binary()
+        if is_long or len(types) > 1:
             arrays = [array.cast(wide) for array in arrays]
     if len(arrays) == 1:
         return arrays[0]
     return pa.concat_arrays(arrays)
+
+
+def _with_long_offsets(dtype: pa.DataType) -> pa.DataType:
+    """Return the type with offsets of 64 bits at every depth; there are none for maps."""
+    if pa.types.is_string(dtype):
+        return pa.large_string()
+    if pa.types.is_binary(dtype):
+        return pa.large_binary()
+    if pa.types.is_list(dtype):
+        value = dtype.value_field
+        return pa.large_list(value.with_type(_with_long_offsets(value.type)))
+    if pa.types.is_struct(dtype):
+        return pa.struct([field.with_type(_with_long_offsets(field.type)) for field in dtype])
+    return dtype
 
 
 def _with_nan(column: pa.ChunkedArray) -> pa.ChunkedArray:
