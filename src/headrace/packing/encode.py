@@ -36,7 +36,7 @@ from headrace.packing.chats.reader import NPY, BrokenRow, RowBatch, read_rows
 from headrace.packing.chats.rejections import CHOSEN, RowRejected
 from headrace.packing.chats.settings import ChatForm
 from headrace.packing.chats.tokenise import ChatEncoder, EncodedChats
-from headrace.packing.chats.words import WHOLE, RowWords, Words, cut_fates
+from headrace.packing.chats.words import WHOLE, RowWords, Words, left_out
 from headrace.packing.config import PackedSequences
 from headrace.packing.sequences import (
     Origins,
@@ -72,7 +72,7 @@ _COUNTED = (
     ),
     *("special_text_rows", "encoded_sequences", "encoded_tokens", "encoded_labels"),
     *("backend_compared", "backend_different"),
-    *("chat_sequences", "read_sequences"),
+    *("chat_sequences", "read_sequences", "transcripts"),
 )
 
 
@@ -366,21 +366,16 @@ class Encoding:
         encoded = self.encoder.encode(rows, form)
         self.count.update(backend_compared=encoded.compared, special_text_rows=encoded.special_text)
         self.count.update(chat_sequences=encoded.chats, read_sequences=len(encoded.lengths))
+        self.count.update(transcripts=encoded.transcripts)
         self.messages.update(encoded.messages)
         return encoded
 
-    def account(
-        self, chosen: Chosen, encoded: EncodedChats, row_of: Sequence[int] | None = None
-    ) -> None:
-        """Account for the texts of encoded rows.
-
-        row_of: the index of each among the chosen rows; None if they are the same rows.
-        """
-        for number, row_words in enumerate(encoded.words):
-            self.words.add(row_words.fates)
+    def account(self, chosen: Chosen, words: Sequence[RowWords]) -> None:
+        """Account for the texts of chosen rows."""
+        self.words.add(words)
+        for row, row_words in zip(chosen.rows, words, strict=True):
             if row_words.faults:
-                index = number if row_of is None else row_of[number]
-                where = chosen.batch.where(chosen.rows[index].index)
+                where = chosen.batch.where(row.index)
                 for fault, what in row_words.faults.items():
                     self.faults[fault] += 1
                     self.first_fault.setdefault(fault, f"{where}: {what}")
@@ -421,6 +416,10 @@ class Encoding:
                 chosen.append(row)
         if self.benchmarks is not None and chosen:
             chosen = self._not_in_benchmarks(self.benchmarks, batch, chosen)
+        if len(chosen) < len(batch.rows):
+            indices = {row.index for row in chosen}
+            others = [row for index, row in enumerate(batch.rows) if index not in indices]
+            self.words.add(map(left_out, others))
         if chosen:
             self.encode(Chosen(part, batch, chosen))
 
@@ -542,9 +541,9 @@ class _Cutting(Encoding):
         longest = self.settings.longest
         encoded = self._encode_whole(chosen)
         if not len(encoded.lengths):
-            self.account(chosen, encoded)
+            self.account(chosen, encoded.words)
             return
-        left_out = dict[int, list[tuple[I32, U8]]]()  # by row
+        cut_off = dict[int, list[tuple[I32, U8]]]()  # by row
         if self.settings.too_long == "error":
             self._refuse_too_long(chosen, encoded)
         cut = fit(encoded.mask, encoded.lengths, longest, self.settings.too_long)
@@ -554,18 +553,18 @@ class _Cutting(Encoding):
                 begin = int(encoded.offsets[number]) + longest
                 end = int(encoded.offsets[number + 1])
                 tokens = (encoded.tokens[begin:end], encoded.mask[begin:end])
-                left_out.setdefault(int(encoded.rows[number]), []).append(tokens)
+                cut_off.setdefault(int(encoded.rows[number]), []).append(tokens)
         stored = _without_short(encoded, cut)
         for row in np.setdiff1d(encoded.rows, stored.rows).tolist():
             most = int(encoded.lengths[encoded.rows == row].max())
             reason = TOO_LONG if most > longest else TOO_SHORT
             detail = f"its longest sequence has {most:,} tokens"
             self.reject(chosen.batch, chosen.rows[row].index, reason, detail)
-            encoded.words[row].fates = cut_fates(encoded.words[row].fates, WHOLE, WHOLE)
-            left_out.pop(row, None)
-        for row, parts in left_out.items():
+            encoded.words[row].cut(WHOLE, WHOLE)
+            cut_off.pop(row, None)
+        for row, parts in cut_off.items():
             self._cut_words(encoded.words[row], parts)
-        self.account(chosen, encoded)
+        self.account(chosen, encoded.words)
         self.store(chosen, stored)
 
     def _cut_words(self, words: RowWords, parts: Sequence[tuple[I32, U8]]) -> None:
@@ -576,7 +575,7 @@ class _Cutting(Encoding):
         for ids, mask in parts:
             trained += len(self.encoder.tokenizer.decode(ids[mask == 1].tolist()))
             context += len(self.encoder.tokenizer.decode(ids[mask == 0].tolist()))
-        words.fates = cut_fates(words.fates, trained, context)
+        words.cut(trained, context)
 
     def _encode_whole(self, chosen: Chosen) -> EncodedChats:
         """Encode rows without cutting, reject those without a sequence, and count the rest."""

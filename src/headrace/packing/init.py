@@ -27,7 +27,9 @@ from headrace.packing.chats.certificate import lines_of
 from headrace.packing.chats.layouts import (
     Conversation,
     Sample,
+    Text,
     TokenSample,
+    is_transcript,
     layout_of,
     sample_of,
 )
@@ -36,7 +38,13 @@ from headrace.packing.chats.reader import BrokenRow, Row, read_rows
 from headrace.packing.chats.rejections import RowRejected, preview
 from headrace.packing.chats.settings import ChatForm, ChatSettings
 from headrace.packing.chats.tokenise import ChatEncoder, EncodedChats
-from headrace.packing.chats.words import FAULTS, Words, sentence_of, summed_words
+from headrace.packing.chats.words import (
+    FAULTS,
+    Words,
+    sentence_of,
+    summed_words,
+    transcripts_in_words,
+)
 from headrace.packing.config import PackedSequences
 from headrace.packing.stand_in import write_stand_in
 from headrace.report.words import pluralise, size
@@ -404,7 +412,7 @@ def _look(listing: Listing, sampled: Sampled, tokenizer: str | None) -> _Look:
     _refuse_ids(read, listing.names[0])
     tokens = np.array([_length(sample) for sample in read], np.int64)
     how = "counted"
-    notes = list[str]()
+    notes = _notes_of_texts(read)
     if not isinstance(read[0], TokenSample) and tokenizer is None:
         how = f"estimated, {CHARACTERS_A_TOKEN} characters a token"
     elif tokenizer is not None and not isinstance(read[0], TokenSample):
@@ -413,9 +421,16 @@ def _look(listing: Listing, sampled: Sampled, tokenizer: str | None) -> _Look:
         tokens = encoded.lengths
         how = "counted with this tokenizer"
         rejected |= {rejection.row: rejection.reason for rejection in encoded.rejected}
-        notes = _notes(encoder, encoded)
+        notes += _notes(encoder, encoded)
     look = _Look(rows, sampled.wheres, sampled.complete, mapping, layouts, tokens, how, rejected)
     return replace(look, notes=notes, unanswered=_unanswered(read), silent=_unanswered_at_all(read))
+
+
+def _notes_of_texts(samples: Sequence[Sample]) -> list[str]:
+    """Say how many plain texts look like chats, if any do."""
+    texts = [sample.text for sample in samples if isinstance(sample, Text)]
+    transcripts = sum(map(is_transcript, texts))
+    return [f"{transcripts_in_words(transcripts, len(texts))}."] if transcripts else []
 
 
 def _unanswered(samples: Sequence[Sample]) -> int:
@@ -470,12 +485,14 @@ def _notes(encoder: ChatEncoder, encoded: EncodedChats) -> list[str]:
     """Describe what becomes of the texts of rows, and what the template does."""
     words = Words()
     faults = Counter[str]()
+    first: dict[str, str] = {}
+    words.add(encoded.words)
     for row_words in encoded.words:
-        words.add(row_words.fates)
         faults.update(row_words.faults.keys())
+        first = row_words.faults | first
     notes = [f"Of the rows looked at, {sentence_of(summed_words([words.record()]))}."]
     for fault, rows in sorted(faults.items()):
-        notes.append(f"{pluralise(rows, 'row')}: {FAULTS[fault]}.")
+        notes.append(f"{pluralise(rows, 'row')}: {FAULTS[fault]} ({first[fault]}).")
     if encoded.chats:
         for name, certificate in encoder.certificates.items():
             if certificate is not None:

@@ -154,7 +154,7 @@ def _records(
                         "detail": rejected[index].detail,
                     }
                     continue
-                record["words"] = words_by_kind(encoded.words[index].fates)
+                record["words"] = words_by_kind(encoded.words[index])
                 record["faults"] = encoded.words[index].faults
                 record["sequences"] = []
                 for sequence in np.flatnonzero(encoded.rows == index).tolist():

@@ -29,7 +29,7 @@ from headrace.packing.chats.certificate import PLACES, check_stops
 from headrace.packing.chats.hub import record_of
 from headrace.packing.chats.rejections import CURES
 from headrace.packing.chats.tokenise import ChatEncoder
-from headrace.packing.chats.words import FAULTS, summed_words
+from headrace.packing.chats.words import FAULTS, summed_words, transcripts_in_words
 from headrace.packing.choose import Choice, choose
 from headrace.packing.encode import NOT_BAD, EncodeTask, encode_tasks
 from headrace.packing.sequences import Origins
@@ -42,14 +42,15 @@ from headrace.stream.audit.overlap import Benchmarks
 # shares of all rows above which a note becomes a warning
 _SEEN_SHARE = 0.001
 _LARGE_UNIT = 0.01
+_TRANSCRIPTS = 0.1  # of texts
 _REMEDIES: dict[str, Callable[[], str]] = {
     "reasoning_removed": lambda: (
         f"give a template that writes it, leave it out with {setting('reasoning', 'drop')}, or"
         " allow a larger share"
     ),
     "unread_key": lambda: (
-        f"name the key of the content with mapping, name it in {setting_name('unread')}, or allow"
-        " a larger share"
+        f"name the key of the content with mapping, give a flag as weight, name the key in"
+        f" {setting_name('unread')}, or allow a larger share"
     ),
     "unread_prompt": lambda: (
         f"put the prompt into the messages, name the column in {setting_name('unread')}, or allow"
@@ -264,6 +265,7 @@ def tokenise(
     receipts = context.stage("tokenise", [task.task(encode_task) for task in tasks], durable=False)
     _refuse_bad(settings, context, receipts)
     _refuse_lost(settings, receipts)
+    _warn_of_transcripts(context, receipts)
     origins = []
     for owner in range(len(datasets)):
         names = []
@@ -337,6 +339,14 @@ def _refuse_lost(settings: ChatRecipe, encoded: Sequence[Receipt]) -> None:
                 value=settings.max_lost_share,
                 remedy=_REMEDIES[fault](),
             )
+
+
+def _warn_of_transcripts(context: RunContext, encoded: Sequence[Receipt]) -> None:
+    """Warn about chats in plain texts, whose questions are trained too."""
+    counts = summed(encoded, "transcripts", "chat_sequences", "read_sequences")
+    texts = counts["read_sequences"] - counts["chat_sequences"]
+    if counts["transcripts"] > _TRANSCRIPTS * texts:
+        context.warn([transcripts_in_words(counts["transcripts"], texts)])
 
 
 def _certify(context: RunContext, encoder: ChatEncoder) -> None:

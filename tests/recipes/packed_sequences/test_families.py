@@ -98,7 +98,7 @@ def test_ids_are_those_of_transformers_and_answers_and_stops_are_trained(tmp_pat
 @needs_trl
 @pytest.mark.parametrize("family", FAMILIES)
 def test_pairs_have_the_tokens_of_trl(tmp_path, family):
-    """As its trainer tokenises pairs; white space after the stop is left out here."""
+    """As its trainer tokenises pairs, with tools and results too; white space after the stop is left out here."""
     trl = pytest.importorskip("trl.data_utils")
     directory = family_tokenizer(tmp_path / "t", family)
     tokenizer = loaded(directory)
@@ -107,6 +107,12 @@ def test_pairs_have_the_tokens_of_trl(tmp_path, family):
         for other in ("no idea", "é: none\n\nat all"):
             rejected = [{"role": "assistant", "content": other}]
             rows.append({"prompt": messages[:-1], "chosen": messages[-1:], "rejected": rejected})
+    if family in TOOLS:
+        turns = WITH_TOOLS["messages"]
+        for size in (1, 3):  # a call is chosen, then an answer to its result
+            pair = {"prompt": turns[:size], "chosen": turns[size : size + 1]}
+            rejected = [{"role": "assistant", "content": "no idea"}]
+            rows.append({**pair, "rejected": rejected, "tools": WITH_TOOLS["tools"]})
     source = write_jsonl(tmp_path / "rows.jsonl", rows)
     recipe = headrace.Preferences(
         blend=source, tokenizer=directory, kind="pairs", columns=(), duplicates="allow", date="2026-01-01", **FULL
@@ -121,13 +127,15 @@ def test_pairs_have_the_tokens_of_trl(tmp_path, family):
 
     equal = 0
     for row in rows:
-        asked = trl._tokenize(tokenizer, row["prompt"], add_generation_prompt=True)["input_ids"]
+        options = {"tools": row.get("tools")}
+        asked = trl._tokenize(tokenizer, row["prompt"], add_generation_prompt=True, **options)["input_ids"]  # fmt: skip
         for name in ("chosen", "rejected"):
-            both = trl._tokenize(tokenizer, row["prompt"] + row[name])["input_ids"]
+            both = trl._tokenize(tokenizer, row["prompt"] + row[name], **options)["input_ids"]
             text = tokenizer.decode(both)
             trained = result.get(text, result.get(text.rstrip()))
             assert trained is not None, text
             if both[: len(asked)] == asked:  # else TRL trains on what the prompt lacks
                 equal += 1
-                assert tokenizer.decode(both[len(asked) :]).rstrip() == trained
+                expected = tokenizer.decode(both[len(asked) :]).rstrip()
+                assert expected == trained
     assert equal or family in REWRITES_PROMPTS

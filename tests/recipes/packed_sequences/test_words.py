@@ -1,16 +1,20 @@
 """Every character of a source is accounted for, and losses that change what a model learns fail a run."""
 
+import csv
 import json
 from collections import Counter
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from chats import CHATML, chat, encoder, small_tokenizer, trained_texts
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from recipe_cases import packed, write_jsonl
+from recipe_cases import packed, sequences_in, write_jsonl
 from test_templates_and_masks import GENERATION, THINKING, TITLED, XML_CALLS
 
 from headrace.errors import InputError
+from headrace.packing.chats.layouts import is_transcript
 from laws import examples
 from raised import raised
 
@@ -37,9 +41,15 @@ def characters_of(value) -> int:
         return len(value)
     if isinstance(value, dict):
         return sum(
-            characters_of(inner) for key, inner in value.items() if key not in ("role", "type")
+            characters_of(inner)
+            for key, inner in value.items()
+            if key not in ("role", "from", "type") or not isinstance(inner, str)
         )
     return sum(map(characters_of, value)) if isinstance(value, list) else 0
+
+
+def characters_of_row(row) -> int:
+    return sum(map(characters_of, row.values()))
 
 
 words = st.lists(
@@ -48,7 +58,7 @@ words = st.lists(
 ).map("".join)
 parts = st.lists(
     st.tuples(st.sampled_from(["text", "reasoning"]), words).map(
-        lambda part: {"type": part[0], "text": part[1], "note": "n"}
+        lambda part: {"type": part[0], "text": part[1], "note": "n", "content": "some words"}
     ),
     max_size=3,
 )
@@ -70,10 +80,25 @@ messages = st.builds(
 rows = st.fixed_dictionaries(
     {"messages": st.lists(messages, min_size=1, max_size=5)},
     optional={
-        "tools": st.just([{"type": "function", "function": {"name": "add", "parameters": {}}}]),
+        "tools": st.just(
+            [
+                {
+                    "type": "function",
+                    "function": {
+                        "name": "add",
+                        "parameters": {"type": {"type": "string", "description": "of it"}},
+                    },
+                }
+            ]
+        ),
         "system": words,
         "prompt": words,
         "source": words,
+        "role": words,
+        "content": words,
+        "values": words,
+        "type": words,
+        "chat_template_kwargs": st.just({"style": "in a few words"}),
         "deep": st.fixed_dictionaries({"a": words, "b": st.lists(words, max_size=2)}),
     },
 )
@@ -84,7 +109,7 @@ rows = st.fixed_dictionaries(
 def test_the_account_of_each_row_adds_up_to_its_characters(encoders, found, which):
     account = encoders[which].encode(found).words
 
-    assert [characters_of(row) for row in found] == [
+    assert [characters_of_row(row) for row in found] == [
         sum(fate.characters for fate in words.fates) for words in account
     ]
 
@@ -274,11 +299,120 @@ def test_plain_text_begins_as_the_tokenizer_begins_it(tmp_path):
     assert encoded.tokens[1:].tolist() == bare.tokens.tolist()
 
 
+@pytest.mark.parametrize(("key", "value"), [("masked", True), ("loss", 0), ("train_detail", False)])
+def test_a_flag_that_nothing_reads_fails_a_run(encoders, key, value):
+    (words,) = encoders[0].encode([answered(content="yes", **{key: value})]).words
+
+    assert {"unread_key": f"message 2, key {key}"} == words.faults
+    (words,) = encoders[0].encode([answered(content="yes", **{key: 17}, is_error=False)]).words
+    assert {} == words.faults
+
+
+def test_words_beside_the_text_of_a_part_fail_a_run(tmp_path, encoders):
+    part = {"type": "text", "text": "yes", "content": "the words", "id": "a1"}
+    row = answered(content=[part])
+
+    (words,) = encoders[0].encode([row]).words
+    assert {"unread_key": "message 2, key content of a part"} == words.faults
+    assert 11 == fates_of(encoders[0], row)["parts", "unread"]
+    allowed = encoder(small_tokenizer(tmp_path / "t"), unread=["content"])
+    assert {} == allowed.encode([row]).words[0].faults
+
+
+def test_a_part_whose_type_is_no_text_is_bad_content(encoders):
+    row = answered(content=[{"type": ["text"], "text": "yes"}])
+
+    assert [] == trained_texts(encoders[0], [row], rejected=["bad_content"])
+
+
+def test_template_values_may_be_json_text(tmp_path):
+    template = "{% if loud %}LOUD{% endif %}" + CHATML
+    found = encoder(small_tokenizer(tmp_path / "t", template))
+
+    for values, begin in (('{"loud": true}', "LOUD"), ("", "<|im_start|>"), ('{"loud": false}', "<|im_start|>")):  # fmt: skip
+        encoded = found.encode([answered(content="yes") | {"chat_template_kwargs": values}])
+        assert found.texts(encoded)[0][0][0].startswith(begin)
+    row = answered(content="yes") | {"chat_template_kwargs": "[1]"}
+    assert [] == trained_texts(found, [row], rejected=["bad_content"])
+
+
+def test_a_user_turn_that_no_sequence_holds_is_left_out(tmp_path):
+    found = encoder(small_tokenizer(tmp_path / "t", KEEPS), reasoning="every_user_turn")
+    row = chat("q", "<think>so</think>yes", "and then")
+
+    assert 1 == len(trained_texts(found, [row]))
+    assert 8 == fates_of(found, row)["content", "left_out"]
+
+
+def test_chats_in_csv_parquet_and_json_lines_have_one_account(tmp_path):
+    tokenizer = small_tokenizer(tmp_path / "t", KEEPS)
+    tools = [{"type": "function", "function": {"name": "add", "description": "adds two"}}]
+    rows = [
+        {**answered(content="yes é", reasoning_content="so"), "source": "a b"},
+        {**chat("system: s", "q", "one", "r", "two\n"), "source": "c"},
+    ]
+    for row in rows:
+        row["tools"] = tools
+    table = pa.Table.from_pylist(rows)
+    (tmp_path / "pq").mkdir()
+    pq.write_table(table, tmp_path / "pq" / "a.parquet")
+    (tmp_path / "csv").mkdir()
+    with open(tmp_path / "csv" / "a.csv", "w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, rows[0].keys())
+        writer.writeheader()
+        for row in rows:
+            writer.writerow({key: value if isinstance(value, str) else json.dumps(value) for key, value in row.items()})  # fmt: skip
+    write_jsonl(tmp_path / "json" / "a.jsonl", rows)
+    template = KEEPS.replace("{% for", "{{ tools | tojson if tools }}{% for", 1)
+    results = []
+    for kind in ("json", "csv", "pq"):
+        run = packed(tmp_path / kind, tmp_path / f"out-{kind}", tokenizer=tokenizer, chat_template=template, **FULL)  # fmt: skip
+        metadata = run.manifest.metadata
+        results.append((metadata["words"], metadata["messages"], metadata["packed"]["labels"]))
+
+    total = sum(characters for kinds in results[0][0].values() for characters, _ in kinds.values())
+    assert sum(map(characters_of_row, rows)) == total
+    assert results[0] == results[1] == results[2]
+
+
+@pytest.mark.parametrize("rule", ["truncate", "drop", "split"])
+def test_masked_reasoning_of_chats_that_are_cut_is_accounted_for_and_never_trained(tmp_path, rule):
+    tokenizer = small_tokenizer(tmp_path / "t", KEEPS)
+    long = answered(content="b" * 90, reasoning_content="x" * 20)
+    hidden = answered(content="b" * 9, reasoning_content="x" * 300)
+    rows = [long, hidden, answered(content="bb", reasoning_content="x")]
+    path = write_jsonl(tmp_path / "rows.jsonl", rows)
+
+    run = packed(path, tmp_path / "out", tokenizer=tokenizer, pack_size=64, too_long=rule, reasoning="mask", max_bad_share=1, duplicates="allow", **FULL)  # fmt: skip
+    words = run.manifest.metadata["words"]
+    found = encoder(tokenizer)
+    trained = "".join(found.tokenizer.decode([label for label, mask in zip(ids[1:], mask, strict=False) if mask]) for ids, mask in sequences_in(tmp_path / "out", "train"))  # fmt: skip
+
+    total = sum(characters for fates in words.values() for characters, _ in fates.values())
+    assert sum(map(characters_of_row, rows)) == total
+    assert "trained" not in words["reasoning"]
+    assert {"b"} == set(trained.replace("<|im_end|>", ""))
+    assert ("cut" in words["content"]) == (rule != "split")
+
+
+def test_chats_in_plain_texts_are_told(tmp_path):
+    tokenizer = small_tokenizer(tmp_path / "t")
+    texts = ["User: hi\nAssistant: hello", "### Human: hi### Assistant: yes", "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\na", "[INST] q [/INST] a", "Q: who?\nA: me"]  # fmt: skip
+    others = ["a user: of words", "The answer: forty two", "User: hi"]
+    path = write_jsonl(tmp_path / "rows.jsonl", [{"text": text} for text in texts + others])
+    notes: list = []
+    packed(path, tmp_path / "out", tokenizer=tokenizer, on_event=notes.append, **FULL)
+
+    assert [text in texts for text in texts + others] == [*map(is_transcript, texts + others)]
+    told = [note.text for note in notes if getattr(note, "level", "") == "warning"]
+    assert [text for text in told if text.startswith("5 of 8 plain texts look like chats")]
+
+
 def test_what_does_not_fit_a_bin_is_cut_in_the_account(tmp_path):
     tokenizer = small_tokenizer(tmp_path / "t")
     row = chat("q" * 20, "a" * 400)
     path = write_jsonl(tmp_path / "rows.jsonl", [row, chat("q", "a")])
-    expected = characters_of(row) + 2
+    expected = characters_of_row(row) + 2
 
     for rule in ("truncate", "drop"):
         run = packed(

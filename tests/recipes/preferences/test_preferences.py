@@ -454,3 +454,32 @@ def test_a_prompt_that_conversations_do_not_begin_with_is_refused() -> None:
     with pytest.raises(RowRejected) as error:
         question_of(row, ChatForm(), "pairs")
     assert "prompts_differ" == error.value.reason
+
+
+def characters_of(value: Any) -> int:
+    """The characters of all texts, other than names of roles and types."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        named = ("role", "from", "type")
+        values = [inner for key, inner in value.items() if key not in named or not isinstance(inner, str)]  # fmt: skip
+        return sum(map(characters_of, values))
+    return sum(map(characters_of, value)) if isinstance(value, list) else 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "layouts"), [("pairs", PAIRS), ("judged", JUDGED), ("prompts", PROMPTS)]
+)
+def test_the_account_adds_up_to_the_characters_of_each_row(
+    kind: str, layouts: dict, tmp_path: Path, tokenizer: Path
+) -> None:
+    rows = [{**row, "note": "an id", "more": ["b", {"c": "d"}]} for row in layouts.values()]
+    rows.append({"unknown": "nothing to read", "chosen": "a", "rejected": "b"})
+    source = write_jsonl(tmp_path / "in.jsonl", rows)
+    run = prepared(source, tmp_path / "out", tokenizer, kind=kind, columns=(), duplicates="allow", max_bad_share=1, workers=1)  # fmt: skip
+
+    words = run.manifest.metadata["words"]
+    expected = sum(characters_of(value) for row in rows for value in row.values())
+    assert expected == sum(count for fates in words.values() for count, _ in fates.values())
+    assert ("trained" in words["content"]) == (kind != "prompts")
+    assert {"left_out", "unread"} <= words["columns"].keys()

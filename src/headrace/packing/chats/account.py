@@ -10,10 +10,12 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 from unicodedata import is_normalized
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace.arrays import I32, I64, U8, offsets_from_lengths
 from headrace.packing.chats.marks import Span
@@ -103,44 +105,68 @@ def _definition(part: Any) -> dict[str, Any]:
     return definition
 
 
-def masks_by_bytes(
-    token_bytes: TokenBytes, texts: Sequence[str], spans: Sequence[Sequence[Span]], encoded: FlatIds
-) -> list[tuple[I32, U8] | None]:
-    """Return ids and mask of each text; None if bytes do not decide, as when a token straddles the
-    border of a span.
+@dataclass(frozen=True, slots=True, eq=False)
+class ByteMask:
+    """A mask of the ids of several texts.
+
+    mask: uint8 [ids]. certain: bool [texts], whether bytes decide the mask of a text. It is 0 where
+    they do not.
     """
-    if not texts:
-        return []
-    ids = encoded.ids
-    starts = offsets_from_lengths(token_bytes.lengths[ids])  # of tokens, in bytes of all texts
-    positions: list[int] = []  # borders of each text's spans, then its end
-    first_byte = 0
+
+    mask: U8
+    certain: npt.NDArray[np.bool_]
+
+
+def flat_ids(encodings: Sequence[Encoding]) -> FlatIds:
+    """Lay the ids of encodings end to end."""
+    ids = [encoding.ids for encoding in encodings]
+    counts = np.fromiter(map(len, ids), np.int64, len(ids))
+    return FlatIds(np.fromiter(chain.from_iterable(ids), np.int32, int(counts.sum())), counts)
+
+
+def mask_by_bytes(
+    token_bytes: TokenBytes, texts: Sequence[str], spans: Sequence[Sequence[Span]], encoded: FlatIds
+) -> ByteMask:
+    """Return the mask of all texts.
+
+    Bytes do not decide where a token straddles the border of a span, or where normalising changes a
+    text.
+    """
+    starts = offsets_from_lengths(token_bytes.lengths[encoded.ids])  # of tokens, in bytes
+    firsts = offsets_from_lengths(encoded.counts)  # token of each text, then their number
+    boundaries: list[int] = []  # of each text's spans and its end, in bytes of the text
     for text, text_spans in zip(texts, spans, strict=True):
-        offsets = [border for span in text_spans for border in span]
-        size = len(text)
-        if not text.isascii():
-            offsets = [len(text[:border].encode()) for border in offsets]
-            size = len(text.encode())
-        positions += [first_byte + border for border in offsets]
-        first_byte += size
-        positions.append(first_byte)
-    tokens = np.searchsorted(starts, positions)
-    exact = starts[np.minimum(tokens, len(ids))] == positions
-    mask = np.zeros(len(ids), np.uint8)
-    results: list[tuple[I32, U8] | None] = []
-    position = 0
-    first = 0
-    for text, text_spans, last in zip(texts, spans, encoded.ends.tolist(), strict=True):
-        end = position + 2 * len(text_spans)
-        if tokens[end] == last and exact[position : end + 1].all() and token_bytes.cover(text):
-            for begin in range(position, end, 2):
-                mask[tokens[begin] : tokens[begin + 1]] = 1
-            results.append((ids[first:last], mask[first:last]))
+        if text.isascii():
+            boundaries += chain.from_iterable(text_spans)
+            boundaries.append(len(text))
+        elif token_bytes.cover(text):
+            boundaries += _bytes_before(text, [*chain.from_iterable(text_spans), len(text)])
         else:
-            results.append(None)
-        position = end + 1
-        first = last
-    return results
+            boundaries += [-1] * (2 * len(text_spans) + 1)
+    sizes = np.fromiter((2 * len(text_spans) + 1 for text_spans in spans), np.int64, len(spans))
+    owners = np.repeat(np.arange(len(texts)), sizes)
+    positions = starts[firsts[owners]] + np.array(boundaries, np.int64)
+    tokens = np.searchsorted(starts, positions)
+    exact = (starts[np.minimum(tokens, len(encoded.ids))] == positions) & (tokens >= firsts[owners])
+    last = np.cumsum(sizes) - 1
+    exact[last] &= tokens[last] == firsts[1:]
+    certain = np.bincount(owners[~exact], minlength=len(texts)) == 0
+    inside = certain[owners]
+    inside[last] = False
+    changes = tokens[inside]  # a span begins and ends in turn
+    runs = np.diff(changes, prepend=0, append=len(encoded.ids))
+    mask = np.repeat((np.arange(len(runs)) & 1).astype(np.uint8), runs)
+    return ByteMask(mask, certain)
+
+
+def _bytes_before(text: str, characters: Sequence[int]) -> list[int]:
+    """Return how many bytes come before characters of a text, which ascend."""
+    result = []
+    size = 0
+    for begin, end in pairwise([0, *characters]):
+        size += len(text[begin:end].encode())
+        result.append(size)
+    return result
 
 
 def runs_by_offsets(

@@ -12,8 +12,10 @@ and a column `image` beside a text with the tag `<image>`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from hashlib import blake2b
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -40,12 +42,12 @@ from headrace.packing.chats.words import (
     characters_of,
     texts_in,
     texts_of_content,
-    unread_columns,
 )
 
 AUTO = "auto"
 
 _MEDIA_COLUMNS = ("images", "audios", "videos")
+_BESIDE_MESSAGES = frozenset((*_MEDIA_COLUMNS, "image", "system", "tools", "chat_template_kwargs"))
 _ANSWER_COLUMNS = frozenset(
     (
         "messages",
@@ -61,7 +63,7 @@ _ANSWER_COLUMNS = frozenset(
 _NO_COLUMNS: Mapping[str, Any] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # never changed, but freezing takes most of the time to make one
 class Conversation:
     """Normalised messages.
 
@@ -95,7 +97,27 @@ class TokenSample:
 Sample = Conversation | Text | TokenSample
 
 
-@dataclass(frozen=True, slots=True)
+_HEADER = r"(?:<\|im_start\|>|<start_of_turn>|<\|start_header_id\|>|<\|)"
+
+
+def _speaker(names: str, token: str) -> re.Pattern[str]:
+    """Build a pattern of the words that introduce a turn."""
+    title = rf"(?:^|\n|#)[^\w\n]{{0,8}}(?:{names})[^\w\n]{{0,4}}:"
+    return re.compile(rf"{re.escape(token)}|{title}|{_HEADER}(?:{names})\b", re.IGNORECASE)
+
+
+_ASKS = _speaker("user|human|prompter|customer|question|instruction|q", "[INST]")
+_ANSWERS = _speaker("assistant|gpt|model|bot|ai|answer|response|a", "[/INST]")
+_BEGINNING = 500  # characters, in which a transcript's first question begins
+
+
+def is_transcript(text: str) -> bool:
+    """Return whether a text looks like a chat, as in "User: … Assistant: …"."""
+    asks = _ASKS.search(text, 0, _BEGINNING)
+    return asks is not None and _ANSWERS.search(text, asks.end()) is not None
+
+
+@dataclass(slots=True)  # made for every row, and freezing takes most of that
 class Cells:
     """A row whose columns have the names that layouts use. roles: additional names of roles."""
 
@@ -165,8 +187,11 @@ class ChatLayout:
 
 def digest_of_texts(texts: Sequence[str]) -> bytes:
     """Digest texts, ignoring case, character width and white space; 16 bytes."""
-    plain = (text if text.isascii() else normalize("NFKC", text) for text in texts)
-    joined = "\0".join(" ".join(text.casefold().split()) for text in plain)
+    plain = []
+    for text in texts:
+        narrow = text if text.isascii() else normalize("NFKC", text)
+        plain.append(" ".join(narrow.casefold().split()))
+    joined = "\0".join(plain)
     return blake2b(joined.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
@@ -232,8 +257,7 @@ def read_row(
     return ReadRow(sample, entry.name)
 
 
-@dataclass(frozen=True, slots=True)
-class Beside:
+class Beside(NamedTuple):
     """The texts of a row beside its messages.
 
     fates: what becomes of them. unread_prompt: a column of a prompt that is in no message, if any.
@@ -250,31 +274,67 @@ def texts_beside(
     columns: Mapping[str, str] = _NO_COLUMNS,
 ) -> Beside:
     """Account for the columns of a row that are not its messages. layout: that of the row."""
+    if not columns and isinstance(sample, Conversation) and row.keys() <= _ALL_READ[layout]:
+        return Beside([])
     cells = Cells(row, columns)
-    read = _columns_read(cells, LAYOUTS[layout], sample)
-    fates: list[Fate] = []
+    required = None
+    for name in LAYOUTS[layout].required:
+        if cells.get(name) is not None:
+            required = name
+            break
+    unread = _unread_columns(
+        tuple(row),
+        tuple(columns.items()),
+        layout,
+        required,
+        is_chat=isinstance(sample, Conversation),
+        system=isinstance(sample, Conversation) and _has_system(sample),
+    )
+    fates = _fates_beside_messages(cells, sample)
     unread_prompt = None
-    if isinstance(sample, Text):
-        fates.append(Fate("content", "trained", len(sample.text) - sample.trained_from))
-        if sample.trained_from:
-            fates.append(Fate("content", "context", sample.trained_from))
-    elif isinstance(sample, Conversation):
-        if tools := characters_of(cells.get("tools")):
-            fates.append(Fate("tools", "context", tools))
-        if values := characters_of(sample.values):
-            fates.append(Fate("columns", "context", values))
-        for name in PROMPT_COLUMNS:
-            value = row.get(name)
-            if name in read or not value or not isinstance(value, str | list | tuple):
-                continue
-            read.add(name)
-            written = _is_in_messages(value, sample.messages)
-            fates.append(Fate("prompt", "context" if written else "unread", characters_of(value)))
-            if not written:
+    for name in unread:
+        value = row[name]
+        characters = characters_of(value)
+        fate = Fate("columns", "unread", characters)
+        is_prompt = name in PROMPT_COLUMNS or name == cells.name("system")
+        if not isinstance(sample, TokenSample) and characters and is_prompt:
+            fate = Fate("prompt", "context", characters)
+            if not _is_written(value, sample):
+                fate = Fate("prompt", "unread", characters)
                 unread_prompt = name
-    fates += unread_columns(row, read)
-    fates += _unread_fields(row, [path for path in columns.values() if path not in row])
+        if characters or type(value) is str:
+            fates.append(fate)
+    if columns:
+        fates += _unread_fields(row, [path for path in columns.values() if path not in row])
     return Beside(fates, unread_prompt)
+
+
+def _has_system(chat: Conversation) -> bool:
+    """Return whether the first message is of the column `system`."""
+    return bool(chat.texts[0]) and chat.texts[0][0].text_type == "prompt"
+
+
+def _fates_beside_messages(cells: Cells, sample: Sample) -> list[Fate]:
+    """Return the fates of a plain text, or of what accompanies messages."""
+    if isinstance(sample, Text):
+        fates = [Fate("content", "trained", len(sample.text) - sample.trained_from)]
+        if sample.trained_from:
+            fates.insert(0, Fate("content", "context", sample.trained_from))
+        return fates
+    fates = []
+    if isinstance(sample, Conversation):
+        # JSON text counts as the texts in it
+        tools = sample.tools or cells.get("tools")
+        if tools and (characters := characters_of(tools)):
+            fates.append(Fate("tools", "context", characters))
+        values = sample.values or cells.get(_values_column(cells))
+        if values and (characters := characters_of(values)):
+            fates.append(Fate("columns", "context", characters))
+    return fates
+
+
+def _values_column(cells: Cells) -> str:
+    return "values" if "values" in cells.columns else "chat_template_kwargs"
 
 
 def _unread_fields(row: Mapping[str, Any], paths: Sequence[str]) -> list[Fate]:
@@ -290,34 +350,45 @@ def _unread_fields(row: Mapping[str, Any], paths: Sequence[str]) -> list[Fate]:
     return fates
 
 
-def _columns_read(cells: Cells, entry: ChatLayout, sample: Sample) -> set[str]:
-    """Return the columns of a row that its layout reads."""
-    names = [entry.column, *entry.optional, "tools", "values", "chat_template_kwargs"]
-    names += [name for name in entry.required if cells.get(name) is not None][:1]
-    if entry.name == "raw_completion":
-        names += ["prompt", "completion" if cells.get("completion") is not None else "response"]
-    if entry.name == "question_answer":
-        names = ["tools", "values", "chat_template_kwargs", "question", "answer"]
-        if "assistant" in cells.columns:
-            names[-2:] = ["user", "assistant"]
-    if isinstance(sample, Conversation):
-        first = sample.texts[0]
-        if first and first[0].text_type == "prompt":
-            names.append("system")
-    if not cells.columns:
-        return set(names)
+@lru_cache(maxsize=4096)
+def _unread_columns(
+    names: tuple[str, ...],
+    columns: tuple[tuple[str, str], ...],
+    layout: str,
+    required: str | None,
+    *,
+    is_chat: bool,
+    system: bool,
+) -> tuple[str, ...]:
+    """Return the columns of a row that its layout does not read.
+
+    required: the column that it needs besides the first. system: whether the column `system` became
+    a message.
+    """
+    mapped = dict(columns)
+    entry = LAYOUTS[layout]
+    read_names = [entry.column, *entry.optional]
+    if layout == "question_answer":
+        read_names = ["user", "assistant"] if "assistant" in mapped else ["question", "answer"]
+    elif required is not None:
+        read_names.append(required)
+    if is_chat:
+        read_names += ["tools", "values" if "values" in mapped else "chat_template_kwargs"]
+    if system:
+        read_names.append("system")
     read = set()
-    for name in names:
-        column = cells.name(name)
-        if column not in cells.row:
-            column = column.partition(".")[0]
-        read.add(column)
-    return read
+    for name in read_names:
+        column = mapped.get(name, name)
+        read.add(column if column in names else column.partition(".")[0])
+    return tuple(name for name in names if name not in read)
 
 
-def _is_in_messages(value: Any, messages: Sequence[Message]) -> bool:
-    """Return whether the texts of a prompt are parts of messages."""
-    contents = [message["content"] or "" for message in messages]
+def _is_written(value: Any, sample: Conversation | Text) -> bool:
+    """Return whether the texts of a prompt are in the text or in messages of a row."""
+    if isinstance(sample, Conversation):
+        contents = [message["content"] or "" for message in sample.messages]
+    else:
+        contents = [sample.text]
     return all(any(text.strip() in content for content in contents) for text in texts_in(value))
 
 
@@ -337,8 +408,9 @@ def _find_layout(cells: Cells) -> ChatLayout:
                 f"mapping says that {name} is {path}, which this row does not have; columns are"
                 f" {preview(list(cells.row))}",
             )
-    for layout in LAYOUTS.values():
-        if layout.recognises(cells):
+    for layout in _ENTRIES:
+        column = layout.column
+        if (column in cells.row or column in cells.columns) and layout.recognises(cells):
             return layout
     columns = preview(list(cells.row))
     if any(cells.name(name) in cells.row for name in ("messages", "conversations")):
@@ -370,9 +442,9 @@ def read_messages(cells: Cells, value: object, *, role: str, content: str) -> Co
         if isinstance(raw, Mapping) and role not in raw:
             # Some files name the keys of the other layout.
             if "from" in raw:
-                keys = replace(usual, role="from", content="value")
+                keys = usual._replace(role="from", content="value")
             else:
-                keys = replace(usual, role="role", content="content")
+                keys = usual._replace(role="role", content="content")
         read = message_of(raw, keys)
         messages.append(read.message)
         weights.append(read.weight)
@@ -399,6 +471,8 @@ def _conversation(
 
     Raises `RowRejected` for images and the like.
     """
+    if not cells.columns and _BESIDE_MESSAGES.isdisjoint(cells.row):  # as in most rows
+        return Conversation(messages, weights, None, {}, texts)
     for name in _MEDIA_COLUMNS:
         if cells.row.get(name):
             raise RowRejected("media", f"column {name} holds {preview(cells.row[name])}")
@@ -412,12 +486,24 @@ def _conversation(
         messages = [{"role": "system", "content": system}, *messages]
         weights = [0, *weights]
         texts = [[SourceText("prompt", len(system), "content")], *texts]
-    values = cells.row.get("chat_template_kwargs")
-    if "values" in cells.columns:
-        values = cells.get("values")
+    return Conversation(
+        messages, weights, tools_of(cells.get("tools")), _template_values(cells), texts
+    )
+
+
+def _template_values(cells: Cells) -> Mapping[str, Any]:
+    """Return the variables of the template, an object or JSON of one. Raises `RowRejected`."""
+    column = _values_column(cells)
+    values = cells.get(column)
+    if isinstance(values, str):
+        values = parse_json(values, "broken_json", column) if values.strip() else None
+    if values is None:
+        return {}
     if not isinstance(values, Mapping):
-        values = {}
-    return Conversation(messages, weights, tools_of(cells.get("tools")), values, texts)
+        raise RowRejected(
+            "bad_content", f"{cells.name(column)} is {preview(values)}; give an object"
+        )
+    return values
 
 
 def _conversation_of_pairs(cells: Cells, *pairs: tuple[str, str]) -> Conversation:
@@ -447,7 +533,7 @@ def _read_instruction(cells: Cells) -> Conversation:
     elif not isinstance(material, str):
         raise RowRejected("bad_content", f"input is {preview(material)}; it must be text")
     chat = _conversation_of_pairs(cells, *pairs, (question, cells.text("output")))
-    if question is not instruction:  # without the line break between them
+    if material:  # without the line break between them
         chat.texts[-2] = texts_of_content("user", instruction + material)
     return chat
 
@@ -543,25 +629,43 @@ _ENTRIES = (
     ChatLayout(
         "tokens", _read_tokens, "input_ids", optional=("loss_mask", "labels", "attention_mask")
     ),
-    ChatLayout("messages", read_messages_column, "messages", optional=("role", "content")),
+    ChatLayout("messages", read_messages_column, "messages"),
     ChatLayout("conversations", _read_conversations, "conversations"),
     ChatLayout("instruction", _read_instruction, "instruction", ("output",), ("input", "history")),
     ChatLayout("prompt_completion", _read_prompt_completion, "prompt", ("completion", "response")),
-    ChatLayout(
-        "question_answer", _read_question_answer, "question", ("answer",), ("user", "assistant")
-    ),
+    ChatLayout("question_answer", _read_question_answer, "question", ("answer",)),
     ChatLayout("text", _read_text, "text"),
-    ChatLayout("raw_completion", _read_raw_completion),
+    ChatLayout(
+        "raw_completion",
+        _read_raw_completion,
+        required=("completion", "response"),
+        optional=("prompt",),
+    ),
 )
 LAYOUTS = {layout.name: layout for layout in _ENTRIES}
 """All layouts by name, in the order in which "auto" tries them."""
 
+_ALL_READ = {
+    layout.name: frozenset((layout.column, *layout.required[:1], *layout.optional))
+    for layout in _ENTRIES
+}
+"""Columns of which a layout reads all that a row has."""
+
 _LAYOUT_COLUMNS = frozenset(layout.column for layout in _ENTRIES if layout.column)
-_COLUMNS_BESIDE = ("tools", "system", "values", "weight", "chosen", "rejected", "label")
+_COLUMNS_BESIDE = ("tools", "system", "values", "chosen", "rejected", "label")
+_KEYS_OF_MESSAGES = ("role", "content", "weight")
+_SIDES = ("user", "assistant")  # a mapping of both makes conversations of two columns
 NAMES = frozenset(
     name
     for layout in _ENTRIES
-    for name in (layout.column, *layout.required, *layout.optional, *_COLUMNS_BESIDE)
+    for name in (
+        layout.column,
+        *layout.required,
+        *layout.optional,
+        *_COLUMNS_BESIDE,
+        *_KEYS_OF_MESSAGES,
+        *_SIDES,
+    )
     if name
 )
 """Columns that a mapping may give other names."""

@@ -341,12 +341,13 @@ def without_generated(text: str) -> tuple[str, list[Span]]:
 class Skeleton(NamedTuple):
     """The literal texts of a shape, the slots between them, and the trained parts of its turns.
 
-    parts: literal texts and numbers. n ≥ 0 is the n-th text of the messages, -1-n the n-th JSON of
-    the rendering. turns: where each begins and ends, in the order of messages: part, offset in it,
-    part, offset in it.
+    parts: literal texts, and an empty one for each slot between them. slots: n ≥ 0 is the n-th text
+    of the messages, -1-n the n-th JSON of the rendering. turns: where each begins and ends, in the
+    order of messages: part, offset in it, part, offset in it.
     """
 
-    parts: list[str | int]
+    parts: list[str]
+    slots: list[int]
     turns: list[tuple[int, int, int, int]]
     moves: list[Moved]
     """Texts with an unusual fate; for numbered ones, the characters beside the text itself."""
@@ -366,8 +367,10 @@ class Skeleton(NamedTuple):
         """Write the conversation with these texts, and find its turns; None if it has other
         slots.
         """
+        values = [*texts, *jsons[::-1]]  # so that -1 is the first JSON
+        filled = self.parts.copy()
         try:
-            filled = [_part_of(part, texts, jsons) for part in self.parts]
+            filled[1::2] = [values[number] for number in self.slots]
         except IndexError:
             return None
         starts = [*accumulate(map(len, filled), initial=0)]
@@ -387,7 +390,8 @@ def skeleton_of(
     """Make the skeleton of one rendering; None if a text was not written whole and unchanged."""
     if len(marks) % 2:
         return None
-    parts: list[str | int] = []
+    parts: list[str] = []
+    slots: list[int] = []
     starts: list[int] = []  # of literals, which have fixed lengths and even indices in parts
     at = 0
     for first, last in zip(marks[::2], marks[1::2], strict=True):
@@ -400,7 +404,8 @@ def skeleton_of(
             marked_text.text if marked_text else jsons[first.number]
         ) or (marked_text and not marked_text.complete):
             return None
-        parts += (text[at : first.at], first.number if marked_text else -1 - first.number)
+        parts += (text[at : first.at], "")
+        slots.append(first.number if marked_text else -1 - first.number)
         starts.append(at)
         at = last.at
     parts.append(text[at:])
@@ -416,7 +421,7 @@ def skeleton_of(
             text_size = len(marked_texts[move.number].text)
             move = move._replace(characters=move.characters - text_size)
         beside.append(move)
-    return Skeleton(parts, [(*locate(begin), *locate(end)) for begin, end in turns], beside)
+    return Skeleton(parts, slots, [(*locate(begin), *locate(end)) for begin, end in turns], beside)
 
 
 class Specials:
@@ -531,15 +536,6 @@ class Specials:
         if isinstance(value, list | tuple):
             return [self._hidden(inner) for inner in value]
         return value
-
-
-def _part_of(part: str | int, texts: Sequence[str], jsons: Sequence[str]) -> str:
-    """Return a part of a skeleton: a text of its own, or a slot: 0, 1, … of texts, -1, -2, … of
-    jsons.
-    """
-    if isinstance(part, str):
-        return part
-    return texts[part] if part >= 0 else jsons[-1 - part]
 
 
 def shared_start(first: str, second: str) -> int:

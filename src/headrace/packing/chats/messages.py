@@ -10,16 +10,17 @@ content that are images, audio or video are refused.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from headrace.digest import loads
 from headrace.packing.chats import digits
 from headrace.packing.chats.rejections import RowRejected, preview
 from headrace.packing.chats.words import (
-    PART_KEYS,
+    ROLE_AND_TYPE,
     SourceText,
     characters_of,
+    holds_words,
     reasoning_length,
     texts_of_content,
 )
@@ -47,8 +48,7 @@ _CONTENT_NAMES = frozenset(("value", "text", "content", "message", "body", "resp
 _MEDIA_PARTS = _IMAGE_PARTS | {"audio", "audio_url", "input_audio", "video", "video_url"}
 
 
-@dataclass(frozen=True, slots=True)
-class MessageKeys:
+class MessageKeys(NamedTuple):
     """The keys of messages. weight: an additional name of the flag that says what is trained.
 
     roles: additional names of roles.
@@ -57,11 +57,10 @@ class MessageKeys:
     role: str = "role"
     content: str = "content"
     weight: str | None = None
-    roles: Mapping[str, str] = field(default_factory=dict)
+    roles: Mapping[str, str] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
-class ReadMessage:
+class ReadMessage(NamedTuple):
     """A normalised message, its weight (1: trained, 0), and the texts of its source."""
 
     message: Message
@@ -152,7 +151,8 @@ def _texts_of(raw: Mapping[str, Any], role: str, keys: MessageKeys) -> list[Sour
     """Return the texts of a message's source."""
     texts: list[SourceText] = []
     for key, value in raw.items():
-        if value is None or key in (keys.role, keys.weight) or key in _WEIGHT_KEYS:
+        is_name = key in ROLE_AND_TYPE and key != keys.content and isinstance(value, str)
+        if value is None or is_name or key in (keys.role, keys.weight, *_WEIGHT_KEYS):
             continue
         if key == keys.content:
             if raw.get(keys.role) in _CALL_ROLES:
@@ -188,9 +188,21 @@ def _texts_of_parts(role: str, parts: Sequence[Any]) -> list[SourceText]:
             content += text
         else:
             texts.append(SourceText("reasoning", len(text), "reasoning_content"))
-        if len(part) > 2 and (unread := characters_of(part) - len(text)):  # besides type and text
-            texts.append(SourceText("keys", unread, PART_KEYS))
+        if len(part) > 2:  # besides type and text
+            texts += _texts_beside(part)
     return [*texts_of_content(role, content), *texts]
+
+
+def _texts_beside(part: Mapping[str, Any]) -> list[SourceText]:
+    """Return the texts of a typed part beside the one that is read."""
+    texts = []
+    read = _text_key(part)
+    for key, value in part.items():
+        if key == read or (key in ROLE_AND_TYPE and isinstance(value, str)):
+            continue
+        if characters := characters_of(value):
+            texts.append(SourceText("parts", characters, key if holds_words(value) else ""))
+    return texts
 
 
 def _weight_of(raw: Mapping[str, Any], name: str | None) -> int:
@@ -242,6 +254,7 @@ def _message_of_parts(role: str, content: object) -> Message:
         if isinstance(part, str):
             part = {"type": "text", "text": part}
         part_type = part.get("type") if isinstance(part, Mapping) else None
+        part_type = part_type if isinstance(part_type, str) else None
         if part_type in _CALL_PARTS:
             calls += _calls_of(_first_value(part, ("value", part_type), part))
             continue
@@ -270,11 +283,19 @@ def _text_of_part(role: str, part: Any, part_type: Any) -> str:
         raise RowRejected("media", what)
     if part_type not in _TEXT_PARTS and part_type not in _REASONING_PARTS:
         raise RowRejected("bad_content", what)
-    for key in ("text", "value", "content", part_type):
-        text = part.get(key)
-        if isinstance(text, str):
-            return text
-    raise RowRejected("bad_content", f"{what}; it has no text")
+    key = _text_key(part)
+    if key is None:
+        raise RowRejected("bad_content", f"{what}; it has no text")
+    text: str = part[key]
+    return text
+
+
+def _text_key(part: Mapping[str, Any]) -> str | None:
+    """Return the key of a typed part that holds its text; None if there is none."""
+    for key in ("text", "value", "content", part.get("type")):
+        if key is not None and isinstance(part.get(key), str):
+            return key
+    return None
 
 
 def _first_value(fields: Mapping[str, Any], keys: Sequence[str], default: Any = None) -> Any:

@@ -56,7 +56,7 @@ from headrace.packing.chats.probes import THOUGHT, answer, user
 from headrace.packing.chats.rejections import RowRejected, preview
 from headrace.packing.chats.template import Template, Trace
 from headrace.packing.chats.turns import Reasoning, TrainOn, sequences_of
-from headrace.packing.chats.words import WHOLE, Moved, characters_of
+from headrace.packing.chats.words import WHOLE, Moved, characters_of, is_flag
 
 _ADDRESS = " at 0x"
 # bounds on memory
@@ -544,7 +544,7 @@ class Rendering:
         moves = []
         for owner, message in enumerate(self.chat.messages):
             for number, (key, value) in enumerate(message.items()):
-                if key in _READ_KEYS or not characters_of(value):
+                if key in _READ_KEYS or not (characters_of(value) or is_flag(key, value)):
                     continue
                 if not self.turns.reads_key(self.chat, owner, key):
                     unique = -1 - number - _MOST_KEYS * owner
@@ -563,25 +563,25 @@ class Rendering:
     def check_marks(self) -> None:
         """Raise `RowRejected` if the rendering leaves out the text of a message, or a tool call."""
         written = set()
-        for mark in self.marks:
-            if mark.sign not in (JSON_BEGIN, JSON_END):
-                written.add(
-                    (self.marked_texts[mark.number].owner, self.marked_texts[mark.number].part)
-                )
         with_json = set()
         for mark, owner in zip(self.marks, self.owner, strict=True):
-            if mark.sign == JSON_BEGIN:
+            if mark.sign == BEGIN:
+                written.add(mark.number)
+            elif mark.sign == JSON_BEGIN:
                 with_json.add(owner)
-                for number in self._inside[mark.number]:
-                    marked_text = self.marked_texts[number]
-                    written.add((marked_text.owner, marked_text.part))
-        for marked_text in self.marked_texts:
-            if not marked_text.complete or (marked_text.owner, marked_text.part) in written:
+                written.update(self._inside[mark.number])
+        some = set()
+        for number in written:
+            some.add((self.marked_texts[number].owner, self.marked_texts[number].part))
+        for number, marked_text in enumerate(self.marked_texts):
+            if not marked_text.complete or number in written:
                 continue
-            if marked_text.part == "content" or (
-                marked_text.part == "tool_calls" and marked_text.owner not in with_json
-            ):
-                raise self._missing(marked_text.owner, marked_text.part)
+            owner = marked_text.owner
+            others_are = (owner, marked_text.part) in some
+            if marked_text.part == "content" and not (others_are and marked_text.reasoning):
+                raise self._missing(owner, marked_text.part)
+            if marked_text.part == "tool_calls" and (others_are or owner not in with_json):
+                raise self._missing(owner, marked_text.part)
 
     def turn_by_marks(self, index: int) -> Span:
         """Find the turn of a message by its marks."""

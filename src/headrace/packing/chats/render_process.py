@@ -46,6 +46,7 @@ from headrace.packing.chats.words import Moved
 _MOST_OVERRUNS = 3  # consecutive conversations at the time limit before the template is rejected
 # answers are sent in parts of about this size, to bound memory on both sides
 _FRAME_BYTES = 1 << 18
+_NO_MEMORY = {"rejected": ["template_limit", "the template used too much memory"]}
 _INHERITED = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")  # may locate the interpreter's own library
 _START = """
 import json, sys
@@ -348,31 +349,48 @@ def serve(finished_fd: int) -> None:
             send.write(_certificates(renderer) + b"\n")
             send.flush()
             continue
-        answers: list[bytes] = []
+        answers: list[Any] = []
+        size = 0
         for number, chat in enumerate(batch):
             struct.pack_into("<q", finished, 0, number)
             limited.restart()
-            answers.append(_answer_of(renderer, Conversation(*chat)))
-            if number + 1 == len(batch) or sum(map(len, answers)) > _FRAME_BYTES:
-                send.write(b"[" + b",".join(answers) + b"]\n")
+            answer = _answer_of(renderer, Conversation(*chat))
+            answers.append(answer)
+            if isinstance(answer, list):
+                size += sum(len(text) for text, _, _ in answer)
+            if number + 1 == len(batch) or size > _FRAME_BYTES:
+                send.write(_frame(answers))
                 send.flush()
                 answers = []
+                size = 0
 
 
-def _answer_of(renderer: ChatRenderer, chat: Conversation) -> bytes:
-    answer: dict[str, Any]
+def _frame(answers: Sequence[Any]) -> bytes:
+    """Return a line of answers, encoded together unless memory does not allow that."""
+    try:
+        return _encoded(answers) + b"\n"
+    except MemoryError:
+        parts = []
+        for answer in answers:
+            try:
+                parts.append(_encoded(answer))
+            except MemoryError:
+                parts.append(_encoded(_NO_MEMORY))
+        return b"[" + b",".join(parts) + b"]\n"
+
+
+def _answer_of(renderer: ChatRenderer, chat: Conversation) -> Any:
     try:
         rendered = renderer.render(chat)
-        return _encoded([(sequence.text, sequence.spans, sequence.moves) for sequence in rendered])
+        return [(sequence.text, sequence.spans, sequence.moves) for sequence in rendered]
     except RowRejected as wrong:
-        answer = {"rejected": [wrong.reason, wrong.detail]}
+        return {"rejected": [wrong.reason, wrong.detail]}
     except SettingsError as error:
-        answer = _settings_answer(error)
+        return _settings_answer(error)
     except MemoryError:
-        answer = {"rejected": ["template_limit", "the template used too much memory"]}
+        return _NO_MEMORY
     except Exception as error:  # noqa: BLE001 - the parent raises it
-        answer = {"failed": f"{type(error).__name__}: {error}"}
-    return _encoded(answer)
+        return {"failed": f"{type(error).__name__}: {error}"}
 
 
 def _certificates(renderer: ChatRenderer) -> bytes:

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
-from itertools import chain, pairwise
+from itertools import chain, compress, pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -27,8 +27,9 @@ from headrace.errors import InputError, SettingsError, setting, setting_name
 from headrace.packing.chats.account import (
     FlatIds,
     TokenBytes,
+    flat_ids,
+    mask_by_bytes,
     mask_of_runs,
-    masks_by_bytes,
     runs_by_offsets,
     token_bytes_of,
 )
@@ -40,6 +41,7 @@ from headrace.packing.chats.layouts import (
     Text,
     TokenSample,
     content_of,
+    is_transcript,
     read_row,
     texts_beside,
 )
@@ -56,13 +58,12 @@ from headrace.packing.chats.settings import (
 )
 from headrace.packing.chats.turns import last_user, sequences_of
 from headrace.packing.chats.words import (
-    Fate,
-    Moved,
     RowWords,
     fates_of_messages,
     holds_words,
+    is_flag,
+    left_out,
     lost_reasoning,
-    texts_in,
 )
 
 if TYPE_CHECKING:
@@ -89,7 +90,8 @@ class EncodedChats:
     contents: digest of each row's user turns, see `content_of`. compared: number of texts whose ids
     a backend compared with those of `tokenizers`. messages: number of messages in the sequences of
     conversations, by role and by weight, 1 (trained) or 0. chats: number of sequences of
-    conversations. words: the account of each input row's texts.
+    conversations. words: the account of each input row's texts. transcripts: number of plain texts
+    that look like conversations.
     """
 
     tokens: I32
@@ -101,8 +103,9 @@ class EncodedChats:
     special_text: int = 0
     compared: int = 0
     messages: Mapping[tuple[str, int], int] = field(default_factory=dict)
-    words: Sequence[RowWords] = ()
+    words: list[RowWords] = field(default_factory=list)
     chats: int = 0
+    transcripts: int = 0
 
     @property
     def offsets(self) -> I64:
@@ -131,6 +134,7 @@ class _SequenceDraft:
     content: bytes = b""
     chat: Conversation | None = None
     plain: Sequence[Span] = ()
+    transcript: bool = False
 
 
 class ChatEncoder:
@@ -190,7 +194,7 @@ class ChatEncoder:
         """
         drafts: list[_SequenceDraft] = []
         rejected: list[Rejected] = []
-        words = [RowWords() for _ in rows]
+        words: dict[int, RowWords] = {}
         compared = 0
         waiting: deque[tuple[list[_SequenceDraft], Future[FlatIds | list[Encoding]]]] = deque()
         # encodes some rows while the next are rendered
@@ -207,10 +211,8 @@ class ChatEncoder:
                 compared += self._finish(*waiting.popleft())
         encoded = self._encoded(drafts, rejected, compared)
         for rejection in encoded.rejected:
-            row = rows[rejection.row]
-            lost = sum(map(len, texts_in(row)))
-            words[rejection.row] = RowWords([Fate("columns", "left_out", lost)] if lost else [])
-        return replace(encoded, words=words)
+            words[rejection.row] = left_out(rows[rejection.row])
+        return replace(encoded, words=[words[number] for number in range(len(rows))])
 
     def _encoded(
         self, drafts: Sequence[_SequenceDraft], rejected: list[Rejected], compared: int
@@ -219,33 +221,38 @@ class ChatEncoder:
 
         Those with nothing to train on are rejected, unless the settings keep them.
         """
-        sequences: list[_SequenceDraft] = []
-        untrained: set[int] = set()
-        for draft in drafts:
-            if len(draft.ids) and (self.settings.nothing_trained == "keep" or draft.mask.any()):
-                sequences.append(draft)
-            else:
-                untrained.add(draft.row)
-        for row in untrained - {draft.row for draft in sequences}:
-            rejected.append(
-                Rejected(row, "nothing_trained", "no token of the row may be trained on")
-            )
-        messages: Counter[tuple[str, int]] = Counter()
-        for draft in sequences:
-            if draft.chat is not None:
-                roles = (message["role"] for message in draft.chat.messages)
-                messages.update(zip(roles, draft.chat.weights, strict=True))
+        lengths = np.array([len(draft.ids) for draft in drafts], np.int64)
+        tokens = concatenated((draft.ids for draft in drafts), np.int32)
+        mask = concatenated((draft.mask for draft in drafts), np.uint8)
+        usable = lengths > 0
+        if self.settings.nothing_trained == "drop":
+            sums = offsets_from_lengths(mask)
+            usable &= np.diff(sums[offsets_from_lengths(lengths)]) > 0
+        sequences = list(compress(drafts, usable.tolist()))
+        if len(sequences) < len(drafts):
+            remaining = np.repeat(usable, lengths)
+            tokens = tokens[remaining]
+            mask = mask[remaining]
+            lengths = lengths[usable]
+            rows_left = {draft.row for draft in sequences}
+            for row in {draft.row for draft in drafts} - rows_left:
+                detail = "no token of the row may be trained on"
+                rejected.append(Rejected(row, "nothing_trained", detail))
+        chats = [draft.chat for draft in sequences if draft.chat is not None]
+        roles = [message["role"] for chat in chats for message in chat.messages]
+        weights = [weight for chat in chats for weight in chat.weights]
         return EncodedChats(
-            tokens=concatenated((draft.ids for draft in sequences), np.int32),
-            mask=concatenated((draft.mask for draft in sequences), np.uint8),
-            lengths=np.array([len(draft.ids) for draft in sequences], np.int64),
+            tokens=tokens,
+            mask=mask,
+            lengths=lengths,
             rows=np.array([draft.row for draft in sequences], np.int64),
             rejected=sorted(rejected, key=lambda rejection: rejection.row),
             contents=[draft.content for draft in sequences],
             special_text=len({draft.row for draft in sequences if draft.special_text}),
             compared=compared,
-            messages=messages,
-            chats=sum(draft.chat is not None for draft in sequences),
+            messages=Counter(zip(roles, weights, strict=True)),
+            chats=len(chats),
+            transcripts=sum(draft.transcript for draft in sequences),
         )
 
     def texts(self, encoded: EncodedChats) -> list[list[tuple[str, int]]]:
@@ -268,7 +275,7 @@ class ChatEncoder:
         first: int,
         form: ChatForm,
         rejected: list[Rejected],
-        words: list[RowWords],
+        words: dict[int, RowWords],
     ) -> list[_SequenceDraft]:
         """Return the drafts of rows, numbered from `first`; rows without a sequence are added to
         `rejected`. Accounts for the texts of rows in `words`.
@@ -301,7 +308,7 @@ class ChatEncoder:
         self,
         chats: Sequence[tuple[int, Conversation, SpecialText]],
         rejected: list[Rejected],
-        words: list[RowWords],
+        words: dict[int, RowWords],
     ) -> list[_SequenceDraft]:
         """Return the drafts of conversations, each with its row; see `_render`."""
         drafts: list[_SequenceDraft] = []
@@ -311,8 +318,10 @@ class ChatEncoder:
                 if isinstance(outcome, RowRejected):
                     raise outcome
                 parts = sequences_of(chat, self.settings.reasoning, self.settings.train_on)
-                for part, rendered in zip(parts, outcome, strict=True):
-                    drafts.append(self._draft_of_chat(number, special, part, rendered))
+                drafts += [  # all of a row, or none
+                    self._draft_of_chat(number, special, part, rendered)
+                    for part, rendered in zip(parts, outcome, strict=True)
+                ]
                 self._account(words[number], chat, parts, outcome)
             except RowRejected as wrong:
                 rejected.append(Rejected(number, wrong.reason, wrong.detail))
@@ -334,24 +343,39 @@ class ChatEncoder:
         rendered: Sequence[Rendered],
     ) -> None:
         """Account for the messages of a row, which has these sequences."""
+        self._find_unread_parts(words, chat)
+        reasoning = self.settings.reasoning
+        moves = list(chain.from_iterable(rendering.moves for rendering in rendered))
+        weights = parts[0].weights
+        plain = not moves and reasoning != "drop" and len(parts) == 1
+        if plain and len(weights) == len(chat.texts):
+            words.texts = chat.texts
+            words.weights = weights
+            return
         sequences = []
-        moves = list[Moved]()
         for part, rendering in zip(parts, rendered, strict=True):
             sequences.append((part.weights, rendering.moves))
-            moves += rendering.moves
-        reasoning = self.settings.reasoning
-        words.fates += fates_of_messages(chat.texts, sequences, reasoning == "drop")
-        if not moves:
-            return
-        since = 0 if reasoning == "every_user_turn" else last_user(chat.messages)
+        words.known += fates_of_messages(chat.texts, sequences, reasoning == "drop")
+        since = 0
+        if reasoning != "every_user_turn":  # the last turn that is answered
+            answers = np.flatnonzero(chat.weights)
+            since = last_user(chat.messages[: answers[-1]]) if len(answers) else 0
         for move in lost_reasoning(sequences):
             if move.owner >= since and chat.weights[move.owner]:
                 words.faults["reasoning_removed"] = f"message {move.owner + 1}"
         for move in moves:
             if move.fate != "unread" or move.field in self.settings.unread:
                 continue
-            if holds_words(chat.messages[move.owner][move.field]):
+            value = chat.messages[move.owner][move.field]
+            if holds_words(value) or is_flag(move.field, value):
                 words.faults["unread_key"] = f"message {move.owner + 1}, key {move.field}"
+
+    def _find_unread_parts(self, words: RowWords, chat: Conversation) -> None:
+        """Note words under keys of typed parts."""
+        for owner, entries in enumerate(chat.texts):
+            for text_type, _, key in entries[1:]:  # they come after the text of the parts
+                if text_type == "parts" and key and key not in self.settings.unread:
+                    words.faults["unread_key"] = f"message {owner + 1}, key {key} of a part"
 
     def _read(
         self, row: Row, form: ChatForm, filters: Sequence[tuple[str, frozenset[str]]]
@@ -420,7 +444,9 @@ class ChatEncoder:
             spans = [(sample.trained_from, len(sample.text))]
         holds_text = bool(sample.text)
         begin = self.settings.bos == "tokenizer" and holds_text
-        return _SequenceDraft(row, sample.text, spans, eos=append and holds_text, bos=begin)
+        draft = _SequenceDraft(row, sample.text, spans, eos=append and holds_text, bos=begin)
+        draft.transcript = not sample.trained_from and is_transcript(sample.text)
+        return draft
 
     def _draft_of_tokens(self, row: int, sample: TokenSample) -> _SequenceDraft:
         low = sample.ids.min()
@@ -438,6 +464,8 @@ class ChatEncoder:
             return []
         if self._backend is not None and self._backend.trusted:
             return self._backend.encode(texts)
+        if self._token_bytes is not None:  # offsets, which take a fifth of the time, are not needed
+            return flat_ids(self.tokenizer.encode_batch_fast(texts, add_special_tokens=False))
         return self.tokenizer.encode_batch(texts, add_special_tokens=False)
 
     def _finish(
@@ -445,23 +473,36 @@ class ChatEncoder:
     ) -> int:
         """Set ids and masks of texts. Returns the number of texts that the backend compared."""
         encoded = future.result()
-        if not isinstance(encoded, FlatIds):
-            for draft, encoding in zip(drafts, encoded, strict=True):
-                self._set_by_offsets(draft, encoding)
-            return 0
-        assert self._token_bytes is not None  # there is a backend
+        compared = 0
+        if isinstance(encoded, FlatIds):
+            compared = encoded.compared
+            drafts = self._set_by_bytes(drafts, encoded)
+            texts = [draft.text for draft in drafts]
+            encoded = []
+            if texts:
+                encoded = self.tokenizer.encode_batch(texts, add_special_tokens=False)
+        for draft, encoding in zip(drafts, encoded, strict=True):
+            self._set_by_offsets(draft, encoding)
+        return compared
+
+    def _set_by_bytes(
+        self, drafts: Sequence[_SequenceDraft], encoded: FlatIds
+    ) -> list[_SequenceDraft]:
+        """Set ids and masks where the bytes of tokens decide them; return the other drafts."""
+        assert self._token_bytes is not None  # else there are offsets
         texts = [draft.text for draft in drafts]
-        results = masks_by_bytes(
-            self._token_bytes, texts, [draft.spans for draft in drafts], encoded
-        )
-        for draft, result in zip(drafts, results, strict=True):
-            if result is None:
-                self._set_by_offsets(
-                    draft, self.tokenizer.encode(draft.text, add_special_tokens=False)
-                )
+        spans = [draft.spans for draft in drafts]
+        masked = mask_by_bytes(self._token_bytes, texts, spans, encoded)
+        ends = encoded.ends.tolist()
+        others = []
+        first = 0
+        for draft, last, certain in zip(drafts, ends, masked.certain.tolist(), strict=True):
+            if certain:
+                self._set(draft, encoded.ids[first:last], masked.mask[first:last])
             else:
-                self._set(draft, *result)
-        return encoded.compared
+                others.append(draft)
+            first = last
+        return others
 
     def _set_by_offsets(self, draft: _SequenceDraft, encoding: Encoding) -> None:
         ids = encoding.ids

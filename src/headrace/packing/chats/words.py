@@ -16,24 +16,35 @@ rows cost the lengths of their texts.
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-TEXT_TYPES = ("content", "reasoning", "calls", "results", "tools", "prompt", "keys", "columns")
+TEXT_TYPES = (
+    "content",
+    "reasoning",
+    "calls",
+    "results",
+    "tools",
+    "prompt",
+    "keys",
+    "parts",
+    "columns",
+)
 FATES = ("trained", "context", "removed", "cut", "unread", "left_out")
 FAULTS = {
     "reasoning_removed": "the template leaves out reasoning of the last turn",
-    "unread_key": "words lie under a key of a message that nothing reads",
-    "unread_prompt": "the words of a prompt column are in no message",
+    "unread_key": "words or a flag of training lie under a key of a message that nothing reads",
+    "unread_prompt": "the words of a prompt column are in no message, nor in the text",
 }
 """Losses of words that change what a model learns."""
 
 PROMPT_COLUMNS = ("prompt", "system", "system_prompt")
-PART_KEYS = "parts of content"  # the field of keys of typed parts, which nothing reads
+ROLE_AND_TYPE = frozenset(("role", "from", "type"))  # keys whose names are no texts
 _THINK_END = "</think>"
 _WORD = re.compile(r"[^\W\d_]{2,}")
+_FLAG = re.compile("mask|train|learn|loss|weight|ignore", re.IGNORECASE)
 _LONGEST_NAME = 8  # characters, in a script that may not separate words
 WHOLE = 1 << 62  # characters of a text that moved as a whole
 
@@ -41,7 +52,8 @@ WHOLE = 1 << 62  # characters of a text that moved as a whole
 class SourceText(NamedTuple):
     """A text of a row.
 
-    field: the key of the normalised message that holds it.
+    field: the key of the normalised message that holds it. Of texts of type "parts", which nothing
+    reads, it is the key of the typed part if that holds words, else "".
     """
 
     text_type: str
@@ -72,10 +84,30 @@ class Fate(NamedTuple):
 
 @dataclass(slots=True)
 class RowWords:
-    """The account of one row. faults: words of `FAULTS`, each with what was lost."""
+    """The account of one row.
 
-    fates: list[Fate] = field(default_factory=list)
+    texts, weights: of its messages, whose texts have the fate that their weight says. known: fates
+    of all other texts. faults: words of `FAULTS`, each with what was lost.
+    """
+
+    known: list[Fate] = field(default_factory=list)
     faults: dict[str, str] = field(default_factory=dict)
+    texts: Sequence[Sequence[SourceText]] = ()
+    weights: Sequence[int] = ()
+
+    @property
+    def fates(self) -> list[Fate]:
+        """The fates of all texts."""
+        return [*self.known, *fates_of_messages(self.texts, [(self.weights, ())])]
+
+    def cut(self, trained: int, context: int) -> None:
+        """Move characters to "cut", from the last texts on.
+
+        trained, context: characters of the trained and other tokens that are in no bin.
+        """
+        self.known = _cut(self.fates, trained, context)
+        self.texts = ()
+        self.weights = ()
 
 
 @dataclass(slots=True)
@@ -85,13 +117,23 @@ class Words:
     characters: Counter[tuple[str, str]] = field(default_factory=Counter)
     parts: Counter[tuple[str, str]] = field(default_factory=Counter)
 
-    def add(self, fates: Sequence[Fate]) -> None:
-        """Add the account of a row."""
-        characters = self.characters
-        parts = self.parts
-        for text_type, fate, count in fates:
-            characters[text_type, fate] += count
-            parts[text_type, fate] += 1
+    def add(self, rows: Iterable[RowWords]) -> None:
+        """Add the accounts of rows."""
+        sizes = defaultdict[tuple[str, str], list[int]](list)
+        by_weight = (defaultdict[str, list[int]](list), defaultdict[str, list[int]](list))
+        for row in rows:
+            for text_type, fate, size in row.known:
+                sizes[text_type, fate].append(size)
+            for entries, weight in zip(row.texts, row.weights, strict=True):
+                by_type = by_weight[weight]
+                for text_type, size, _ in entries:
+                    by_type[text_type].append(size)
+        for fate, by_type in zip(("context", "trained"), by_weight, strict=True):
+            for text_type, more in by_type.items():
+                sizes[text_type, "unread" if text_type == "parts" else fate] += more
+        for key, values in sizes.items():
+            self.characters[key] += sum(values)
+            self.parts[key] += len(values)
 
     def record(self) -> list[tuple[str, str, int, int]]:
         """Return type, fate, characters and parts, in the order of types and fates."""
@@ -117,10 +159,10 @@ def summed_words(records: Sequence[Sequence[Sequence[Any]]]) -> dict[str, dict[s
     return result
 
 
-def words_by_kind(fates: Sequence[Fate]) -> dict[str, dict[str, list[int]]]:
+def words_by_kind(row: RowWords) -> dict[str, dict[str, list[int]]]:
     """Return the account of one row: {type: {fate: [characters, parts]}}."""
     words = Words()
-    words.add(fates)
+    words.add([row])
     return summed_words([words.record()])
 
 
@@ -142,6 +184,14 @@ def sentence_of(account: Mapping[str, Mapping[str, Sequence[int]]]) -> str:
             phrase += f" ({listed})"
         phrases.append(phrase)
     return f"characters: {', '.join(phrases) or 'none'}"
+
+
+def transcripts_in_words(transcripts: int, texts: int) -> str:
+    """Say that plain texts look like chats."""
+    return (
+        f"{transcripts:,} of {texts:,} plain texts look like chats, and all of each is trained,"
+        " also what users say; give them as messages to train the answers alone"
+    )
 
 
 def reasoning_length(content: str) -> int:
@@ -171,14 +221,10 @@ def texts_of_content(role: str, content: str) -> list[SourceText]:
 
 
 def characters_of(value: Any) -> int:
-    """Count the characters of all texts in a value, other than names of types."""
+    """Count the characters of all texts in a value; see `texts_in`."""
     if isinstance(value, str):
         return len(value)
-    if isinstance(value, Mapping):
-        return sum(characters_of(inner) for key, inner in value.items() if key != "type")
-    if isinstance(value, list | tuple):
-        return sum(map(characters_of, value))
-    return 0
+    return sum(map(len, texts_in(value)))
 
 
 def texts_in(value: Any) -> Iterator[str]:
@@ -187,11 +233,16 @@ def texts_in(value: Any) -> Iterator[str]:
         yield value
     elif isinstance(value, Mapping):
         for key, inner in value.items():
-            if key not in ("type", "role", "from"):
+            if not (key in ROLE_AND_TYPE and isinstance(inner, str)):
                 yield from texts_in(inner)
     elif isinstance(value, list | tuple):
         for inner in value:
             yield from texts_in(inner)
+
+
+def is_flag(key: str, value: Any) -> bool:
+    """Return whether a value says, by its name, that its message is trained or not."""
+    return isinstance(value, bool | int | float) and value in (0, 1) and bool(_FLAG.search(key))
 
 
 def holds_words(value: Any) -> bool:
@@ -217,6 +268,7 @@ def fates_of_messages(
     the texts that moved. A text is trained if one sequence trains it, else context if one holds it.
     """
     moved = _merged(sequences)
+    longest = max((len(sequence_weights) for sequence_weights, _ in sequences), default=0)
     weights = [0] * len(texts)
     for sequence_weights, _ in sequences:
         for owner, weight in enumerate(sequence_weights):
@@ -224,9 +276,12 @@ def fates_of_messages(
     result = []
     for owner, entries in enumerate(texts):
         for text_type, characters, name in entries:
+            if text_type == "parts":
+                result.append(Fate(text_type, "unread", characters))
+                continue
             fate = "trained" if weights[owner] else "context"
-            if name == PART_KEYS:
-                fate = "unread"
+            if owner >= longest:
+                fate = "left_out"
             elif name == "reasoning_content" and without_reasoning:
                 fate = "removed"
             if moved:
@@ -291,7 +346,45 @@ def _merged(
     return result
 
 
-def cut_fates(fates: Sequence[Fate], trained: int, context: int) -> list[Fate]:
+def left_out(row: Any) -> RowWords:
+    """Return the account of a row without a sequence."""
+    values = row.values() if isinstance(row, Mapping) else [row]
+    lost = sum(map(characters_of, values))
+    return RowWords([Fate("columns", "left_out", lost)] if lost else [])
+
+
+def joined(sequences: Sequence[RowWords], sizes: Sequence[int], row: Mapping[str, Any]) -> RowWords:
+    """Join the accounts of sequences that begin with the same prompt.
+
+    sizes: how many of the last characters of each sequence only it stands for; of the first, all
+    are taken. row: their source; its characters that no sequence stands for are unread.
+    """
+    result = RowWords()
+    for number, (words, characters) in enumerate(zip(sequences, sizes, strict=True)):
+        fates = words.fates
+        result.known += _last(fates, characters) if number else fates
+        result.faults |= words.faults
+    total = sum(map(characters_of, row.values()))
+    # a line break between an instruction and its input is in no column
+    result.known = _last(result.known, total)
+    unread = total - sum(fate.characters for fate in result.known)
+    if unread:
+        result.known.append(Fate("columns", "unread", unread))
+    return result
+
+
+def _last(fates: Sequence[Fate], characters: int) -> list[Fate]:
+    """Return the fates of the last characters."""
+    result = []
+    for fate in reversed(fates):
+        if characters <= 0:
+            break
+        result.append(fate._replace(characters=min(fate.characters, characters)))
+        characters -= fate.characters
+    return result[::-1]
+
+
+def _cut(fates: Sequence[Fate], trained: int, context: int) -> list[Fate]:
     """Move characters to "cut", from the last texts on.
 
     trained, context: characters of the trained and other tokens that are in no bin.
@@ -306,18 +399,3 @@ def cut_fates(fates: Sequence[Fate], trained: int, context: int) -> list[Fate]:
         if characters > claimed or not characters:
             result.append(Fate(text_type, fate, characters - claimed))
     return result[::-1]
-
-
-def unread_columns(row: Mapping[str, Any], read: Collection[str]) -> list[Fate]:
-    """Return the texts of the columns that no layout reads."""
-    result = []
-    for name, value in row.items():
-        if name in read:
-            continue
-        if type(value) is str:
-            result.append(Fate("columns", "unread", len(value)))
-        elif isinstance(value, Mapping | list | tuple):
-            characters = characters_of(value)
-            if characters:
-                result.append(Fate("columns", "unread", characters))
-    return result

@@ -25,6 +25,7 @@ from headrace.packing.chats.reader import filter_row
 from headrace.packing.chats.rejections import RowRejected
 from headrace.packing.chats.settings import ChatForm
 from headrace.packing.chats.tokenise import ChatEncoder, EncodedChats
+from headrace.packing.chats.words import RowWords, joined, left_out
 from headrace.packing.encode import (
     TOO_LONG,
     Chosen,
@@ -124,7 +125,7 @@ class _Questions(Encoding):
         encoded = self.encoded(rows, FORMS[form.layout == "raw_completion"])
         rendered = _RenderedRows(encoded)
         answers = len(rows) // max(1, len(questions))
-        self.account(chosen, encoded, [index for index, _ in questions for _ in range(answers)])
+        words = [left_out(row.row) for row in chosen.rows]
         accepted: list[_AcceptedAnswer] = []
         for number, (index, question) in enumerate(questions):
             rendered_rows = range(number * answers, (number + 1) * answers)
@@ -134,8 +135,11 @@ class _Questions(Encoding):
                 self.reject(chosen.batch, chosen.rows[index].index, wrong.reason, wrong.detail)
                 continue
             content = rendered.content(rendered_rows[0])
+            sequences = encoded.words[rendered_rows.start : rendered_rows.stop]
+            words[index] = self._words(chosen.rows[index].row, question, sequences)
             accepted += [_AcceptedAnswer(index, content, *part) for part in parts]
             self.columns.append(self._handed_on(chosen.rows[index].row, question))
+        self.account(chosen, words)
         if accepted:
             self._store_answers(chosen, accepted)
 
@@ -151,6 +155,15 @@ class _Questions(Encoding):
             except RowRejected as wrong:
                 self.reject(chosen.batch, row.index, wrong.reason, wrong.detail)
         return questions
+
+    def _words(
+        self, row: Mapping[str, Any], question: Question, sequences: Sequence[RowWords]
+    ) -> RowWords:
+        """Account for the texts of a row, each of whose sequences has the prompt."""
+        if self.settings.kind == "prompts":  # the answer is a dummy
+            known = [fate for fate in sequences[0].fates if fate.fate != "trained"]
+            sequences = [RowWords(known, sequences[0].faults)]
+        return joined(sequences, question.sizes or [0], row)
 
     def _store_answers(self, chosen: Chosen, accepted: Sequence[_AcceptedAnswer]) -> None:
         sizes = np.array([len(answer.ids) for answer in accepted], np.int64)

@@ -35,6 +35,7 @@ from headrace.packing.chats.layouts import (
 from headrace.packing.chats.messages import Message
 from headrace.packing.chats.rejections import RowRejected, preview
 from headrace.packing.chats.settings import ChatForm
+from headrace.packing.chats.words import characters_of
 from headrace.packing.preferences.settings import ANSWERS, LABEL, Kind
 
 LABELS = (LABEL, "kto_tag")
@@ -52,7 +53,8 @@ _TRUTHS = {True: True, False: False, "true": True, "false": False}
 class Question:
     """A prompt and its answers, as messages or as texts without a template.
 
-    label: of a judged answer.
+    label: of a judged answer. sizes: characters of each answer in the row, with those of the prompt
+    if they are there again.
     """
 
     prompt: list[Message] | str
@@ -60,6 +62,7 @@ class Question:
     label: bool | None = None
     tools: list[dict[str, Any]] | None = None
     values: Mapping[str, Any] | None = None
+    sizes: Sequence[int] = ()
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row of prompt and completion for each answer, or for a dummy answer if there is
@@ -159,7 +162,8 @@ def _implicit(cells: Cells, answers: Sequence[list[Message]]) -> Question:
         )
     leading = _with_prompt(cells, answers[0][:shared])
     chat = read_messages(cells, leading, role="role", content="content")
-    return _question(chat, [turns[shared:] for turns in answers], None)
+    question = _question(chat, [turns[shared:] for turns in answers], None)
+    return replace(question, sizes=[*map(characters_of, answers)])
 
 
 def _with_prompt(cells: Cells, shared: list[Message]) -> list[Message]:
@@ -211,12 +215,14 @@ def _single(
 
 def _raw(cells: Cells, row_type: Kind, label: bool | None) -> Question:
     if row_type == "judged":
-        return Question(cells.text("prompt"), [cells.text("completion", "response")], label)
+        answer = cells.text("completion", "response")
+        return Question(cells.text("prompt"), [answer], label, sizes=[len(answer)])
     if row_type == "prompts":
         return Question(cells.text("prompt"), [])
     answers = [cells.text(name) for name in ANSWERS[row_type]]
+    sizes = [*map(len, answers)]
     if cells.get("prompt") is not None:
-        return Question(cells.text("prompt"), [*answers])
+        return Question(cells.text("prompt"), [*answers], sizes=sizes)
     shared = next(
         (at for at, (one, other) in enumerate(zip(*answers, strict=False)) if one != other),
         min(map(len, answers)),
@@ -230,7 +236,7 @@ def _raw(cells: Cells, row_type: Kind, label: bool | None) -> Question:
         raise RowRejected(
             "prompts_differ", f"the texts differ from the first character on: {preview(answers[0])}"
         )
-    return Question(prompt, [text[len(prompt) :] for text in answers])
+    return Question(prompt, [text[len(prompt) :] for text in answers], sizes=sizes)
 
 
 def _question(chat: Conversation, answers: Sequence[list[Message]], label: bool | None) -> Question:
@@ -246,7 +252,8 @@ def _question(chat: Conversation, answers: Sequence[list[Message]], label: bool 
             raise RowRejected(
                 "several_turns", f"an answer is {roles}; it must be one turn of the assistant"
             )
-    return Question(chat.messages, [*answers], label, chat.tools, chat.values)
+    sizes = [*map(characters_of, answers)]
+    return Question(chat.messages, [*answers], label, chat.tools, chat.values, sizes)
 
 
 def _without_last(chat: Conversation) -> Conversation:
