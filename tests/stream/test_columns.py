@@ -12,7 +12,7 @@ import pytest
 
 from headrace.errors import InputError
 from headrace.stream.read.batch import make_batch
-from headrace.stream.read.columns import cut, from_table, gather, join
+from headrace.stream.read.columns import concatenate, cut, from_table, gather, join
 from raised import raised
 
 DAY, NOON = dt.date(2024, 2, 29), dt.datetime(2024, 2, 29, 12, tzinfo=dt.UTC)
@@ -157,3 +157,14 @@ print("pandas" in sys.modules)
     assert (
         "False" == subprocess.run(child, check=True, capture_output=True, text=True).stdout.strip()
     )
+
+
+@pytest.mark.parametrize("values", [["a", None], [["a"], None], [{"t": ["a"], "n": 1}, None]])
+def test_nested_texts_beyond_32_bit_offsets_get_long_ones(values, monkeypatch):
+    parts = [pa.array(values), pa.array(values[::-1])]
+    monkeypatch.setattr("headrace.stream.read.columns._INT32_OFFSETS_REACH", 2)
+
+    joined = concatenate(parts)
+
+    assert [*values, *values[::-1]] == joined.to_pylist()
+    assert "large_string" in str(joined.type)
