@@ -51,7 +51,7 @@ COMMANDS = {
     "pack --out": ("pack", "SOURCE", "--out", "X"),
     "pack --tokenizer": ("pack", "SOURCE", "--out", "out", "--tokenizer", "X"),
     "histories --out": ("histories", "prepare", "SOURCE", "--out", "X"),
-    "series --out": ("series", "run.yaml", "--out", "X"),
+    "series --out": ("series", "SOURCE", "--target", "x", "--out", "X"),
     "init SOURCE": ("init", "split", "X", "--out", "out", "--config", "new.yaml"),
     "init --out": ("init", "split", "SOURCE", "--out", "X", "--config", "new.yaml"),
     "init --config": ("init", "split", "SOURCE", "--out", "out", "--config", "X"),

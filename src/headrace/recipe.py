@@ -9,7 +9,7 @@ must not wait for libraries.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from headrace.cli.init.commented import Section
     from headrace.cli.init.look import Data
     from headrace.cli.tables import Detail
+    from headrace.dataset.grade import Doubt
     from headrace.dataset.index import SplitIndex
     from headrace.dataset.indexed import IndexedDataset
     from headrace.dataset.manifest import Manifest
@@ -99,6 +100,8 @@ class Recipe:
     row_options: options of streams that it reads, because its rows are more than their columns; see
     `row_option`. readers: shard formats that cannot be streamed as tables, and how they are read.
     content_unit: what `contents` compares; None: rows hold no more than their columns.
+    requested_drops: reasons to drop rows that settings ask for, such as a sample; others count as
+    lost.
     """
 
     name: str = ""
@@ -111,6 +114,7 @@ class Recipe:
     row_options: ClassVar[Sequence[str]] = ()
     readers: ClassVar[Mapping[str, str]] = {}
     content_unit: ClassVar[str | None] = None
+    requested_drops: ClassVar[frozenset[str]] = frozenset(("forgotten",))
 
     @property
     def reasons(self) -> Mapping[str, str]:
@@ -167,6 +171,10 @@ class Recipe:
     def verify(self, run: FinishedRun, workers: int | None) -> list[Check]:
         """Check the laws of the recipe in a finished run."""
         return []
+
+    def doubts(self, run: FinishedRun) -> Iterable[Doubt]:
+        """Return what to know of a finished run before training on it, but for dropped rows."""
+        return ()
 
     def figures(
         self, run_facts: RunFacts, common: Callable[[RunFacts], list[Figure]]

@@ -1,6 +1,7 @@
 """`headrace init DATA`: the recipe is chosen, and what is not certain is refused with what to give."""
 
 import contextlib
+import gzip
 import json
 import os
 import pty
@@ -301,7 +302,10 @@ def test_python_raises_with_the_setting_to_give(tmp_path: Path) -> None:
     ("options", "problem"),
     [
         ({"tme": "when"}, "did you mean 'time'"),
-        ({"recipe": "split", "tokenizer": "."}, "use one of decimal, entity, split_date, time"),
+        (
+            {"recipe": "split", "tokenizer": "."},
+            "use one of decimal, entity, header, split_date, time",
+        ),
         ({"time": "when", "tokenizer": "."}, "no recipe takes time and tokenizer together"),
     ],
 )
@@ -630,7 +634,7 @@ def test_one_chat_is_shown_with_its_mask(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "setting", "problem"),
     [
-        (EVENTS.split("\n", 1)[1], None, "no line of names"),
+        (EVENTS.split("\n", 1)[1], "header", "no line of names"),
         (EVENTS.replace("when", "birth_date", 1), "time", "day of birth"),
         ("x,customer\n" + "".join(f"{1_700_000_000 + 86_400 * n},c{n % 30}\n" for n in range(300)), "time", "seconds since 1970"),
     ],
@@ -657,3 +661,47 @@ def test_chats_below_a_title_are_packed(tmp_path: Path) -> None:
     settings = proposed(tmp_path, f"Questions of 2024\n\nquestion,answer\n{lines}")
 
     assert ("packed_sequences", {"skip_rows": 2}) == (settings["recipe"], settings["dialect"])
+
+
+def test_titles_are_found_in_a_compressed_file_too(tmp_path: Path) -> None:
+    path = tmp_path / "sales.csv.gz"
+    path.write_bytes(gzip.compress(f"Sales of 2024\n\n{sales()}".encode()))
+    settings = settings_of(fits(Data([str(path)]), "out", {})[0].sections)
+
+    assert ({"skip_rows": 2}, "when") == (settings["dialect"], settings["time"])
+
+
+FLOWERS = "".join(f"{5 + n % 9 / 10},{n % 7 / 2},{n % 3},{'abc'[n % 3] * 4}\n" for n in range(90))
+PEOPLE = "".join(f"KX{n:04d},{'yes' if n % 2 else 'no'},{20 + n * 7 % 50}\n" for n in range(90))
+WORDS = "".join(f"{'ham' if n % 2 else 'spam'}\tThis is message {n} of them.\n" for n in range(90))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("a.csv", FLOWERS), ("a.csv", PEOPLE), ("a.tsv", WORDS), ("a.csv", "7,5,9,2\n" * 40)],
+    ids=["fractions", "ids", "repeated texts", "whole numbers"],
+)
+def test_a_first_row_is_not_taken_for_names_unasked(name: str, text: str, tmp_path: Path) -> None:
+    source = written(tmp_path, name, text)
+    with raised(SettingsError, setting="header", remedy="first_line"):
+        fits(Data([source]), "out", {})
+
+    assert fits(Data([source]), "out", {"header": "first_line", "time": "none"})
+    with raised(SettingsError, setting="header", value="yes"):
+        headrace.init(source, header="yes")
+
+
+@pytest.mark.parametrize(
+    "names",
+    ["country,1990,1995,2010", "x,0,1,2", "wave,900.5,902.5,904.5", "site,q1,q2,pm2.5"],
+    ids=["years", "counts", "steps", "words"],
+)
+def test_names_that_are_numbers_are_names(names: str, tmp_path: Path) -> None:
+    text = f"{names}\n" + "".join(f"c{n},{n}.5,{n},{n % 7}\n" for n in range(90))
+
+    assert Data([written(tmp_path, "a.csv", text)]).tables.columns
+
+
+def test_a_line_of_names_that_comes_again_is_said(tmp_path: Path) -> None:
+    with raised(InputError, remedy="remove that row"):
+        _ = Data([written(tmp_path, "a.csv", LABELLED + LABELLED)]).tables

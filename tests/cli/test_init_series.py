@@ -609,3 +609,36 @@ def test_jitter_that_snap_cannot_say_in_seconds_is_averaged(
 
     assert (snap, None if snap else {"*": "mean"}) == (found.get("snap"), found.get("resample"))
     assert Series(**{"frequency": found["frequency"], "source": "x", "target": "x"}).step.micros == step * 10**6  # fmt: skip
+
+
+def test_attributes_computed_of_the_target_are_left_out(tmp_path: Path) -> None:
+    """Of mean discharge in another unit; an area, which it follows loosely, stays."""
+    names = [f"g{n}" for n in range(6)]
+    source = write_source(tmp_path / "raw", names)
+    means = []
+    for number, name in enumerate(names):
+        frame = pl.read_csv(tmp_path / f"raw/{name}.csv")
+        frame = frame.with_columns(pl.col("q") * 2.0**number)
+        frame.write_csv(tmp_path / f"raw/{name}.csv")
+        means.append(86.4 * frame["q"].mean())
+    area = [mean * factor for mean, factor in zip(means, [1, 3, 2, 0.5, 4, 1], strict=True)]
+    static = tmp_path / "static.csv"
+    pl.DataFrame({"station": names, "q_mean": means, "area": area}).write_csv(static)
+
+    text, config = init(source, tmp_path, "--target", "q", "--static", static)
+    assert config["static_features"] == ["area"]
+    assert "q_mean (its mean)" in text.replace("\n# ", " ")
+    (tmp_path / "series.yaml").unlink()
+    flags = ("--target", "q", "--static", static, "--static-features", "q_mean")
+    _, config = init(source, tmp_path, *flags)
+    assert config["static_features"] == ["q_mean"]
+
+
+def test_columns_that_are_entities_get_the_command_that_reads_them(tmp_path: Path) -> None:
+    days = [f"2024-{1 + n // 28:02d}-{1 + n % 28:02d},{n % 7},{n % 5},{n % 3}" for n in range(280)]
+    (tmp_path / "sales.csv").write_text("\n".join(["date,cup,pan,pot", *days]) + "\n")
+    flags = ("--target", "sold", "--out", "o", "--config", tmp_path / "s.yaml")
+    code, _, told = headrace("init", "series", tmp_path / "sales.csv", *flags)
+
+    assert code == 2
+    assert "--reader wide --time date --target sold" in " ".join(told.split())

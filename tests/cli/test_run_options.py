@@ -118,5 +118,5 @@ def test_wrong_names_in_the_file_end_with_the_nearest(config: Path) -> None:
 
 
 def test_a_directory_in_place_of_a_configuration_is_told_what_writes_one(tmp_path: Path) -> None:
-    with raised(SettingsError, path=tmp_path, remedy="write one with `headrace init RECIPE "):
+    with raised(SettingsError, path=tmp_path, remedy="write one with `headrace init "):
         read_config(tmp_path)

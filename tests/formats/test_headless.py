@@ -7,7 +7,7 @@ import pytest
 
 import headrace
 from headrace.errors import InputError
-from headrace.formats.types import hint, missing_header
+from headrace.formats.header import hint, value_among_names
 from raised import raised
 
 ROWS = "1,2024-01-01,3.5\n2,2024-02-01,4.5\n3,2025-02-01,5.5\n"
@@ -20,15 +20,17 @@ def raw(tmp_path: Path) -> Path:
     return tmp_path / "raw"
 
 
-@pytest.mark.parametrize(("names", "headless"), [(["1", "2024-01-01", "3.5"], True), (["2024-01-01 10:00:00", "-7"], True), (["1e5", "NaN"], True), (["01/02/2024"], True), (["0", "1", "2"], False), (["2020", "2021"], False), (["id", "2024-01-01"], False), (["x"], False), ([], False)])  # fmt: skip
-def test_names_that_are_data_are_told_apart(names: list[str], headless: bool) -> None:
-    assert headless == missing_header(names)
+@pytest.mark.parametrize(("names", "value"), [(["1", "2024-01-01", "3.5"], "2024-01-01"), (["7", "id", "3.5"], "7"), (["1e5"], "1e5"), (["0", "1", "2"], None), (["2020", "2021"], None), (["0.5", "1.5", "2.5"], None), (["id", "x"], None), (["5.1", "3.5", "1.4", "0.2"], "5.1"), ([], None)])  # fmt: skip
+def test_names_that_are_values_are_told_apart(names: list[str], value: str | None) -> None:
+    contents = {name: "time" if "-" in name else "number" for name in names}
+
+    assert value == value_among_names(contents)
     assert bool(hint(names)) == any(not name.isidentifier() for name in names)
 
 
 def test_opening_such_a_file_warns(raw: Path, tmp_path: Path) -> None:
     for _ in ("built", "from the cache"):
-        with pytest.warns(UserWarning, match=r"a\.csv: its first line, 1, 2024-01-01, 3\.5, was read as column names .*; write a line"):  # fmt: skip
+        with pytest.warns(UserWarning, match=r"a\.csv: its first line was read as column names, but .* looks like data; write a line"):  # fmt: skip
             headrace.open(raw, cache_dir=tmp_path / "cache")
     (raw / "a.csv").write_text("id,at,x\n" + ROWS)
 
@@ -75,3 +77,16 @@ def test_files_that_differ_by_their_first_rows_are_told(raw: Path) -> None:
     (raw / "a.csv").write_text("1,1,2024-01-01\n")
     with raised(InputError, column="1", remedy="if '1' is data"):
         headrace.open(raw)
+
+
+def test_a_random_split_warns(tmp_path: Path) -> None:
+    rows = "".join(f"{n}.5,{n * 7 % 9}.25,virginica\n" for n in range(60))
+    (tmp_path / "a.csv").write_text(f"5.1,3.5,setosa\n{rows}")
+    told: list[str] = []
+    headrace.prepare(
+        headrace.RandomSplit(source=tmp_path / "a.csv"),
+        tmp_path / "out",
+        on_event=lambda event: told.append(getattr(event, "marked", "")),
+    )
+
+    assert any("'5.1' looks like data" in line for line in told)

@@ -153,7 +153,7 @@ def test_roles_are_counted_by_what_is_trained(tmp_path: Path) -> None:
     assert [["assistant", "40", "40"], ["user", "0", "80"], ["system", "0", "40"]] == [
         *map(list, found.chart.rows)
     ]
-    assert found.answer.startswith("Trained: 40 of 80 assistant messages")
+    assert found.answer.startswith("In the loss: 40 of 80 assistant messages")
 
 
 def test_token_rows_have_no_roles(runs: dict[str, Path]) -> None:

@@ -11,7 +11,7 @@ import typer
 
 from headrace.cli.entities import EntityColumn, EntityFile, entity_names, report_absent
 from headrace.cli.outermost import spare_pandas
-from headrace.cli.output import emit, printer, say, table
+from headrace.cli.output import emit, in_flags, printer, say, table
 from headrace.cli.settings_file import (
     check_names,
     read_config,
@@ -46,6 +46,7 @@ Settings = Annotated[
     ),
 ]
 RunId = Annotated[str | None, typer.Option("--run", help="A run other than the newest.")]
+_ALIAS = "oot"  # of test, for trainers that read it by this name
 PreparedPath = Annotated[Path, typer.Argument(help="A dataset directory or a run directory.")]
 
 
@@ -55,7 +56,7 @@ def run(
         Path | None,
         typer.Argument(
             help="YAML or JSON file: recipe, settings, out, workers, fingerprint_by, engine, "
-            "address.",
+            "address, max_dropped.",
             show_default=False,
         ),
     ] = None,
@@ -76,8 +77,8 @@ def run(
     """Run a recipe from a configuration file.
 
     In an editor with a YAML language server, the first line of a file names the output of --schema:
-    `# yaml-language-server: $schema=headrace.schema.json`. The schema is never stricter than the
-    run.
+    `# yaml-language-server: $schema=headrace.schema.json`. Whatever the schema rejects, `run`
+    rejects; `run` checks more.
 
     Example:  headrace run config.yaml
 
@@ -111,12 +112,15 @@ def execute(recipe: Any, out: Path, options: RunOptions) -> Path:
     """Prepare a recipe with progress on the terminal, print the result and return the run
     directory.
 
-    report.html is written as --report says, but not with --json.
+    report.html is written as --report says, but not with --json. Raises `typer.Exit` if the run
+    lost more than is allowed.
     """
     from headrace.cli.progress import progress_on
     from headrace.cli.tables import manifest_record
+    from headrace.dataset.grade import MOST_DROPPED, grade_of
+    from headrace.dataset.open import FinishedRun
     from headrace.recipe import BUILT_IN
-    from headrace.run.events import RunBegan
+    from headrace.run.events import Note, RunBegan
     from headrace.run.prepare import prepare
     from headrace.storage.places import path_of
 
@@ -127,18 +131,31 @@ def execute(recipe: Any, out: Path, options: RunOptions) -> Path:
         detail: Literal["full", "quiet"] = "quiet"
     else:
         detail = "full"
+    warnings = 0
     with progress_on(printer("err"), recipe.recipe_name, detail) as show:
 
         def on_event(event: Event) -> None:
+            nonlocal warnings
+            if isinstance(event, Note) and event.level == "warning":
+                warnings += 1
             if isinstance(event, RunBegan) and recipe.recipe_name in BUILT_IN:
                 spare_pandas()
             show(event)
 
         prepared = prepare(recipe, out, on_event=on_event, **options.options())
+    run = FinishedRun(prepared.run, prepared.manifest, texts="typed")
+    most = MOST_DROPPED if options.max_dropped is None else options.max_dropped
+    grade = grade_of(run, most, warnings=warnings)
     if options.as_json:
-        emit(manifest_record(prepared.manifest, prepared.run, prepared.how))
+        record = manifest_record(prepared.manifest, prepared.run, prepared.how)
+        doubts = [printable(in_flags(doubt.sentence)) for doubt in grade.doubts]
+        emit({**record, "grade": {"word": grade.word, "doubts": doubts}})
     else:
         _print_prepared(prepared, out, options)
+        style = {"pass": "green", "warn": "yellow", "fail": "bold red"}[grade.word]
+        printer().print(printable(in_flags(grade.line())), style=style, highlight=False)
+    if grade.word == "fail":
+        raise typer.Exit(1)
     return prepared.run
 
 
@@ -156,7 +173,7 @@ def _print_prepared(prepared: Prepared, out: Path, options: RunOptions) -> None:
         console.print(Text.assemble(("reused", "green"), reason))
     store = place_of(out)
     if store.has_links:
-        names = prepared.manifest.metadata["directories"]
+        names = [name for name in prepared.manifest.metadata["directories"] if name != _ALIAS]
         if prepared.manifest.folds:
             names = [*list(names)[:1], "…"]
         text = f"shards  {printable(str(out / 'splits'))}/{{{','.join(names)}}}"

@@ -16,7 +16,7 @@ from headrace.errors import SettingsError, setting_name
 from headrace.printable import short_repr
 
 # What a configuration may have besides the settings of its recipe.
-RUN_KEYS = ("out", "workers", "fingerprint_by", "engine", "address")
+RUN_KEYS = ("out", "workers", "fingerprint_by", "engine", "address", "max_dropped")
 _ANYTHING = {"type": ["string", "number", "array", "object"]}
 
 
@@ -27,7 +27,7 @@ def read_config(path: Path) -> dict[str, Any]:
     from headrace.settings import load_yaml
 
     if path.is_dir():
-        remedy = f"write one with `headrace init RECIPE {path} … --config FILE`"
+        remedy = f"write one with `headrace init {path} --out DIRECTORY --config FILE`"
         raise SettingsError("is a directory, not a file of settings", path=path, remedy=remedy)
     try:
         record = load_yaml(path.read_text("utf-8"))
@@ -41,7 +41,7 @@ def read_config(path: Path) -> dict[str, Any]:
         problem = f"is not valid YAML ({error})"
         raise SettingsError(problem, path=path, remedy="fix the file") from error
     if not isinstance(record, dict):
-        remedy = "write `recipe: temporal_split` and its settings"
+        remedy = f"if it is data, `headrace init {path} --out DIRECTORY --config FILE` writes one"
         raise SettingsError("contains no settings", path=path, remedy=remedy)
     for key in record:
         if not isinstance(key, str):
@@ -143,7 +143,7 @@ def _run_annotations() -> dict[str, Any]:
     for name in RUN_KEYS:
         if name in hints:
             value_type, option = get_args(hints[name])[:2]
-            field = Field(ge=option.min, description=option.help)
+            field = Field(ge=option.min, le=option.max, description=option.help)
             annotations[name] = Annotated[value_type, field]
     return annotations
 

@@ -102,6 +102,17 @@ class RunOptions:
         ),
     ] = None
     work_dir: WorkDir = None
+    max_dropped: Annotated[
+        float | None,
+        unless_given(
+            min=0,
+            max=1,
+            help=(
+                "Exit with 1 if more than this share of the rows or entities is left out; 0.5"
+                " unless given."
+            ),
+        ),
+    ] = None
     report: Report = "auto"
     as_json: Json = False
 

@@ -52,6 +52,7 @@ from headrace.formats.common_schema import (
 )
 from headrace.formats.dialect import PLAIN, TextDialect
 from headrace.formats.evidence import Evidence
+from headrace.formats.header import row_for_names
 from headrace.formats.listing import Listing, home_of, list_files
 from headrace.formats.names import in_order
 from headrace.formats.partitions import ignored_names, partition_types, stored
@@ -59,7 +60,7 @@ from headrace.formats.registry import file_type_of_name
 from headrace.formats.shard import Shard
 from headrace.formats.source import describe_empty, look_at_all
 from headrace.formats.type_words import by_column, keeps_text
-from headrace.formats.types import REMEDY, column_types, is_text, missing_header, shorten_list
+from headrace.formats.types import column_types, is_text, shorten_list
 from headrace.formats.widen import Layouts, list_changes, own_schema, same_columns
 from headrace.printable import printable
 from headrace.storage.cache_room import cache_directory as cache_directory
@@ -444,16 +445,12 @@ def publish_index(
 
 
 def _opened(request: _IndexRequest, index: StoredIndex) -> PlainDataset:
-    names = index.schema.names
     listing = request.listing
     file_type = file_type_of_name(listing.names[0])
-    if file_type is not None and file_type.format.separator is not None and missing_header(names):
-        file = listing.path(0)
-        text = (
-            f"{file}: its first line, {shorten_list(names)}, was read as column names but looks"
-            f" like data; {REMEDY}"
-        )
-        warnings.warn(printable(text), UserWarning, stacklevel=4)
+    if file_type is not None and file_type.format.separator is not None:
+        text = row_for_names(listing.path(0), index.schema)
+        if text is not None:
+            warnings.warn(printable(text), UserWarning, stacklevel=4)
     empty: list[str] = []
     if sum(len(split_index.shards) for split_index in index.splits.values()) < len(listing.names):
         holding: set[str] = set()

@@ -28,7 +28,7 @@ class Rolling(Settings):
     kind: Literal["rolling"] = "rolling"
     n: int = Field(ge=1, le=MOST_FOLDS, description="How many folds.")
     step: str = Field(
-        description="Distance from one cut to the next, and how long a fold tests, such as 30d."
+        description="Time from one cut to the next, which is also the length of test, such as 30d."
     )
     window: str = Field(
         "expanding",

@@ -9,9 +9,10 @@ from typing import Literal, NamedTuple
 import pyarrow as pa
 
 from headrace.errors import InputError, setting
+from headrace.formats.header import hint
 from headrace.formats.plain_types import check_read, settled
 from headrace.formats.shard import Shard
-from headrace.formats.types import hint, merged_names, supertype
+from headrace.formats.types import merged_names, supertype
 from headrace.formats.widen import Layouts, list_changes, narrowed, same_columns, widened
 
 Drift = Literal["error", "widen"]

@@ -407,6 +407,12 @@ def _no_data_name(path: Path) -> InputError:
             path=path,
             remedy="rename it",
         )
+    if path.suffix.lower() in (".yaml", ".yml"):
+        return InputError(
+            "is a configuration, not data",
+            path=path,
+            remedy=f"use `headrace run {path}`",
+        )
     return InputError(
         "cannot tell the format from the name",
         path=path,

@@ -24,9 +24,10 @@ from headrace.formats.column_paths import (
 )
 from headrace.formats.decoders import Decoder
 from headrace.formats.dialect import PLAIN, TextDialect
+from headrace.formats.header import hint
 from headrace.formats.plain_types import plain_schema
 from headrace.formats.registry import FileType, index_word
-from headrace.formats.types import Target, hint, in_schema
+from headrace.formats.types import Target, in_schema
 
 if TYPE_CHECKING:
     from headrace.formats.evidence import Evidence

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -33,14 +32,6 @@ TYPES: Mapping[str, pa.DataType] = {
     "datetime_utc": pa.timestamp("us", "UTC"),
 }
 _WORDS = {type_: word for word, type_ in TYPES.items()}
-_DATA = re.compile(  # a name that looks like a number or a time
-    r"([-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?(nan|inf)"
-    r"|\d{4}[-/.]\d\d?[-/.]\d\d?([ T]\d\d?:\d\d.*)?|\d\d?[-/.]\d\d?[-/.]\d{4}( .*)?"
-    r"|\d\d?:\d\d(:\d\d.*)?)\Z",
-    re.IGNORECASE,
-)
-
-REMEDY = "write a line of names before it"
 _UNITS = ("s", "ms", "us", "ns")
 
 
@@ -50,25 +41,6 @@ def shorten_list(names: Sequence[str]) -> str:
     if len(names) <= 40:
         return listed
     return f"{listed}, … ({len(names):,} in all)"
-
-
-def hint(names: Sequence[str], remedy: str = REMEDY) -> str:
-    """Return a hint that the header is missing if one of these column names looks like data; else
-    "".
-    """
-    suspect = next(filter(_DATA.match, names), None)
-    if suspect is None:
-        return ""
-    return f"; if {suspect!r} is data, the file has no header: {remedy}"
-
-
-def missing_header(names: Sequence[str]) -> bool:
-    """Detect a missing header: all names are numbers or times, but not a plain count (0, 1, 2, …)
-    or years.
-    """
-    return (
-        bool(names) and all(map(_DATA.match, names)) and not all(name.isdigit() for name in names)
-    )
 
 
 def type_named(word: str) -> pa.DataType:

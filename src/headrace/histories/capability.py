@@ -53,6 +53,7 @@ class HistoriesRecipe(Recipe):
         "duplicate": "its entity has the measurements of another one",
         "other_period": "its entity is in the other split at that time",
     }
+    requested_drops = Recipe.requested_drops | {"not_sampled", "other_period"}
     row = "big row"
     content_unit = "entity"
     unproved = (

@@ -165,9 +165,9 @@ class Histories(RecipeSettings):
     train_end: str | None = Field(
         None,
         description=(
-            "Measurements before this time train and the others test, in every entity; e.g."
-            " 2024-10-01, which itself is in test. With train_ratio below 1, only entities in train"
-            " train, and only the others test; the rest is dropped and counted."
+            "Measurements before this time are in train, others in test, in every entity; e.g."
+            " 2024-10-01, which itself is in test. With train_ratio below 1, train has earlier rows"
+            " of entities in train, test later rows of the others; the rest is dropped, counted."
         ),
     )
     duplicates: Duplicates = Field(

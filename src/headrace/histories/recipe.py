@@ -14,10 +14,11 @@ import pyarrow as pa
 from headrace.errors import InputError, setting
 from headrace.formats.column_paths import has_column, known_columns
 from headrace.formats.common_schema import join_shards, with_content
+from headrace.formats.header import hint
 from headrace.formats.partitions import partition_types
 from headrace.formats.shard import Shard
 from headrace.formats.source import look, survey
-from headrace.formats.types import hint, shorten_list
+from headrace.formats.types import shorten_list
 from headrace.histories import US_PER
 from headrace.histories.codec.values import stored_type
 from headrace.histories.config import Histories

@@ -54,9 +54,10 @@ class PackedSequencesRecipe(Recipe):
         "content_in_valid": "its user turns, or a sequence of it, are in valid",
         "duplicate": "an earlier row is the same",
         "weight": "left out so that token shares are as the weights",
-        "bin_without_label": "its bin has no label to train on",
+        "bin_without_label": "its bin has no token in the loss",
         **REASONS,
     }
+    requested_drops = Recipe.requested_drops | {"sampled_out", "weight"}
     row = "bin"
     unproved = (
         (

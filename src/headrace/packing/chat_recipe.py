@@ -33,10 +33,10 @@ class ChatRecipe(RecipeSettings, ChatSettings):
         42, ge=0, lt=2**63, description="Decides splits, samples, mixes and packing."
     )
     train_ratio: float = _splits(
-        0.98, ge=0, le=1, description="Exact share of units that train. Not for blends per split."
+        0.98, ge=0, le=1, description="Exact share of units in train. Not for blends per split."
     )
-    val_ratio: float = _splits(0.01, ge=0, le=1, description="Share of units that validate.")
-    test_ratio: float = _splits(0.01, ge=0, le=1, description="Share of units that test.")
+    val_ratio: float = _splits(0.01, ge=0, le=1, description="Share of units in val.")
+    test_ratio: float = _splits(0.01, ge=0, le=1, description="Share of units in test.")
     entity: str | None = _splits(
         None,
         min_length=1,

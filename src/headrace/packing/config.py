@@ -54,7 +54,7 @@ class PackedSequences(ChatRecipe):
         "error",
         description=(
             "Sequences that fit no bin; truncate: cut at the end; split: cut into pieces. All but"
-            " error are counted, with the trained tokens lost."
+            " error are counted, with the tokens that the loss no longer has."
         ),
     )
     pad_multiple: int = _packing(
@@ -89,7 +89,7 @@ class PackedSequences(ChatRecipe):
         ),
     )
     empty_bins: Literal["keep", "drop"] = _packing(
-        "drop", description="Bins without a label to train on; drop: dropped and counted."
+        "drop", description="Bins without a token in the loss; drop: dropped and counted."
     )
     reader: Literal["megatron", "headrace"] = _output(
         "megatron",

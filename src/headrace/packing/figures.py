@@ -29,7 +29,7 @@ _FATE_ROLES = {  # the colours of the page
     "unread": "shared",
     "left_out": "empty",
 }
-_PARTS = {"trained": "trained", "context": "only read", "empty": "empty room"}
+_PARTS = {"trained": "in the loss", "context": "context", "empty": "empty room"}
 
 
 def figures(run_facts: RunFacts) -> list[Figure]:
@@ -62,16 +62,16 @@ def contents_figure(run_facts: RunFacts) -> Figure:
             parts[name].append(value)
     room = sum(map(sum, parts.values()))
     answer = (
-        f"{percentage(sum(parts['trained']), room)} of the room in the bins are tokens that are"
-        f" trained on, {percentage(sum(parts['context']), room)} are only read,"
+        f"{percentage(sum(parts['trained']), room)} of the room in the bins are tokens in the"
+        f" loss, {percentage(sum(parts['context']), room)} are context,"
         f" {percentage(sum(parts['empty']), room)} are empty or padding."
     )
     chart = charts.stacked_bars(splits, parts, unit="tokens", names=_PARTS)
-    return Figure("contents", "How much of the room trains the model?", answer, chart)
+    return Figure("contents", "How much of the room is in the loss?", answer, chart)
 
 
 def _role_figures(run_facts: RunFacts) -> list[Figure]:
-    """Draw how many messages of each role are trained; nothing if the rows are not
+    """Draw how many messages of each role are in the loss; nothing if the rows are not
     conversations.
     """
     counts = run_facts.manifest.metadata.get("messages")
@@ -86,20 +86,20 @@ def _role_figures(run_facts: RunFacts) -> list[Figure]:
         for role in trained
     ]
     answer = (
-        f"Trained: {listed(phrases, len(phrases)) or 'no message'}, with the tokens that end their"
-        " turns."
+        f"In the loss: {listed(phrases, len(phrases)) or 'no message'}, with the tokens that end"
+        " their turns."
     )
     others = []
     for role in roles:
         if role not in trained:
             others.append(pluralise(counts[role]["context"], f"{role} message"))
     if others:
-        answer += f" Only read: {listed(others, len(others))}."
+        answer += f" Context: {listed(others, len(others))}."
     parts = {}
     for name in ("trained", "context"):
         parts[name] = [counts[role][name] for role in roles]
     chart = charts.stacked_bars(roles, parts, unit="messages", names=_PARTS, shares=False)
-    return [Figure("roles", "Which roles are trained?", answer, chart)]
+    return [Figure("roles", "Which roles are in the loss?", answer, chart)]
 
 
 def _word_figures(run_facts: RunFacts) -> list[Figure]:

@@ -359,7 +359,7 @@ def _certify(context: RunContext, encoder: ChatEncoder) -> None:
             positions = ", ".join(PLACES[position] for position in check.missing)
             if not check.trained:
                 context.warn(
-                    [f"template {name} ends no turn with a special token: no stop is trained"]
+                    [f"template {name} ends no turn with a special token: no stop in the loss"]
                 )
             elif positions:
                 context.warn(

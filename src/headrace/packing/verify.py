@@ -487,7 +487,7 @@ def _problems(
         )
         if settings.empty_bins == "drop":
             labels = np.add.reduceat(rows.mask, rows.token_offsets[:-1], dtype=np.int64)
-            yield from _first(labels == 0, every, lambda _: "has no label to train on")
+            yield from _first(labels == 0, every, lambda _: "has no token in the loss")
 
 
 def _first(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from headrace.cli.init.commented import Section
     from headrace.cli.init.look import Data
     from headrace.cli.tables import Detail
+    from headrace.dataset.grade import Doubt
     from headrace.dataset.manifest import Manifest
     from headrace.dataset.open import FinishedRun
     from headrace.dataset.verify import Check
@@ -27,6 +28,12 @@ class SeriesRecipe(Recipe):
 
     name = "series"
     commands = ("series",)
+    help = """Clean, split and scale time series of many entities, for training on their windows.
+
+    A run that was killed resumes.
+
+    Example:  headrace series data --out out --target streamflow
+    """
     init_word = "series"
     stages: ClassVar = {
         "spread": ("sort rows by entity", "tables"),
@@ -37,6 +44,7 @@ class SeriesRecipe(Recipe):
         "finish": ("write reports and scalers", "steps"),
     }
     reasons: ClassVar = {reason.word: reason.sentence for reason in REASONS}
+    requested_drops = Recipe.requested_drops | {"not_listed", "in_no_split"}
     unproved = (
         "An entity may occur under two names; only exact copies are found.",
         (
@@ -57,11 +65,6 @@ class SeriesRecipe(Recipe):
 
         return execute(settings, context, files)
 
-    def command(self, word: str) -> Any:
-        from headrace.series.command import series
-
-        return series
-
     def init_options(self) -> type[Any]:
         from headrace.cli.init.asked import AskedSeries
 
@@ -76,6 +79,11 @@ class SeriesRecipe(Recipe):
         from headrace.series.verify import verify_series
 
         return verify_series(run, workers)
+
+    def doubts(self, run: FinishedRun) -> Iterable[Doubt]:
+        from headrace.series.doubts import doubts_of
+
+        return doubts_of(run)
 
     def figures(
         self, run_facts: RunFacts, common: Callable[[RunFacts], list[Figure]]

@@ -417,7 +417,7 @@ def _require_targets(settings: Series, cut: Cut, observed: int) -> None:
     if by_years:
         why = f" by {setting_name('min_train_years')} {settings.min_train_years:g}"
     raise LeftOut(
-        f"{pluralise(cut.train_targets, 'observed target')} would train{where} (of {observed:,}),"
+        f"{pluralise(cut.train_targets, 'observed target')} in train{where} (of {observed:,}),"
         f" {required:,} {verb(required, 'is', 'are')} required{why}"
     )
 

@@ -1,17 +1,11 @@
-"""Run `headrace series`, which prepares the time series of many entities, and print its summary."""
+"""Print the summary of a finished run of series."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from headrace.cli.commands import Settings, execute
 from headrace.cli.output import cell
-from headrace.cli.settings_file import read_config, take_run_options, with_settings
-from headrace.cli.settings_flags import PartialFlagValues, RunOptions
-from headrace.errors import SettingsError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,48 +13,7 @@ if TYPE_CHECKING:
     from headrace.cli.tables import Detail
     from headrace.dataset.manifest import Manifest
 
-_CONFIGS = (".yaml", ".yml", ".json")
 _SHOWN = 5  # left-out entities in the summary
-
-
-def series(
-    first: Annotated[
-        str,
-        typer.Argument(
-            metavar="SOURCE|CONFIG",
-            help="Time series; or a YAML or JSON file with the settings of `Series`, and out.",
-        ),
-    ],
-    *,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Output directory; overrides the file's.", show_default=False),
-    ] = None,
-    settings: Settings = None,
-    flag_values: PartialFlagValues,
-    about: RunOptions,
-) -> None:
-    """Clean, split and scale the time series of many entities, for training on windows of them.
-
-    Flags override the settings of a file. `headrace run CONFIG` does the same for a file with
-    `recipe: series`. A run that was killed resumes.
-
-    Example:  headrace series data --out out --target streamflow
-
-    Example:  headrace series config.yaml --out out --min-train-years 3
-    """
-    if not first.lower().endswith(_CONFIGS):
-        target, about = take_run_options(Path(first), {}, out=out, flags=about)
-        values = {**flag_values.values, "source": [first, *flag_values.values.get("source", ())]}
-        execute(flag_values.model(**with_settings(values, settings or ())), target, about)
-        return
-    config = Path(first)
-    record = read_config(config)
-    if record.pop("recipe", "series") != "series":
-        raise SettingsError("of another recipe", path=config, remedy=f"use `headrace run {config}`")
-    record = with_settings(record | flag_values.values, settings or ())
-    target, about = take_run_options(config, record, out=out, flags=about)
-    execute(flag_values.model(**record), target, about)
 
 
 def print_series(console: Console, manifest: Manifest, run: Path, detail: Detail) -> None:

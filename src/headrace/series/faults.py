@@ -129,14 +129,14 @@ def _cut_faults(settings: Series) -> Iterator[str]:
     strategies = {pipeline.strategy for pipeline in (configs.target, *configs.features)}
     if (settings.val_entities or settings.test_entities) and "per_group" in strategies:
         yield (
-            f"{names}: such entities do not train, so a pipeline with strategy per_group, the"
-            " default, has nothing to be fitted on; give unified ones in"
+            f"{names}: such entities have no train rows, so a per_group pipeline, the"
+            " default, cannot be fitted; give unified ones in"
             f" {setting_name('preprocessing_configs')}, of the target too"
         )
     if settings.val_entities and settings.cut_by_dates and settings.val_end is None:
         yield (
-            f"{setting_name('val_entities')} validate from {train_end} to before {val_end}, which"
-            " is not given; give it"
+            f"{setting_name('val_entities')} are in val from {train_end} to before {val_end},"
+            " which is not given; give it"
         )
     if settings.cuts is not None and settings.cuts[0] > settings.cuts[1]:
         yield f"{train_end} {settings.train_end} is after {val_end} {settings.val_end}; swap them"
@@ -212,7 +212,7 @@ def _static_faults(settings: Series) -> Iterator[str]:
     if not settings.fits and settings.missing_static in ("mean", "median"):
         yield (
             f"{setting_name('missing_static')} is {settings.missing_static!r}, which this run would"
-            " compute from its own entities, not from those that trained; give 'error' or"
+            " compute from its own entities, not from those in train; give 'error' or"
             f" 'drop_entity' with {setting_name('pipelines_from')}"
         )
     if has_files != bool(settings.static_features):

@@ -398,7 +398,7 @@ def _disguise_figures(run_facts: RunFacts) -> list[Figure]:
         return []
     answer = (
         f"{listed(near_target, 6)} {verb(len(near_target), 'is', 'are')} almost"
-        f" {run_facts.config['target']} in another unit. A model that reads what it must predict"
-        " scores well and learns nothing: leave them out unless that is meant."
+        f" {run_facts.config['target']} in another unit. Such a feature leaks the target:"
+        " leave it out unless it is known at the time of the forecast."
     )
     return [Figure("disguise", "Is a feature the target in disguise?", answer, None, "warning")]

@@ -119,6 +119,11 @@ _ABSENT = 0.05  # share of steps without a row above which it is asked what they
 _PRESENT = 0.1  # least share of steps with a row
 _COUNTED = 1_000  # entities whose windows are counted
 _MANY = 10_000  # files per split; with more entities they are packed
+_LEAST_WIDE = 3  # columns, each an entity
+_LEAST_ENTITIES = 4  # that show whether an attribute is of the target
+_SAME_FACTOR = 0.1  # spread of the logarithm of its factor
+_DIFFER = 0.3  # spread of the logarithm of the target among entities
+_OF_TARGET = "computed of the target on all dates, which tells of val and test"
 
 
 @dataclass
@@ -129,7 +134,9 @@ class _SeriesDraft:
 
     settings: dict[str, Any] = field(default_factory=dict)
     seen: dict[str, str] = field(default_factory=dict)
+    doubts: dict[str, str] = field(default_factory=dict)  # printed as warnings too
     entities: list[str] = field(default_factory=list)
+    summaries: pl.DataFrame = field(default_factory=pl.DataFrame)  # of the target, by entity
     counted: bool = False  # the time counts steps
     about: str = ""  # one line for the terminal
     proposed: dict[str, Any] = field(default_factory=dict)  # settings that are written as comments
@@ -177,9 +184,8 @@ def series_sections(options: AskedSeries, data: Data) -> tuple[list[Section], st
         )
     ]
     for name, value in draft.settings.items():
-        sections.append(
-            Section(f"{describe(fields[name])} {draft.seen.get(name, '')}".strip(), {name: value})
-        )
+        words = f"{describe(fields[name])} {draft.seen.get(name, '')} {draft.doubts.get(name, '')}"
+        sections.append(Section(words.strip(), {name: value}, draft.doubts.get(name, "")))
     Series(**proposed_settings(sections))  # raises what the run would raise
     return sections, draft.about
 
@@ -202,6 +208,7 @@ def _tables(options: AskedSeries, source: Data) -> _SeriesDraft:  # noqa: PLR091
     if options.target is None:
         likely = [name for name in numbers if not nameless(name)]
         raise Unsure.of("the column to be predicted is not given", "target", likely)
+    _refuse_wide(options, data, time, numbers)
     target = known(options.target, data.columns, "target")
     entity = _choose_entity(options, data, time)
     draft = _SeriesDraft({"source": options.source, **reader})
@@ -234,6 +241,23 @@ def _tables(options: AskedSeries, source: Data) -> _SeriesDraft:  # noqa: PLR091
     draft.settings |= {"frequency": "infer", "target": target, **_roles(past, ahead)}
     _look_at_rows(draft, data)
     return draft
+
+
+def _refuse_wide(options: AskedSeries, data: Look, time: str, numbers: Sequence[str]) -> None:
+    """Raise `SettingsError` if the target is no column, and each column may be an entity."""
+    others = set(data.columns) - {time}
+    if options.target in data.columns or others != set(numbers) or len(others) < _LEAST_WIDE:
+        return
+    words = (options.source[0], f"--reader wide --time {time} --target {options.target}")
+    raise SettingsError(
+        "the source has no such column",
+        setting="target",
+        value=options.target,
+        remedy=(
+            f"use one of {', '.join(numbers[:20])}; or, if each column is an entity,"
+            f" `headrace series {words[0]} {words[1]} --out {options.out}`"
+        ),
+    )
 
 
 def _dialect(data: Look, form: str | None, marks: Mapping[str, str]) -> dict[str, Any]:
@@ -425,6 +449,7 @@ def _look_at_rows(draft: _SeriesDraft, data: Look) -> None:
             value=str(draft.settings["target"]),
             remedy="give a column of numbers",
         )
+    draft.summaries = _summaries(rows)
     if to_their_end:
         _known_ahead(draft, shaped, rows)
         if not draft.counted:
@@ -791,12 +816,9 @@ def _static(draft: _SeriesDraft, options: AskedSeries) -> list[str]:
     files = files_of(STATIC, shaped.source_files())
     tables = [(path, static_table(shaped, path, name)) for path, name in files]
     key = _entity_column(tables, draft.entities)
+    tables = [(path, _of_entities(table, key, draft.entities)) for path, table in tables]
     parts: dict[str, list[pa.ChunkedArray | None]] = {}
     for _, table in tables:
-        if key in table.column_names:
-            table = table.filter(
-                pc.is_in(pc.cast(table[key], pa.string()), value_set=pa.array(draft.entities))
-            )
         for name in sorted({*table.column_names} - {key}, key=table.column_names.index):
             parts.setdefault(name, []).append(number_share(table[name]))
     numbers = []
@@ -808,19 +830,95 @@ def _static(draft: _SeriesDraft, options: AskedSeries) -> list[str]:
             if not any(column.null_count for column in known_columns):
                 complete.append(name)
     names = [known(name, parts, "static_features") for name in options.static_names]
+    of_target = _of_target(draft.summaries, [table for _, table in tables], key, names or complete)
+    if names and of_target:
+        words = ", ".join(f"{name} (its {word})" for name, word in of_target.items())
+        draft.doubts["static_features"] = f"{_OF_TARGET}: {words}"
     if not names:
-        names = complete
+        names = [name for name in complete if name not in of_target]
         if not names:
             raise SettingsError(
                 "no column has numbers for all entities",
                 path=files[0][0],
                 remedy=f"leave {setting_name('static')} out",
             )
-        left = [name for name in parts if name not in names]
-        draft.seen["static_features"] = "The numbers that all entities have."
-        if left:
-            words = ", ".join(left[:30]) + (", …" if len(left) > 30 else "")
-            draft.seen["static_features"] += f" Left out: {words}; --static-features takes them."
+        draft.seen["static_features"] = _left_out(parts, names, of_target)
     draft.settings |= {"static": options.static, "static_entity": key, "static_features": names}
     draft.settings["missing_static"] = "drop_entity"
     return [name for name in names if name not in numbers]
+
+
+def _of_entities(table: pa.Table, key: str, entities: Sequence[str]) -> pa.Table:
+    """Return the rows of these entities; all of a table that does not name entities."""
+    if key not in table.column_names:
+        return table
+    return table.filter(pc.is_in(pc.cast(table[key], pa.string()), value_set=pa.array(entities)))
+
+
+def _left_out(parts: Collection[str], names: Collection[str], of_target: Mapping[str, str]) -> str:
+    """Say which attributes are proposed, and which are not. of_target: what each of those is."""
+    words = "The numbers that all entities have."
+    left = [name for name in parts if name not in names and name not in of_target]
+    if left:
+        listed = ", ".join(left[:30]) + (", …" if len(left) > 30 else "")
+        words += f" Left out: {listed}; --static-features takes them."
+    if of_target:
+        listed = ", ".join(f"{name} (its {word})" for name, word in of_target.items())
+        words += f" Left out, too: {_OF_TARGET}: {listed}."
+    return words
+
+
+def _summaries(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return what attributes are computed of the target: its mean and others, by entity."""
+    target = pl.col("0")
+    return (
+        rows.filter(target.is_not_nan())
+        .group_by("entity")
+        .agg(
+            target.mean().alias("mean"),
+            target.median().alias("median"),
+            target.std().alias("standard deviation"),
+            target.min().alias("minimum"),
+            target.max().alias("maximum"),
+            target.quantile(0.05).alias("5 % quantile"),
+            target.quantile(0.95).alias("95 % quantile"),
+        )
+    )
+
+
+def _of_target(
+    summaries: pl.DataFrame, tables: Sequence[pa.Table], key: str, names: Sequence[str]
+) -> dict[str, str]:
+    """Return the attributes that are a summary of the target, which holds its values in val and
+    test, and which summary each is.
+    """
+    matches = {}
+    for name in names:
+        parts = []
+        for table in tables:
+            numbers = number_share(table[name]) if name in table.column_names else None
+            if numbers is not None and key in table.column_names:
+                entity = pl.Series("entity", pc.cast(table[key], pa.string()), dtype=pl.String)
+                parts.append(pl.DataFrame([entity, pl.Series("value", numbers, dtype=pl.Float64)]))
+        if not parts:
+            continue
+        both = summaries.join(pl.concat(parts).drop_nulls(), on="entity")
+        for word in summaries.columns[1:]:
+            if _are_one(both[word].to_numpy(), both["value"].to_numpy()):
+                matches[name] = word
+                break
+    return matches
+
+
+def _are_one(summary: F64, values: F64) -> bool:
+    """Return whether values follow a summary of as many entities: by one factor, for other units;
+    or nearly equal, if some are below 0.
+    """
+    if len(summary) < _LEAST_ENTITIES or not np.isfinite([summary, values]).all():
+        return False
+    if (summary > 0).all() and (values > 0).all():
+        logarithms = np.log(summary)
+        factors = np.log(values) - logarithms
+        return bool(logarithms.std() > _DIFFER and factors.std() < _SAME_FACTOR)
+    spread = summary.std()
+    return bool(spread > 0 and (values - summary).std() < _SAME_FACTOR * spread)

@@ -292,7 +292,7 @@ def _retain(
             spools[number] = replace(spools[number], left_out=here)
     retained = [name for names in passed for name in names if name not in dropped]
     if not any(map(settings.division.trains, retained)):
-        outcome = "trains" if retained else "passes"
+        outcome = "is in train" if retained else "passes"
         why = "all are held out" if retained else "the source has no rows"
         reasons = "; ".join(islice(_failures(spools), _NAMES))
         raise InputError(

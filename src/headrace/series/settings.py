@@ -270,40 +270,40 @@ class Series(RecipeSettings):
         gt=0,
         le=1,
         description=(
-            "Share of each entity's observed targets that go to train; the three ratios sum to 1."
+            "Share of each entity's observed targets that goes to train; the three ratios sum to 1."
         ),
     )
     val_ratio: float = Field(
-        0.2, ge=0, lt=1, description="Share of each entity's observed targets that go to val."
+        0.2, ge=0, lt=1, description="Share of each entity's observed targets that goes to val."
     )
     test_ratio: float = Field(
-        0.2, ge=0, lt=1, description="Share of each entity's observed targets that go to test."
+        0.2, ge=0, lt=1, description="Share of each entity's observed targets that goes to test."
     )
     train_end: str | None = Field(
         None,
         description=(
-            "Rows before this time train, in every entity, instead of a share of its"
+            "Rows before this time are in train, in every entity, instead of a share of its"
             " targets; e.g. 2010-10-01, which itself is not in train."
         ),
     )
     val_end: str | None = Field(
         None,
         description=(
-            "Rows from train_end to before this time validate, and the rest tests. Default: none."
+            "Rows from train_end to before this time are in val, later ones in test. Default: none."
         ),
     )
     val_entities: NamesOrFile = _held_out(
         (),
         description=(
-            "Entities held out for validation; only they validate; @FILE: one name a line."
-            " With dates they validate between train_end and val_end, with shares in all rows."
+            "Entities held out for val; only they are in it; @FILE: one name a line."
+            " With dates, their rows between train_end and val_end; with shares, all their rows."
         ),
     )
     test_entities: NamesOrFile = _held_out(
         (),
         description=(
-            "Entities held out for testing; only they test; @FILE: one name a line. With"
-            " dates they test from val_end, with shares in all rows."
+            "Entities held out for test; only they are in it; @FILE: one name a line. With"
+            " dates, their rows from val_end; with shares, all their rows."
         ),
     )
     trim: Literal["all", "target", "none"] = Field(
@@ -324,7 +324,7 @@ class Series(RecipeSettings):
     folds: Folds = Field(
         None,
         description=(
-            "Prepare folds instead of one split: cuts that roll on from train_end and"
+            "Prepare folds instead of one split: rolling cuts from train_end and"
             " val_end, such as rolling:n=5,step=365d. Scalers are those of fold 0."
         ),
     )

@@ -30,6 +30,7 @@ from headrace.formats.dates import (
     time_setting,
 )
 from headrace.formats.dialect import null_setting
+from headrace.formats.header import hint
 from headrace.formats.listing import list_files, refuse_foreign
 from headrace.formats.parquet import open_file
 from headrace.formats.partitions import partition_types
@@ -53,7 +54,7 @@ from headrace.formats.text_columns import (
     with_one_time,
 )
 from headrace.formats.type_words import PERIOD
-from headrace.formats.types import hint, is_text
+from headrace.formats.types import is_text
 from headrace.formats.zones import utc_to_wall
 from headrace.series.times import Observed, put_on_clock
 from headrace.storage.places import path_of, place_of

@@ -189,7 +189,7 @@ def _in_order(zone: str, wall: I64, earlier: I64, later: I64) -> I64:
         rows = np.concatenate(unordered)
         raise InputError(
             f"{pluralise(len(rows), 'time comes', 'times come')} twice in {zone}, whose clocks"
-            " repeat them, and the rows around them are in no order that tells which is which,"
+            " repeat them, and the rows around them are not in time order,"
             f" first {moment(int(wall[rows].min()))}",
             remedy=(
                 f"sort the rows by time as it passed, write times with their offset, or give"

@@ -135,7 +135,7 @@ def _check_entities(run: FinishedRun, settings: Series) -> Check:
             f"{run.root / SUMMARY}: retained and excluded entities are not all of {original:,}"
         )
     elif short:
-        problem = f"{path}: {short[0]} trains on fewer than {required:,} targets"
+        problem = f"{path}: {short[0]} has fewer than {required:,} train targets"
     elif settings.static_features and names != _static_names(run, settings, table):
         problem = f"{run.root / STATICS}: has its rows in another order than {ENTITIES} says"
     elif unreported:

@@ -137,7 +137,7 @@ def cost_of_rules(counts: Counts) -> str | None:
     why = "".join(f", {count:,} for {reason}" for reason, count in by_size if count)
     return (
         f"{lost:,} of {read:,} rows ({percentage(lost, read)}) are dropped{why};"
-        f" {tested:,} ({percentage(tested, read)}) test"
+        f" {tested:,} ({percentage(tested, read)}) are in test"
     )
 
 

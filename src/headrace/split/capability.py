@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -13,6 +13,7 @@ from headrace.recipe import Recipe
 if TYPE_CHECKING:
     from headrace.cli.init.commented import Section
     from headrace.cli.init.look import Data
+    from headrace.dataset.grade import Doubt
     from headrace.dataset.open import FinishedRun
     from headrace.dataset.verify import Check
     from headrace.report.figure import Figure
@@ -24,6 +25,12 @@ if TYPE_CHECKING:
 
 class _SplitRecipe(Recipe):
     """What both splits of tables do in the same way."""
+
+    requested_drops = Recipe.requested_drops | {
+        "gap_before_cutoff",
+        "label_past_cutoff",
+        "in_no_fold",
+    }
 
     stages: ClassVar = {
         "scan": ("find entities and dates", "shards"),
@@ -53,6 +60,11 @@ class _SplitRecipe(Recipe):
         from headrace.split.verify import verify_split
 
         return verify_split(run, workers)
+
+    def doubts(self, run: FinishedRun) -> Iterable[Doubt]:
+        from headrace.split.doubts import doubts_of
+
+        return doubts_of(run)
 
     def figures(self, data: RunFacts, common: Callable[[RunFacts], list[Figure]]) -> list[Figure]:
         from headrace.split.figures import figures

@@ -62,6 +62,8 @@ def split(
         variables, workers = settings_from_environment(flag_values.environment)
         if about.workers is None:
             about = replace(about, workers=workers)
+        if about.max_dropped is None:  # as in the job that it replaces
+            about = replace(about, max_dropped=1.0)
         settings = {**variables, **settings}
         if settings["format"] in ("csv", "tsv"):
             settings.setdefault("compression", "none")

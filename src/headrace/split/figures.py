@@ -164,7 +164,7 @@ def folds_figure(data: RunFacts) -> Figure:
         answer += f"\n{pluralise(count, 'row')} dropped: {data.reason_in_words(reason)}."
     names = {name: "left out" if name == "dropped" else name for name in parts}
     chart = charts.stacked_bars(labels, parts, unit="rows", names=names)
-    return Figure("folds", "What does each fold train and test?", answer, chart)
+    return Figure("folds", "Which rows are in train and test of each fold?", answer, chart)
 
 
 def shared_figure(data: RunFacts) -> Figure | None:

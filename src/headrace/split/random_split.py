@@ -47,15 +47,15 @@ class RandomSplit(SplitSettings):
         None,
         min_length=1,
         json_schema_extra=COLUMNS,
-        description="Column of classes, of which each split gets its share as far as can be.",
+        description="Column of classes that every split has in nearly equal shares.",
     )
     folds: Folds = Field(
         None,
         json_schema_extra={"panel": "Folds"},
         examples=["group-kfold:k=5"],
         description=(
-            "Prepare folds instead of one split, in which what is drawn takes turns to test, such "
-            "as group-kfold:k=5,stratify=COLUMN."
+            "Prepare folds instead of one split; each group is in test of one fold, such as "
+            "group-kfold:k=5,stratify=COLUMN."
         ),
     )
 
@@ -64,7 +64,7 @@ class RandomSplit(SplitSettings):
         if self.val_ratio + self.test_ratio >= 1:
             raise ValueError(
                 f"{setting_name('val_ratio')} and {setting_name('test_ratio')} are"
-                f" {self.val_ratio:g} and {self.test_ratio:g}, which leaves nothing to train; give"
+                f" {self.val_ratio:g} and {self.test_ratio:g}, which leaves no row for train; give"
                 " smaller ones"
             )
         if self.folds is not None:

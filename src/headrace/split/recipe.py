@@ -21,13 +21,14 @@ from headrace.formats.common_schema import columns_with_gaps, join_shards, with_
 from headrace.formats.dialect import UTF8
 from headrace.formats.evidence import Evidence
 from headrace.formats.grouped import at_fault, grouped, part_of
+from headrace.formats.header import hint, is_value, row_for_names
 from headrace.formats.partitions import ignored_names, partition_types
 from headrace.formats.plain_types import in_text
 from headrace.formats.registry import FORMATS, FileType
 from headrace.formats.shard import Shard
 from headrace.formats.source import read_signature, survey_all
 from headrace.formats.type_words import keeps_text
-from headrace.formats.types import column_types, hint, is_text, shorten_list
+from headrace.formats.types import column_types, is_text, shorten_list
 from headrace.run.context import STAGE_DIRECTORY, RunContext, Task, TaskFiles
 from headrace.run.events import Note
 from headrace.run.prepare import Outcome
@@ -154,7 +155,20 @@ def _scan(
     receipts = context.stage("scan", source.tasks(scan), durable=False)
     scans = Scans(context, source.shards, receipts, earlier)
     context.warn(advice.odd_values(settings, scans))
+    context.warn(_row_for_names(settings, source, scans))
     return scans
+
+
+def _row_for_names(settings: SplitSettings, source: SurveyedSource, scans: Scans) -> list[str]:
+    """Return a warning if the first line of a file was taken for names and looks like a row."""
+    first = source.first
+    names = first.schema.names
+    if settings.signature is not None or first.dialect is None or not any(map(is_value, names)):
+        return []
+    types = scans.evidence.types()
+    schema = pa.schema([(name, types.get(name, pa.string())) for name in names])
+    warning = row_for_names(first.path, schema)
+    return [] if warning is None else [warning]
 
 
 def _scanners(settings: SplitSettings, features: Sequence[Feature], shard: Shard) -> list[Scanner]:

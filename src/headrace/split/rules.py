@@ -276,7 +276,7 @@ class OneCut(Placement):
             return None
         train = self.allocation.train
         val = self.allocation.val
-        return f"{train + val:,} entities before the cutoff: {train:,} train, {val:,} validate"
+        return f"{train + val:,} entities before the cutoff: {train:,} in train, {val:,} in val"
 
 
 def clock_of(forms: Collection[str]) -> Clock:

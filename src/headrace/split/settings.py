@@ -164,8 +164,8 @@ class SplitSettings(RecipeSettings):
         json_schema_extra={"panel": "Folds"},
         examples=["rolling:n=5,step=30d", "rolling:n=5,step=30d,window=180d", "group-kfold:k=5"],
         description=(
-            "Prepare folds instead of one split: cuts that roll on from the split date, such "
-            "as rolling:n=5,step=30d,window=180d, or entities that take turns to test, such as "
+            "Prepare folds instead of one split: rolling cuts from the split date on, such as "
+            "rolling:n=5,step=30d,window=180d, or each entity in test of one fold, such as "
             "group-kfold:k=5,stratify=COLUMN."
         ),
     )
@@ -481,8 +481,8 @@ class TemporalSplit(SplitSettings):
         min_length=1,
         json_schema_extra=COLUMNS,
         description=(
-            "Column of the entity: customer, device, aircraft, ... No entity both trains and "
-            "tests. By default, time alone decides, and there is no val."
+            "Column of the entity: customer, device, aircraft, ... No entity is in both train "
+            "and test. By default, time alone decides, and there is no val."
         ),
     )
     split_date: str | None = Field(
@@ -505,8 +505,8 @@ class TemporalSplit(SplitSettings):
         None,
         json_schema_extra=_ROWS,
         description=(
-            "How far after the time of a row its label looks, such as 30d. Rows before the "
-            "cutoff whose label does not end before it are dropped and counted."
+            "How long after the time of a row its label is known, such as 30d. Rows before the "
+            "cutoff whose label is known only after it are dropped and counted."
         ),
     )
     train_ratio: float = Field(

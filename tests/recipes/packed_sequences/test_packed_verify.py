@@ -137,7 +137,7 @@ def swapped_bins(bins: list[Bin]) -> None:
         (mask_of_two, "bin 0: loss_mask holds 2"),
         (last_label, "bin 0: the last position of a sequence has a label"),
         (negative_id, "bin 0: token id -1 is not in the vocabulary"),
-        (no_label, "bin 0: has no label to train on"),
+        (no_label, "bin 0: has no token in the loss"),
         (other_token, "are not the .* that were packed"),
         (moved_label, "are not the .* that were packed"),
         (lost_border, "are not the .* that were packed"),

@@ -53,7 +53,7 @@ def test_every_row_is_on_its_side_of_the_dates(tmp_path: Path) -> None:
     excluded = json.loads((made.run / "quality_summary.json").read_bytes())["excluded_entities"]
     assert ["late"] == list(excluded)
     assert excluded["late"].startswith(
-        "0 observed targets would train before train_end 2002-03-01 (of"
+        "0 observed targets in train before train_end 2002-03-01 (of"
     )
     assert "early" not in rows["test"]
     assert headrace.verify(made.out).problems == []

@@ -146,17 +146,17 @@ def test_a_benchmark_with_common_dates_and_basins_held_out_is_three_commands(
     )
     pipelines = {"strategy": "unified", "pipeline": "StandardScaler", "fit_on_n_entities": 9}
     by_all = json.dumps({"features": pipelines, "target": pipelines})
-    dates = (
-        "--train-end",
-        "2010-10-01",
-        "--val-end",
-        "2014-10-01",
-        "--test-entities",
-        "camelslx_054,camelslx_055",
+    changed = (
+        "trim=none",
+        f"preprocessing_configs={by_all}",
+        "train_end='2010-10-01'",
+        "val_end='2014-10-01'",
+        "test_entities=[camelslx_054, camelslx_055]",
     )
+    dates = [word for setting in changed for word in ("--set", setting)]
     for command in (
         ("init", "series", CARAVAN / "timeseries", *source),
-        ("series", config, "--trim", "none", "--preprocessing-configs", by_all, *dates),
+        ("run", config, *dates),
         ("verify", out),
     ):
         done = run_command(*command)

@@ -315,7 +315,7 @@ def test_three_lines_of_configuration_are_enough(
 ) -> None:
     config = tmp_path / "serve.yaml"
     config.write_text(f"recipe: series\nsource: {next_month}\npipelines_from: {trained.out}\n")
-    done = run_command("series", config, "--out", tmp_path / "now", "--json")
+    done = run_command("run", config, "--out", tmp_path / "now", "--json")
     verdict = json.loads(run_command("verify", tmp_path / "now", "--json").stdout)
 
     assert 0 == done.returncode, done.stderr

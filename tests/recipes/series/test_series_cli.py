@@ -41,9 +41,16 @@ def configuration(directory: Path, **more) -> Path:
 
 def test_series_run_and_the_library_make_the_same_run(tmp_path: Path) -> None:
     config = configuration(tmp_path)
-    done = run_command("series", config, "--json")
-    again = run_command("run", config, "--json")
     record = yaml.safe_load(config.read_text())
+    flags = [
+        tmp_path / "in",
+        "--preprocessing-configs",
+        json.dumps(record["preprocessing_configs"]),
+    ]
+    for name in ("target", "frequency", "min_train_years", "batch_size", "out"):
+        flags += [f"--{name.replace('_', '-')}", record[name]]
+    done = run_command("series", *flags, "--features", "rain,cold", "--json")
+    again = run_command("run", config, "--json")
     same = series(
         tmp_path / "in", tmp_path / "library", preprocessing_configs=record["preprocessing_configs"]
     )
@@ -63,7 +70,9 @@ def test_series_run_and_the_library_make_the_same_run(tmp_path: Path) -> None:
 def test_the_summary_says_what_was_left_out_and_verify_checks_it(tmp_path: Path) -> None:
     config = configuration(tmp_path)
     (tmp_path / "in" / "broken.parquet").write_bytes(b"PAR1")
-    done = run_command("series", config, "--set", "max_imputation_gap_size=2", "--layout", "packed")
+    done = run_command(
+        "run", config, "--set", "max_imputation_gap_size=2", "--set", "layout=packed"
+    )
     verified = run_command("verify", tmp_path / "out", "--json")
 
     assert 0 == done.returncode, done.stderr
@@ -80,14 +89,14 @@ def test_the_summary_says_what_was_left_out_and_verify_checks_it(tmp_path: Path)
     [
         (["--set", "min_train_years"], "expected NAME=VALUE"),
         (["--set", "min_train_year=1"], "did you mean 'min_train_years'"),
-        (["--layout", "wide"], "'wide' is not one of"),
-        (["--entities", "@no.txt"], "no.txt: cannot be read"),
+        (["--set", "layout=wide"], "layout"),
+        (["--set", "entities='@no.txt'"], "no.txt: cannot be read"),
     ],
 )
 def test_errors_are_one_message_and_an_exit_code(
     tmp_path: Path, arguments: list[str], message: str
 ) -> None:
-    done = run_command("series", configuration(tmp_path), *arguments)
+    done = run_command("run", configuration(tmp_path), *arguments)
 
     assert 2 == done.returncode
     assert message in " ".join(done.stderr.split())
@@ -97,7 +106,7 @@ def test_errors_are_one_message_and_an_exit_code(
 def test_a_file_of_entities_restricts_the_run(tmp_path: Path) -> None:
     config = configuration(tmp_path)
     (tmp_path / "some.txt").write_text("g2\n\ng0\nnobody\n")
-    done = run_command("series", config, "--entities", f"@{tmp_path / 'some.txt'}", "--json")
+    done = run_command("run", config, "--set", f"entities='@{tmp_path}/some.txt'", "--json")
 
     summary = json.loads(
         (Path(json.loads(done.stdout)["run"]) / "quality_summary.json").read_bytes()
@@ -106,26 +115,17 @@ def test_a_file_of_entities_restricts_the_run(tmp_path: Path) -> None:
     assert {"nobody": "no file has its name; correct entities"} == summary["excluded_entities"]
 
 
-def test_flags_override_the_file(tmp_path: Path) -> None:
+def test_settings_override_those_of_the_file(tmp_path: Path) -> None:
     pipelines = "{target: {strategy: per_group, pipeline: [MinMaxScaler]}}"
-    flags = [
-        "--features",
-        "rain",
-        "--missing-numbers",
-        "-999",
-        "--preprocessing-configs",
-        pipelines,
-    ]
-    done = run_command(
-        "series",
-        configuration(tmp_path),
-        *flags,
-        "--entities",
-        "g1,g2",
-        "--bad-rows",
-        "drop",
-        "--json",
-    )
+    changed = {
+        "features": "rain",
+        "missing_numbers": "-999",
+        "preprocessing_configs": pipelines,
+        "entities": "[g1, g2]",
+        "bad_rows": "drop",
+    }
+    given = [word for name, value in changed.items() for word in ("--set", f"{name}={value}")]
+    done = run_command("run", configuration(tmp_path), *given, "--json")
 
     assert 0 == done.returncode, done.stderr
     asked = json.loads((Path(json.loads(done.stdout)["run"]) / "config.json").read_bytes())
@@ -142,3 +142,21 @@ def test_a_source_is_taken_as_by_other_commands(tmp_path: Path) -> None:
     assert ["g0", "g1"] == json.loads(
         (Path(json.loads(done.stdout)["run"]) / "quality_summary.json").read_text()
     )["retained_entities"]
+
+
+@pytest.mark.parametrize("command", ["series", "split", "rewrite", "histories"])
+def test_a_configuration_is_no_data(command: str, tmp_path: Path) -> None:
+    config = configuration(tmp_path)
+    needed = {"split": ["--by", "g"], "series": ["--target", "f"]}
+    done = run_command(command, config, "--out", tmp_path / "other", *needed.get(command, ()))
+
+    assert 0 != done.returncode
+    assert f"headrace run {config}" in "".join(done.stderr.split("\n"))
+
+
+def test_data_are_no_configuration(tmp_path: Path) -> None:
+    (tmp_path / "data.json").write_text('[{"x": 1}]')
+    done = run_command("run", tmp_path / "data.json", "--out", tmp_path / "out")
+
+    assert 2 == done.returncode
+    assert "headrace init" in done.stderr

@@ -76,7 +76,7 @@ def test_years_are_counted_in_steps(tmp_path: Path) -> None:
     run(source, tmp_path / "out", min_train_years=3)
 
     with pytest.raises(
-        headrace.InputError, match="36 observed targets would train \\(of 60\\), 37 are required"
+        headrace.InputError, match="36 observed targets in train \\(of 60\\), 37 are required"
     ):
         run(source, tmp_path / "out", min_train_years=3.1)
 

@@ -316,7 +316,7 @@ def test_years_of_targets_are_asked_for_and_not_years_of_calendar(tmp_path: Path
     )
 
     assert ["dense"] == list(stored(prepared)["train"])
-    reason = "9 observed targets would train (of 15), 730 are required by min_train_years 2"
+    reason = "9 observed targets in train (of 15), 730 are required by min_train_years 2"
     assert reason == report(prepared, "sparse")["failure_reason"]
 
 
@@ -325,7 +325,7 @@ def test_there_is_no_success_before_everything_is_there(tmp_path: Path) -> None:
     source = write_basins(tmp_path / "in", {"a": plain(9)})
 
     with pytest.raises(
-        headrace.InputError, match="no entity of 1 passes: a: 5 observed targets would train"
+        headrace.InputError, match="no entity of 1 passes: a: 5 observed targets in train"
     ):
         series(source, tmp_path / "out", min_train_years=1)
     assert not list((tmp_path / "out").glob("runs/*/_SUCCESS"))

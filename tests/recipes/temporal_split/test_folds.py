@@ -443,7 +443,10 @@ def test_the_commands_know_folds(tmp_path: Path) -> None:
         "--json",
     ]
     assert expected[1]["test"] == json.loads(CliRunner().invoke(app, plan).output)["rows"]
-    assert "What does each fold train and test?" in write_report(tmp_path / "out").read_text()
+    assert (
+        "Which rows are in train and test of each fold?"
+        in write_report(tmp_path / "out").read_text()
+    )
 
     config = tmp_path / "folds.yaml"
     config.write_text(

@@ -43,6 +43,12 @@ TimeFormat = Annotated[
         " digits."
     ),
 ]
+Header = Annotated[
+    Literal["first_line"] | None,
+    unless_given(
+        help="first_line: that of CSV and TSV names the columns, although it looks like a row."
+    ),
+]
 Decimal = Annotated[
     Literal[".", ","] | None, unless_given(help="Decimal mark of numbers; detected unless given.")
 ]
@@ -210,6 +216,7 @@ class AboutData:
         str | None, unless_given(help="Column of the time, or none; detected unless given.")
     ] = None
     time_format: TimeFormat = None
+    header: Header = None
     decimal: Decimal = None
     entity: Entity = None
     target: Annotated[
@@ -407,7 +414,12 @@ def _command_for(recipe: Recipe) -> Callable[..., None]:
     options = recipe.init_options()
 
     def command(
-        config: Config, request: Any, *, overwrite: Overwrite = False, as_json: Json = False
+        config: Config,
+        request: Any,
+        *,
+        header: Header = None,
+        overwrite: Overwrite = False,
+        as_json: Json = False,
     ) -> None:
         from headrace.cli.init.choose import proposal
         from headrace.cli.init.look import Data
@@ -416,7 +428,7 @@ def _command_for(recipe: Recipe) -> Callable[..., None]:
         data = Data(request.source)
         fit = _settled(
             lambda options: proposal(recipe, data, request.out, options),
-            _chosen_options(request),
+            _chosen_options(request) | ({"header": header} if header else {}),
             ask=not as_json,
         )
         target.write(fit, (), as_json=as_json)

@@ -27,6 +27,7 @@ from headrace.recipe import JobSettings, Recipe, find_recipe, recipes
 _CHOSEN = ("pack", "preferences", "split")
 _SHOWN = 5  # rows
 _WIDE = 100
+_HEADER = "header"  # an option of all recipes
 
 
 @dataclass(frozen=True)
@@ -61,11 +62,17 @@ def proposal(recipe: Recipe, data: Data, out: str, options: Mapping[str, Any]) -
     options: of `recipe.init_options()`. Raises `Unsure` if a guess is not certain, what the run
     raises, and `SettingsError` if no row would be in train.
     """
-    data = data.with_time_format(options.get("time_format"))
+    data, options = _declared(data, options)
     request = recipe.init_options()(source=data.source, out=out, **options)
     sections, about = recipe.init(request, data)
     fit = Fit(recipe, sections, about, rows=_rows_of(data))
     return replace(fit, trial=try_out(recipe, sections, data))
+
+
+def _declared(data: Data, options: Mapping[str, Any]) -> tuple[Data, dict[str, Any]]:
+    """Return the data with what is known of them, and the options that a recipe takes."""
+    others = {name: value for name, value in options.items() if name != _HEADER}
+    return data.declared(options.get("time_format"), options.get(_HEADER)), others
 
 
 def fits(data: Data, out: str, options: Mapping[str, Any]) -> list[Fit]:
@@ -76,7 +83,7 @@ def fits(data: Data, out: str, options: Mapping[str, Any]) -> list[Fit]:
     """
     usable = [recipe for recipe in recipes().values() if recipe.init_word is not None]
     _check_options(options, usable)
-    data = data.with_time_format(options.get("time_format"))
+    data, options = _declared(data, options)
     _refuse_no_rows(data)
     every = {}
     for recipe in usable:
@@ -177,7 +184,7 @@ def _takes(recipe: Recipe, options: Mapping[str, Any]) -> bool:
 
 def _option_names(recipe: Recipe) -> set[str]:
     names = {option.name for option in fields(recipe.init_options())}
-    return names - {"source", "out"}
+    return (names - {"source", "out"}) | {_HEADER}
 
 
 def _order(data: Data, options: Mapping[str, Any]) -> list[str]:

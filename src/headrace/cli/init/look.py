@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from headrace.checks import nearest
 from headrace.cli.init.commented import Section
+from headrace.cli.init.names import repeats_names, value_as_name
 from headrace.cli.init.times import NUMBERS, is_typed_time, time_format
 from headrace.dataset.tables import with_paths
 from headrace.errors import HeadraceError, InputError, SettingsError, setting
@@ -30,7 +31,12 @@ from headrace.formats.dates import date_word
 from headrace.formats.dialect import PLAIN, UTF8, TextDialect
 from headrace.formats.listing import Listing, NoMatch, list_files, nested_pattern
 from headrace.formats.partitions import partition_types
-from headrace.formats.registry import SEPARATOR_NAMES
+from headrace.formats.registry import (
+    SEPARATOR_NAMES,
+    file_type_of_name,
+    open_bytes,
+    reading,
+)
 from headrace.formats.source import read_chunks, survey
 from headrace.formats.text_columns import nulled
 from headrace.formats.types import is_text
@@ -43,12 +49,12 @@ Value = TypeVar("Value")
 FILES = 16
 ROWS = 1 << 18
 WHOLE = 64 << 20  # bytes of a source that is looked at whole
-_DELIMITED = (".csv", ".tsv")
 _HEAD_BYTES = 1 << 18
 _MOST_TITLES = 50  # lines before the line of names
 _MOST_FILES = 1024
 _MOST_ROWS = 1 << 23
 NULLS = ("NA",)
+FIRST_LINE = "first_line"  # of text files: it holds the names of columns
 _NAMELESS = re.compile(r"\s*|Unnamed: \d+|__index_level_\d+__")
 
 
@@ -151,18 +157,26 @@ class Data:
     replaced by their pattern, and a table by the directory of its copy.
     """
 
-    def __init__(self, source: Sequence[Any], time_format: str | None = None) -> None:
+    def __init__(
+        self, source: Sequence[Any], time_format: str | None = None, header: str | None = None
+    ) -> None:
         self.source = [_reached(path) for path in with_paths(list(source))]
-        self._time_format = time_format
+        self._declared = (time_format, header)
         self._read: dict[Hashable, Any] = {}
 
-    def with_time_format(self, time_format: str | None) -> Data:
-        """Return the data, whose times in texts are declared to be of this format."""
-        if time_format == self._time_format:
+    def declared(self, time_format: str | None, header: str | None) -> Data:
+        """Return the data with what is known of them: the format of times in texts, and
+        `first_line` if that of text files holds the names.
+
+        Raises `SettingsError` for others.
+        """
+        if (time_format, header) == self._declared:
             return self
         if time_format is not None:
             date_word(time_format, "time_format")
-        return Data(self.source, time_format)
+        if header not in (None, FIRST_LINE):
+            raise SettingsError(setting="header", value=header, remedy=f"it may be {FIRST_LINE}")
+        return Data(self.source, time_format, header)
 
     @cached_property
     def listing(self) -> Listing:
@@ -174,26 +188,28 @@ class Data:
         """Its files as tables; of texts that are not UTF-8, in the likeliest encoding, and of those
         with lines before the line of names, from it on.
 
-        Raises `InputError` if one cannot be read.
+        Raises `InputError` if one cannot be read, `Unsure` if the line of names may be a row.
         """
+        form, header = self._declared
         try:
-            seen = look(self.source, time_format=self._time_format)
-            _refuse_values_as_names(seen)
-            if "" not in list(seen.columns)[1:]:
+            seen = look(self.source, time_format=form)
+            dialect = PLAIN
+            if "" in list(seen.columns)[1:]:
+                dialect = _dialect_of(str(seen.root / seen.tables[0][0]))
+            if dialect == PLAIN:
+                _check_names(seen, header)
                 return seen
-            dialect = _dialect_of(str(seen.root / seen.tables[0][0]))
-            return look(self.source, dialect, time_format=self._time_format)
         except InputError as error:
             dialect = _dialect_of(error.path)
             if dialect == PLAIN:
                 raise
-            return look(self.source, dialect, time_format=self._time_format)
+        return look(self.source, dialect, time_format=form)
 
     @cached_property
     def unusual(self) -> Section:
         """The dialect that its text files need to be read at all; see `Look.unusual`."""
         with suppress(HeadraceError):  # which is said where the files are read
-            if any(name.endswith(_DELIMITED) for name in self.listing.names):
+            if any(map(_is_delimited, self.listing.names)):
                 return self.tables.unusual
         return Section("")
 
@@ -217,30 +233,39 @@ def _reached(path: Any) -> Any:
     return pattern or path
 
 
-def _encoding_of(path: str | None) -> str | None:
-    """Return the encoding that a file may have; None if it is UTF-8, compressed or no text."""
-    if path is None or not Path(path).is_file() or not path.endswith((".csv", ".tsv", ".txt")):
-        return None
-    with Path(path).open("rb") as file:
-        head = file.read(WHOLE)
+def _is_delimited(name: str) -> bool:
+    """Return whether a name is that of CSV or TSV, compressed or not."""
+    file_type = file_type_of_name(Path(name).name)
+    return file_type is not None and file_type.format.separator is not None
+
+
+def _head_of(path: str | None) -> bytes:
+    """Return the first bytes of a file of delimited text, unpacked; none of others."""
+    if path is None or not Path(path).is_file() or not _is_delimited(path):
+        return b""
+    file_type = file_type_of_name(Path(path).name)
+    assert file_type is not None
+    with reading(Path(path)), open_bytes(Path(path), file_type.compression) as stream:
+        return bytes(stream.read(WHOLE))
+
+
+def _encoding_of(head: bytes) -> str:
+    """Return the encoding that a text may have. head: its first bytes."""
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
     try:
-        codecs.getincrementaldecoder("utf-8")().decode(head)  # the last character may be cut
+        codecs.getincrementaldecoder(UTF8)().decode(head)  # the last character may be cut
     except UnicodeDecodeError:
-        return None if b"\0" in head else "cp1252"
-    return None
+        return UTF8 if b"\0" in head else "cp1252"
+    return UTF8
 
 
 def _dialect_of(path: str | None) -> TextDialect:
     """Return the dialect that a file may have which is not read as it is."""
-    encoding = _encoding_of(path) or UTF8
-    lines = 0
-    if path is not None and path.endswith(_DELIMITED) and Path(path).is_file():
-        with Path(path).open("rb") as file:
-            head = file.read(_HEAD_BYTES)
-        text = head.decode(encoding, "replace").removeprefix("\ufeff")
-        lines = _lines_before_names(text, complete=len(head) < _HEAD_BYTES)
+    head = _head_of(path)
+    encoding = _encoding_of(head)
+    text = head[:_HEAD_BYTES].decode(encoding, "replace").removeprefix("\ufeff")
+    lines = _lines_before_names(text, complete=len(head) < _HEAD_BYTES)
     return TextDialect(encoding=encoding, skip_rows=lines)
 
 
@@ -281,28 +306,49 @@ def _rows_of(lines: list[str], separator: str) -> list[list[str]]:
         return []
 
 
-def _refuse_values_as_names(seen: Look) -> None:
-    """Raise `InputError` if the line of names is a row: a name is a time as those below it, or
-    a number with a fraction above numbers.
+def _check_names(seen: Look, header: str | None) -> None:
+    """Raise `InputError` for times without a name and for a line of names that comes again, and
+    `Unsure` if that line looks like a row.
+
+    header: first_line if it is known to hold the names.
     """
+    path = seen.root / seen.tables[0][0]
     for column in seen.columns.values():
         if nameless(column.name) and column.content == "time":
             raise InputError(
                 "holds times, and has no name",
-                path=seen.root / seen.tables[0][0],
+                path=path,
                 column=column.name,
                 remedy="write a name, such as date, into the line of names",
             )
-        name = pa.chunked_array([[column.name]])
-        is_value = column.content == "time" and time_format([name]) is not None
-        if column.content == "number":
-            is_value = re.fullmatch(r"[-+]?\d+\.\d+", column.name) is not None
-        if is_value:
+    delimited = [(name, table) for name, table in seen.tables if _is_delimited(name)]
+    if header is not None or not delimited:
+        return
+    contents = {column.name: column.content for column in seen.columns.values()}
+    matches = value_as_name(contents, [table for _, table in delimited])
+    if matches is None or contents[matches.name] not in ("number", "time"):
+        _refuse_repeated_names(seen.root, delimited)
+    if matches is not None:
+        raise Unsure.of(
+            f"has no line of names, or one like a row: {matches.why}",
+            "header",
+            [],  # it is no answer to take by Enter
+            path=path,
+            remedy=(
+                "write a line of names above the rows, or if its first line is one, give"
+                f" {setting('header', FIRST_LINE)}"
+            ),
+        )
+
+
+def _refuse_repeated_names(root: Path, tables: Sequence[tuple[str, pa.Table]]) -> None:
+    """Raise `InputError` if a row is the line of names again."""
+    for name, table in tables:
+        if repeats_names(table):
             raise InputError(
-                "has no line of names: its first line is a row",
-                path=seen.root / seen.tables[0][0],
-                column=column.name,
-                remedy="write a line of names above the rows",
+                "holds its line of names again as a row, as files joined into one do",
+                path=root / name,
+                remedy="remove that row",
             )
 
 

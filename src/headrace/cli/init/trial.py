@@ -19,6 +19,8 @@ import pyarrow.parquet as pq
 
 from headrace.cli.init.commented import Aside, Section, settings_of
 from headrace.cli.init.look import WHOLE, Data, evenly
+from headrace.dataset.grade import grade_of
+from headrace.dataset.open import FinishedRun
 from headrace.errors import HeadraceError, SettingsError
 from headrace.formats.listing import Listing
 from headrace.recipe import JobSettings, Recipe, find_recipe
@@ -138,7 +140,8 @@ def _run(trial: Trial, job: JobSettings, reasons: Mapping[str, str], out: Path) 
         if isinstance(event, Note) and event.level == "warning":
             trial.warnings.append(event.marked)
 
-    manifest = prepare(job, out, on_event=note).manifest
+    prepared = prepare(job, out, on_event=note)
+    manifest = prepared.manifest
     trial.rows = {name: totals.rows for name, totals in manifest.splits.items()}
     for reason, rows in manifest.dropped.items():
         if rows:
@@ -150,6 +153,12 @@ def _run(trial: Trial, job: JobSettings, reasons: Mapping[str, str], out: Path) 
             f"no row would be in train{f' ({lost})' if lost else ''}",
             remedy="give the columns and the cutoff yourself",
         )
+    grade = grade_of(FinishedRun(prepared.run, manifest, texts="typed"))
+    if grade.word == "fail":  # a run of what is written must not
+        raise SettingsError(
+            grade.doubts[0].sentence, remedy="give the columns and the cutoff yourself"
+        )
+    trial.warnings += [doubt.sentence for doubt in grade.doubts if not doubt.fraction]
 
 
 def _sample(listing: Listing, folder: Path) -> int:

@@ -84,13 +84,13 @@ class ChatSettings(Settings):
         description=(
             "template: the template decides which reasoning to keep, and what it leaves out is"
             " counted; keep: reject rows whose reasoning it leaves out; every_user_turn: one"
-            " sequence per user turn, trained on that turn's answer, so that all reasoning is kept;"
-            " mask: as template, and none of it is trained; drop: none."
+            " sequence per user turn, with the loss on its answer, so all reasoning is kept;"
+            " mask: as template, none of it in the loss; drop: no reasoning."
         ),
     )
     train_on: TrainOn = _rows(
         "every_turn",
-        description="Which answers are trained; last_turn: those after the last user's message.",
+        description="Answers in the loss; last_turn: those after the last user message.",
     )
     eos: Literal["append", "none"] = _rows(
         "append", description="Whether rows of plain text end with the end token."
@@ -103,7 +103,7 @@ class ChatSettings(Settings):
         ),
     )
     nothing_trained: Literal["drop", "keep"] = _rows(
-        "drop", description="Rows without a token to train on."
+        "drop", description="Rows without a token in the loss."
     )
     special_text: Literal["text", "drop", "control"] = _rows(
         "text",

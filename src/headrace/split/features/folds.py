@@ -82,7 +82,7 @@ class RollingPlacement(Placement):
             return None
         train = self.allocation.train
         val = self.allocation.val
-        return f"{len(self.entities):,} entities: {train:,} train in folds, {val:,} validate"
+        return f"{len(self.entities):,} entities: {train:,} in train of folds, {val:,} in val"
 
 
 @dataclass(frozen=True)

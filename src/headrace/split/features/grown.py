@@ -17,7 +17,7 @@ from headrace.split.settings import SplitSettings
 
 
 def _earlier_test(rows: ScannedRows) -> Bools:
-    """Mask the rows before the cutoff whose entity is in test; others of its kind would train."""
+    """Mask the rows before the cutoff whose entity is in test; others of its kind are in train."""
     in_test: Bools = rows.side == UNSEEN
     in_test &= rows.before
     return in_test

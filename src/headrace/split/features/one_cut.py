@@ -44,7 +44,7 @@ def _val_entity_late(rows: ScannedRows) -> Bools | None:
 
 
 class OneCutInTime(Feature):
-    """The rows from the split date on test, and the others train or validate."""
+    """Rows from the split date on are in test, the others in train or val."""
 
     @classmethod
     def is_part(cls, settings: SplitSettings) -> bool:
