@@ -5,7 +5,7 @@ import io
 import json
 import re
 import sys
-from datetime import datetime
+from datetime import date, datetime
 from pathlib import Path
 
 import numpy as np
@@ -607,3 +607,19 @@ def test_of_times_that_jitter_the_nearest_is_taken(tmp_path: Path, step: int) ->
 
     assert {"*": "nearest"} == found["resample"]
     assert Series(**{"frequency": found["frequency"], "source": "x", "target": "x"}).step.micros == step * 10**6  # fmt: skip
+
+
+def test_hours_that_the_clocks_of_a_zone_repeat_are_no_duplicates(tmp_path: Path) -> None:
+    instants = pl.datetime_range(
+        date(2022, 10, 20), date(2022, 11, 9), "1h", time_zone="UTC", eager=True
+    )
+    local = instants.dt.convert_time_zone("Europe/Berlin").dt.to_string("%Y-%m-%d %H:%M")
+    frame = pl.DataFrame({"time": local, "load": range(len(local))})
+    frame.write_csv(tmp_path / "meter.csv")
+    text, _ = init(
+        tmp_path / "meter.csv", tmp_path, "--target", "load", "--time-zone", "Europe/Berlin"
+    )
+    made = run(tmp_path)
+
+    assert "duplicate_times" not in text
+    assert len(frame) == sum(made["metadata"]["source_rows"].values())

@@ -51,6 +51,7 @@ from headrace.formats.dates import MISSING
 from headrace.formats.registry import stem_of_name
 from headrace.formats.text_columns import as_text
 from headrace.formats.types import is_text
+from headrace.formats.zones import wall_to_utc
 from headrace.report.words import many_entities, pluralise
 from headrace.series.arrays.axis import DAY_US, Frequency, agreed, infer, place_rows
 from headrace.series.settings import FILE_NAME, Series
@@ -90,6 +91,12 @@ _ENTITY_NAMES = (
     *(
         "site",
         "site_id",
+        "region",
+        "store",
+        "store_id",
+        "meter",
+        "meter_id",
+        "country",
         "series_id",
         "item",
         "item_id",
@@ -117,6 +124,7 @@ _FEW = 0.05  # share of rows whose time may repeat by mistake
 _ABSENT = 0.05  # share of steps without a row above which it is asked what they mean
 _PRESENT = 0.1  # least share of steps with a row
 _COUNTED = 1_000  # entities whose windows are counted
+_ROW_KEYS = ["entity", "time", "occurrence"]
 _MANY = 10_000  # files per split; with more entities they are packed
 
 
@@ -404,7 +412,8 @@ def _look_at_rows(draft: _SeriesDraft, data: Look) -> None:
     times = rows["time"].to_numpy()
     rows = _look_at_steps(draft, shaped, rows, data.names[0])
     frequency = Frequency.parse(draft.settings["frequency"])
-    twice = len(rows) - len(rows.unique(["entity", "time"]))
+    rows = _with_occurrence(rows, shaped.time_zone)
+    twice = len(rows) - len(rows.unique(_ROW_KEYS))
     if twice and shaped.time_zone is None and frequency.steps_per_year > _DAYS_A_YEAR:
         seen["time"] = (
             f"{pluralise(twice, 'time comes', 'times come')} twice: if they are of clocks that"
@@ -498,11 +507,21 @@ def _look_at_steps(
     return rows
 
 
+def _with_occurrence(rows: pl.DataFrame, zone: str | None) -> pl.DataFrame:
+    """Add which of two instants a row is at, for local times that clocks repeat: 0 or 1."""
+    if zone is None:
+        return rows.with_columns(occurrence=0)
+    times = rows["time"].to_numpy()
+    repeated = wall_to_utc(times, zone, "earliest") != wall_to_utc(times, zone, "latest")
+    earlier = pl.int_range(pl.len()).over("entity", "time").clip(upper_bound=1)
+    return rows.with_columns(occurrence=pl.when(pl.Series(repeated)).then(earlier).otherwise(0))
+
+
 def _combine(draft: _SeriesDraft, shaped: Series, rows: pl.DataFrame, twice: int) -> None:
     """Say what becomes of rows that share entity and time: of equal ones one stays, counts are
     summed, of readings the user decides.
     """
-    if not len(rows.unique()) - len(rows.unique(["entity", "time"])):
+    if not len(rows.unique()) - len(rows.unique(_ROW_KEYS)):
         draft.settings["duplicate_times"] = "first"
         draft.seen["duplicate_times"] = f"{pluralise(twice, 'row is', 'rows are')} a copy."
         return
@@ -683,7 +702,7 @@ def _count_windows(draft: _SeriesDraft, shaped: Series, rows: pl.DataFrame) -> s
     """
     settings = Series(**draft.settings)
     order = [str(shaped.columns.index(name)) for name in settings.columns]
-    rows = rows.unique(["entity", "time"], keep="last").sort("entity", "time")
+    rows = rows.unique(_ROW_KEYS, keep="last").sort(_ROW_KEYS)
     observed = {}
     for (entity,), part in islice(rows.group_by("entity", maintain_order=True), _COUNTED):
         values = part.select(order).to_numpy().astype(np.float64)

@@ -82,7 +82,7 @@ def test_held_out_entities_are_alone_and_in_no_fit(source: Path, tmp_path: Path)
     (tmp_path / "tests.txt").write_text("d\ne\n")
     table = {
         "gauge": NAMES,
-        "area": [1.0, 2.0, 50.0, 70.0, None],
+        "area": [1.0, 2.0, 50.0, 70.0, 1.5],
         "rock": ["hard", "soft", "soft", "hard", "hard"],
     }
     pl.DataFrame(table).write_csv(tmp_path / "static.csv")

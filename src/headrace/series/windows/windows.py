@@ -63,7 +63,7 @@ class WindowOptions(Settings):
     run has no feature but the calendar, as a series is then forecast from its own past.
     history: whether inputs may reach into the rows before the split ("preceding") or not
     ("within"). Labels never cross: the whole horizon of a window is in the split.
-    targets: "all" horizons of a window must be observed; "any" of them, the others being 0 in y and
+    targets: "all" labels of a window must be observed; "any" of them, the others being 0 in y and
     false in y_observed; "none": no y at all, for predicting without targets.
     future: the horizon's features known ahead as a separate input; "none": neither required nor
     returned.
@@ -156,7 +156,9 @@ def blockers_of(store: SeriesStore, options: WindowOptions) -> Blockers:
     matrices = store.matrices
     columns = store.columns
     missing = Missing.find(matrices.matrices, columns=matrices.columns)
-    target = missing.runs(slice(0, len(columns.targets)))
+    # One label is enough for "any", of whichever target.
+    unlabelled: Literal["some", "all"] = "all" if options.targets == "any" else "some"
+    target = missing.runs(slice(0, len(columns.targets)), unlabelled)
     if options.incomplete != "skip":
         return Blockers(target=target)
     first_input = 0 if options.is_autoregressive else len(columns.targets)
