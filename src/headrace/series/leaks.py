@@ -97,9 +97,9 @@ def fold_checks(run: FinishedRun, settings: Series) -> Iterator[Check]:
     if settings.division.rolling is None:
         return
     store = SeriesStore(run.root, run.manifest, LocalFiles())
-    nobody = np.zeros(len(store.entities.rows), np.bool_)
+    without_windows = np.zeros(len(store.entities.rows), np.bool_)
     try:
-        scalings = [scaling_of_fold(store, fold, nobody) for fold in range(store.folds)]
+        scalings = [scaling_of_fold(store, fold, without_windows) for fold in range(store.folds)]
     except SettingsError:
         return
     except InputError as error:
