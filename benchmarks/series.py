@@ -55,7 +55,7 @@ from headrace.windows import open_windows
 
 INPUT, HORIZON, BATCH = 365, 7, 256
 RULE = {"input_length": INPUT, "output_length": HORIZON}
-TRAIN = {"train_ratio": 0.6, "val_ratio": 0.2, "test_ratio": 0.2}
+TRAIN = {"train_ratio": 0.6, "val_ratio": 0.2}
 
 
 def prepare(folder: Path, basins: int) -> Path:
@@ -64,7 +64,7 @@ def prepare(folder: Path, basins: int) -> Path:
     settings = headrace.Series(
         source=str(folder / "raw"),
         target="streamflow",
-        features=FEATURES,
+        future_features=FEATURES,
         static=str(folder / "attributes.parquet"),
         static_entity="gauge",
         static_features=ATTRIBUTES,

@@ -69,7 +69,7 @@ def run_headrace(data: Path, out: Path) -> None:
     series = Series(
         source=data,
         target="streamflow",
-        features=FEATURES,
+        future_features=FEATURES,
         max_imputation_gap_size=GAP,
         batch_size=BATCH,
     )

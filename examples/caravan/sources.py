@@ -47,7 +47,7 @@ def catchments(raw: Path) -> headrace.Series:
     return headrace.Series(
         source=str(raw / "timeseries" / "*.csv"),
         target="streamflow",
-        features=("prec", "tmean"),
+        future_features=("prec", "tmean"),
         static=str(raw / "attributes.csv"),
         static_entity="catchment",
         static_features=("area", "lat"),
@@ -75,7 +75,7 @@ def caravan(data: Path) -> headrace.Series:
     return headrace.Series(
         source=str(data / "timeseries" / "*.csv.gz"),
         target="streamflow",
-        features=FORCING,
+        future_features=FORCING,
         static=[
             str(each) for each in sorted((data / "attributes").glob("attributes_caravan_*.csv.gz"))
         ],

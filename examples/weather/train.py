@@ -105,7 +105,7 @@ def series_of(table: Path) -> headrace.Series:
         entity="origin",
         time="time_hour",
         target="temp",
-        features=SEEN,
+        future_features=SEEN,
         frequency="1h",
         max_imputation_gap_size=12,  # the barometers are silent for up to 11 hours
         min_train_years=0.5,

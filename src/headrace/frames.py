@@ -1,6 +1,6 @@
 """Apply the steps of a run of series to a table in memory: to inspect, test or reuse them.
 
-    settings = headrace.Series(source="gauges", target="flow", features=["rain"], entity="gauge")
+    settings = headrace.Series(source="rows", target="flow", past_features=["rain"], entity="gauge")
     rows = headrace.frames.clean(table, settings)                # on its steps, gaps filled
     splits = headrace.frames.split(table, settings)              # the same rows by split
     train = splits["train"]
@@ -36,7 +36,7 @@ def clean(frame: Any, settings: Series) -> Any:
     """Align the rows of each entity to its steps, trim them and fill short gaps: one row a step,
     null where missing.
 
-    Columns: entity, time, targets, features by name, calendar, masks. Raises `InputError` that
+    Columns: entity, time, targets, features, calendar. Raises `InputError` that
     names the first entity that a run would leave out, and the reason.
     """
     observed, settings = read_table(frame, settings)
@@ -97,8 +97,7 @@ def _clean(observed: Mapping[str, Observed], settings: Series) -> Iterator[tuple
 def _table(settings: Series, entity: str, cleaned: Cleaned) -> pl.DataFrame:
     times = pl.Series(settings.time_column, cleaned.axis.times()).cast(pl.Datetime("us"))
     columns = [pl.Series(settings.entity_column, [entity] * len(times)), times]
-    masks = cleaned.filled.T[len(settings.columns) - len(settings.mask_columns) :]
-    values = [*cleaned.values.T, *calendar_rows(settings, cleaned.axis).T, *masks]
+    values = [*cleaned.values.T, *calendar_rows(settings, cleaned.axis).T]
     for name, column in zip(settings.stored_columns, values, strict=True):
         columns.append(pl.Series(name, np.ascontiguousarray(column), nan_to_null=True))
     return pl.DataFrame(columns)

@@ -5,7 +5,7 @@ import io
 import json
 import re
 import sys
-from datetime import datetime
+from datetime import date, datetime
 from pathlib import Path
 
 import numpy as np
@@ -260,7 +260,7 @@ def test_long_tables_with_their_own_dates_and_words_for_missing(tmp_path: Path) 
         "when",
         "%d/%m/%Y",
     )
-    assert config["missing_numbers"] == [-9999.0]
+    assert config["dialect"]["null_values"] == ["-9999"]
     assert "-9999 in warm" in text
     assert made["metadata"]["entities"]["passed"] == 2
 
@@ -418,7 +418,7 @@ def test_caravan_runs_as_it_is(tmp_path: Path) -> None:
     )
     made = run(tmp_path)
 
-    assert "missing_numbers" not in config  # -99.9 W/m2 is a value like its neighbours
+    assert "dialect" not in config  # -99.9 W/m2 is a value like its neighbours
     assert config["static_entity"] == "gauge_id"
     assert made["metadata"]["entities"] == {"original": 5, "passed": 5, "failed": 0}
 
@@ -596,10 +596,8 @@ def test_a_benchmark_with_common_dates_takes_three_commands(tmp_path: Path) -> N
     assert times["val"].max() < datetime(2015, 10, 1) <= times["test"].min()
 
 
-@pytest.mark.parametrize(("step", "snap"), [(1, None), (5, None), (300, "150s")])
-def test_jitter_that_snap_cannot_say_in_seconds_is_averaged(
-    tmp_path: Path, step: int, snap: str | None
-) -> None:
+@pytest.mark.parametrize("step", [1, 5, 300])
+def test_of_times_that_jitter_the_nearest_is_taken(tmp_path: Path, step: int) -> None:
     rng = np.random.default_rng(0)
     moved = np.where(rng.random(9_000) < 0.6, 0, rng.integers(-100, 100, 9_000)) * step
     times = np.cumsum(moved + 1_000 * step) * 1_000 + 1_700_000_000_300_000
@@ -607,7 +605,7 @@ def test_jitter_that_snap_cannot_say_in_seconds_is_averaged(
     frame.write_parquet(tmp_path / "sensor.parquet")
     _, found = init(tmp_path / "sensor.parquet", tmp_path, "--target", "x")
 
-    assert (snap, None if snap else {"*": "mean"}) == (found.get("snap"), found.get("resample"))
+    assert {"*": "nearest"} == found["resample"]
     assert Series(**{"frequency": found["frequency"], "source": "x", "target": "x"}).step.micros == step * 10**6  # fmt: skip
 
 
@@ -641,4 +639,20 @@ def test_columns_that_are_entities_get_the_command_that_reads_them(tmp_path: Pat
     code, _, told = headrace("init", "series", tmp_path / "sales.csv", *flags)
 
     assert code == 2
-    assert "--reader wide --time date --target sold" in " ".join(told.split())
+    assert ".unpivot(" in told
+
+
+def test_hours_that_the_clocks_of_a_zone_repeat_are_no_duplicates(tmp_path: Path) -> None:
+    instants = pl.datetime_range(
+        date(2022, 10, 20), date(2022, 11, 9), "1h", time_zone="UTC", eager=True
+    )
+    local = instants.dt.convert_time_zone("Europe/Berlin").dt.to_string("%Y-%m-%d %H:%M")
+    frame = pl.DataFrame({"time": local, "load": range(len(local))})
+    frame.write_csv(tmp_path / "meter.csv")
+    text, _ = init(
+        tmp_path / "meter.csv", tmp_path, "--target", "load", "--time-zone", "Europe/Berlin"
+    )
+    made = run(tmp_path)
+
+    assert "duplicate_times" not in text
+    assert len(frame) == sum(made["metadata"]["source_rows"].values())

@@ -54,8 +54,7 @@ SOUND: list[dict[str, Any]] = [
         "recipe": "series",
         "source": "timeseries",
         "target": "flow",
-        "features": "rain",
-        "missing_numbers": -999,
+        "future_features": "rain",
         "preprocessing_configs": {
             "target": {"strategy": "unified", "pipeline": [{"step": "StandardScaler"}]}
         },

@@ -120,7 +120,7 @@ def test_entities_with_the_same_series_are_counted(tmp_path: Path) -> None:
         source=tmp_path / "raw.csv",
         entity="who",
         target="target",
-        features=["x"],
+        future_features=["x"],
         min_train_years=0,
     )
     headrace.prepare(series, tmp_path / "out")

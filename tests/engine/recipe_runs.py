@@ -64,7 +64,11 @@ def recipes_over(
             test_ratio=0.1,
         ),
         "series": lambda: headrace.Series(
-            source=days, target="flow", features=["warmth"], min_train_years=0.2, batch_size=2
+            source=days,
+            target="flow",
+            future_features=["warmth"],
+            min_train_years=0.2,
+            batch_size=2,
         ),
         "histories": lambda: headrace.Histories(
             source=pings, peer="dst_addr", partitions=4, max_row_bytes=3000, train_ratio=0.6

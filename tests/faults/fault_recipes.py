@@ -186,7 +186,7 @@ def _series(directory: Path) -> Settings:
     return {
         "source": str(source),
         "target": "q",
-        "features": ["rain", "warm"],
+        "future_features": ["rain", "warm"],
         "min_train_years": 0.5,
         "batch_size": 2,
         "preprocessing_configs": {

@@ -76,7 +76,7 @@ def test_every_recipe_refuses_a_delta_table(tmp_path: Path) -> None:
         headrace.Rewrite(source=tmp_path / "raw"),
         headrace.PackedSequences(blend=str(tmp_path / "raw"), pack_size=8),
         headrace.Histories(source=tmp_path / "raw", entity="id", time="t"),
-        headrace.Series(source=tmp_path / "raw", time="t", features=("x",), target="y"),
+        headrace.Series(source=tmp_path / "raw", time="t", future_features=("x",), target="y"),
     ]
     for recipe in recipes:
         with raised(InputError, path=tmp_path / "raw", remedy="deltalake.DeltaTable("):

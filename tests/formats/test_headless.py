@@ -49,7 +49,7 @@ def test_recipes_say_how_to_name_columns(raw: Path, tmp_path: Path) -> None:
         (headrace.TemporalSplit(**split), "name its columns in a file, signature="),
         (headrace.Histories(source=raw), "write a line of names"),
         (
-            headrace.Series(source=[raw], target="x", features=["y"], frequency="1d"),
+            headrace.Series(source=[raw], target="x", future_features=["y"], frequency="1d"),
             "write a line of names",
         ),
     ):

@@ -154,7 +154,7 @@ def test_static_attributes_of_a_text_table_with_old_mac_line_ends_are_refused(
 ) -> None:
     path = tmp_path / "attributes.txt"
     path.write_bytes(b"id;area\r1;2.5\r")
-    settings = headrace.Series(source=tmp_path, target="flow", features=["rain"])
+    settings = headrace.Series(source=tmp_path, target="flow", future_features=["rain"])
 
     with raised(InputError, row="line 1", remedy="end lines with LF or CRLF"):
         static_table(settings, path, path.name)

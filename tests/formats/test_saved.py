@@ -207,7 +207,7 @@ def test_every_recipe_takes_a_saved_dataset(datasets: Any, tmp_path: Path) -> No
     series = headrace.Series(
         source=tmp_path / "raw",
         time="t",
-        features=("x",),
+        future_features=("x",),
         target="y",
         entity="id",
         static=tmp_path / "raw",

@@ -82,7 +82,11 @@ def test_a_source_of_chats_and_pings_in_a_store(s3: str, tmp_path: Path) -> None
     )
     rewrite = headrace.Rewrite(source=f"{s3}/pings", cache_dir=tmp_path / "cache")
     series = headrace.Series(
-        source=f"{s3}/series", target="flow", features=["warmth"], min_train_years=0.2, batch_size=2
+        source=f"{s3}/series",
+        target="flow",
+        future_features=["warmth"],
+        min_train_years=0.2,
+        batch_size=2,
     )
     made_of = {"packed": packed, "histories": histories, "rewrite": rewrite, "series": series}
     for place, recipe in made_of.items():

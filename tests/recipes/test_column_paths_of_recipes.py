@@ -261,7 +261,7 @@ def test_series_of_nested_rows_are_those_of_flat_ones(
             headrace.Series(
                 source=source,
                 target="data.q",
-                features=["data.rain.mm"],
+                future_features=["data.rain.mm"],
                 time="row.at",
                 frequency="1d",
                 min_train_years=0.1,

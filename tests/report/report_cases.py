@@ -92,7 +92,7 @@ def series_run(root: Path, *, entities: int = 6, **settings) -> Path:
     recipe = headrace.Series(
         source=raw,
         target="flow",
-        features=("rain", "warmth"),
+        future_features=("rain", "warmth"),
         min_train_years=0.3,
         **{"max_imputation_gap_size": 1, **settings},
     )

@@ -29,7 +29,7 @@ def recipes(source: Path) -> dict[str, object]:
         "split": headrace.TemporalSplit(source=source, time="time", entity="customer", split_date="2025-01-01"),
         "rewrite": headrace.Rewrite(source=[source]),
         "histories": headrace.Histories(source=source),
-        "series": headrace.Series(source=[source], target="rtt", features=["rtt2"]),
+        "series": headrace.Series(source=[source], target="rtt", future_features=["rtt2"]),
         "pack": headrace.PackedSequences(blend=str(source), tokenizer="none"),
     }  # fmt: skip
 

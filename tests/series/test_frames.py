@@ -39,7 +39,7 @@ def settings(**more: Any) -> headrace.Series:
         "source": "unused",
         "entity": "gauge",
         "target": "q",
-        "features": ["rain"],
+        "future_features": ["rain"],
         "min_train_years": 0.1,
     }
     return headrace.Series(**asked | more)
@@ -71,8 +71,8 @@ def test_rows_of_no_entity_and_of_others_are_left_out_as_in_a_run(frame: pl.Data
     with raised(InputError, column="gauge"):
         clean(more, settings(entities=["a"]))
 
-    assert clean(frame, settings()).equals(clean(more, settings(null_entity="drop")))
-    few = clean(more, settings(null_entity="drop", entities=["a", "c"]))
+    assert clean(frame, settings()).equals(clean(more, settings(bad_rows="drop")))
+    few = clean(more, settings(bad_rows="drop", entities=["a", "c"]))
     assert few.equals(clean(frame.filter(pl.col("gauge") != "b"), settings()))
 
 
@@ -128,18 +128,17 @@ def test_tables_come_back_as_what_they_were(frame: pl.DataFrame) -> None:
     assert again.drop("entity").equals(polars.filter(pl.col("gauge") == "b").drop("gauge"))
 
 
-def test_dates_masks_and_calendars_are_those_that_are_asked_for(frame: pl.DataFrame) -> None:
+def test_dates_and_calendars_are_those_that_are_asked_for(frame: pl.DataFrame) -> None:
     asked = settings(
         train_end="2001-05-01",
         gap="10d",
-        filled_mask="columns",
         calendar=["day_of_year"],
         trim="none",
     )
     parts = split(frame, asked)
     assert str(parts["train"]["date"].max())[:10] == "2001-04-20"
     assert len(parts["val"]) == 0
-    assert parts["test"].columns[-3:] == ["day_of_year_sin", "day_of_year_cos", "rain__filled"]
+    assert parts["test"].columns[-2:] == ["day_of_year_sin", "day_of_year_cos"]
     rows = split(frame, settings(train_end="2001-05-01", folds="rolling:n=2,step=30d"))
     assert set(rows) == {"cell-00", "cell-01", "cell-02"}
 
@@ -148,7 +147,7 @@ def test_what_cannot_be_is_said(frame: pl.DataFrame) -> None:
     with raised(InputError, setting="min_train_years"):
         clean(frame, settings(min_train_years=2))
     with raised(InputError, column="snow"):
-        clean(frame, settings(features=["snow"]))
+        clean(frame, settings(future_features=["snow"]))
     with raised(InputError, remedy="clean the table first"):
         windows_of_frame(pl.concat([frame, frame]), settings(), input_length=5, output_length=1)
     with raised(InputError, remedy="give a polars, pandas or Arrow table"):

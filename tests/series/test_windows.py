@@ -123,3 +123,13 @@ def test_an_index_of_millions_of_windows_holds_two_segments_an_entity():
 
     assert 300 * (4_636 + 4_619) == len(found)
     assert 600 == len(found.first)
+
+
+def test_one_label_of_several_targets_is_any() -> None:
+    nan = np.nan
+    matrix = np.array([[1, nan], [nan, nan], [nan, nan], [nan, 2]], np.float32)
+    missing = Missing.find([matrix], 2)
+
+    for rule, expected in (("some", [0, 4]), ("all", [1, 3])):
+        runs = missing.runs(slice(0, 2), rule)
+        assert expected == [*runs.starts, *runs.ends]

@@ -11,7 +11,7 @@ from headrace.dataset.manifest import Manifest
 from headrace.digest import checksum_file, sha256_file, sha256_hex
 from headrace.series.windows.store import ENTITIES_SCHEMA
 
-TARGET, FEATURES, MASKS = "flow", ("rain", "warmth"), ("flow_was_filled",)
+TARGET, FEATURES = "flow", ("rain", "warmth")
 SPLITS = ("train", "val", "test")
 RANGES = {"train": (0, 1), "val": (1, 2), "test": (2, 3)}
 RUN_ID = "11111111-2222-5333-8444-555555555555"
@@ -33,7 +33,6 @@ def write_run(
     *,
     shards=2,
     missing=0.02,
-    masks=(),
     frequency="1d",
     static=2,
     seed=0,
@@ -45,24 +44,20 @@ def write_run(
     random = np.random.default_rng(seed)
     run = Path(out) / "runs" / run_id
     (run / "store").mkdir(parents=True)
-    columns = [TARGET, *FEATURES, *masks]
+    columns = [TARGET, *FEATURES]
     metadata = {
         b"headrace.series": json.dumps(
             {
                 "columns": columns,
                 "targets": [TARGET],
                 "future": FEATURES,
-                "masks": list(masks),
                 "frequency": frequency,
-                "days": [],
             }
         ).encode()
     }
     values = []
     for number, rows in enumerate(lengths):
-        table = entity_values(rows, number, random, missing)
-        filled = (random.random((rows, len(masks))) < 0.1).astype(np.float32)
-        values.append(np.ascontiguousarray(np.column_stack([table, filled])))
+        values.append(entity_values(rows, number, random, missing))
     records, digests = [], {}
     for shard, members in enumerate(np.array_split(np.arange(len(lengths)), shards)):
         name = f"store/part-{shard:05d}.arrow"

@@ -116,9 +116,3 @@ def test_every_batch_says_which_windows_are_valid(tmp_path, remainder):
 
     assert all(len(batch["X"]) == len(batch["valid"]) for batch in batches)
     assert len(train) - (remainder == "drop") == sum(int(batch["valid"].sum()) for batch in batches)
-
-
-def test_masks_that_the_run_has_not_are_an_error(tmp_path):
-    write_run(tmp_path, LENGTHS, missing=0)
-    with raised(InputError, remedy='prepare with filled_mask="columns", or pass'):
-        open_windows(tmp_path, "train", **RULE, masks="inputs")

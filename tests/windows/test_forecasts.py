@@ -26,7 +26,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
         frame = pl.DataFrame({"date": days, "flow": flows[name], "rain": rng.gamma(1.0, 2.0, DAYS)})
         frame.write_csv(folder / "raw" / f"{name}.csv")
     asked = headrace.Series(
-        source=folder / "raw", target="flow", features=["rain"], min_train_years=0.1
+        source=folder / "raw", target="flow", future_features=["rain"], min_train_years=0.1
     )
     headrace.prepare(asked, folder / "out")
     return folder / "out", flows

@@ -51,7 +51,6 @@ def run_of(directory: Path, **changed: Any) -> Path:
         "time": "day",
         "target": "sold",
         "max_imputation_gap_size": GAP,
-        "filled_mask": "columns",
         "preprocessing_configs": {"features": AS_IS, "target": AS_IS},
         **ROLES,
         **changed,
@@ -152,13 +151,13 @@ def test_a_path_and_a_table_give_the_window_that_a_prepared_run_has(tmp_path: Pa
     new = long({name: shop(9 + seed) for seed, name in enumerate("abc")})
     new.write_parquet(tmp_path / "new.parquet")
     before = sorted(tmp_path.rglob("*"))
-    found = forecast(out, tmp_path / "new.parquet", masks="inputs", future="none")
-    same = forecast(out, new, masks="inputs", future="none")
+    found = forecast(out, tmp_path / "new.parquet", future="none")
+    same = forecast(out, new, future="none")
     after = sorted(tmp_path.rglob("*"))
     again = headrace.Series(source=tmp_path / "new.parquet", pipelines_from=out)
     prepared = headrace.prepare(again, tmp_path / "new")
     windows = headrace.windows.open_windows(
-        prepared.out, "test", input_length=L, output_length=H, masks="inputs", future="none",
+        prepared.out, "test", input_length=L, output_length=H, future="none",
         targets="none",
     )  # fmt: skip
     last = np.cumsum(windows.per_entity) - 1
@@ -176,7 +175,6 @@ def gaps_stay(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, pl.
     out = run_of(
         directory / "run",
         max_imputation_gap_size=0,
-        filled_mask="off",
         future_features=["promo", "kind"],
         categories={"kind": ["none", "flyer"]},
     )
@@ -338,23 +336,11 @@ def test_static_features_are_those_of_the_run_and_of_files_for_new_entities(tmp_
     assert ("size",) == more.windows.static_names
 
 
-def test_files_of_an_entity_each_and_wide_tables_are_read_as_the_run_reads_them(
-    tmp_path: Path,
-) -> None:
-    tables = {name: shop(seed) for seed, name in enumerate("ab")}
+def test_files_of_an_entity_each_are_read_as_the_run_reads_them(tmp_path: Path) -> None:
     (tmp_path / "files").mkdir()
-    for name, table in tables.items():
-        table.select("day", "sold").write_csv(tmp_path / "files" / f"{name}.csv")
-    (tmp_path / "wide").mkdir()
-    wide = pl.DataFrame({"day": tables["a"]["day"], **{n: t["sold"] for n, t in tables.items()}})
-    wide.write_csv(tmp_path / "wide" / "sold.csv")
-    asked = {"time": "day", "target": "sold"}
-    batches = []
-    for source, reader in (("files", "table"), ("wide", "wide")):
-        settings = headrace.Series(source=tmp_path / source, reader=reader, **asked)
-        out = headrace.prepare(settings, tmp_path / f"out_{source}").out
-        found = forecast(out, tmp_path / source)
-        assert ["a", "b"] == found.entities
-        batches.append(found.batch()["X"])
+    for seed, name in enumerate("ab"):
+        shop(seed).select("day", "sold").write_csv(tmp_path / "files" / f"{name}.csv")
+    settings = headrace.Series(source=tmp_path / "files", time="day", target="sold")
+    out = headrace.prepare(settings, tmp_path / "out").out
 
-    np.testing.assert_array_equal(batches[0], batches[1])
+    assert ["a", "b"] == forecast(out, tmp_path / "files").entities

@@ -56,9 +56,9 @@ def prepared(tmp_path_factory):
     folder = tmp_path_factory.mktemp("real")
     raw = write_raw(folder / "raw")
     settings = {
-        "source": str(folder / "raw"), "target": "flow", "features": ["warmth", "rain"], "min_train_years": 0.2,
+        "source": str(folder / "raw"), "target": "flow", "future_features": ["warmth", "rain"], "min_train_years": 0.2,
         "static": str(folder / "attributes.csv"), "static_entity": "gauge", "static_features": ["slope", "area"],
-        "batch_size": 2, "filled_mask": "columns", "max_imputation_gap_size": 4,
+        "batch_size": 2, "max_imputation_gap_size": 4,
     }  # fmt: skip
     headrace.prepare(headrace.Series(**settings), folder / "out")
     return folder, raw, settings
@@ -116,24 +116,6 @@ def test_windows_by_hand_from_the_readable_files_are_the_same(prepared):
     np.testing.assert_array_equal([each[1] for each in expected], batch["input_end_date"])
     np.testing.assert_array_equal([each[2] for each in expected], batch["X"])
     np.testing.assert_array_equal([each[3] for each in expected], batch["y"])
-
-
-def test_masks_say_which_inputs_were_filled(prepared):
-    folder, raw, _ = prepared
-    windows = open_windows(folder / "out", "all", **RULE, masks="inputs", targets="none", stride=23)
-
-    assert ("warmth", "rain", "warmth__filled", "rain__filled") == windows.input_names
-    batch = windows.batch(range(len(windows)))
-    assert {0, 1} == set(np.unique(batch["X"][:, :, 2:]))
-    flags = {}
-    for name, end, window in zip(
-        windows.entity_names(batch["entity"]), batch["input_end_date"], batch["X"], strict=True
-    ):
-        for step, row in enumerate(window):
-            flags[name, end.astype("datetime64[D]") + np.timedelta64(step - 19, "D")] = row[2]
-    gap = [np.datetime64(raw["ab_2"][0][each]) for each in (150, 151, 152, 201, 202)]
-    assert all(flags.get(("ab_2", day), 1) == 1 for day in gap)
-    assert 0 == flags["ab_2", np.datetime64(raw["ab_2"][0][30])]
 
 
 def test_static_features_are_those_of_the_windows_entity(prepared):

@@ -206,7 +206,9 @@ class Histories(RecipeSettings):
     format: Literal["array_record", "arrow"] = Field(
         "array_record",
         description=(
-            "Format of the shards: array_record (extra `histories`), or arrow, which can be mapped."
+            "Format of the shards: array_record (extra `histories`), for Grain; or arrow, which is"
+            " mapped: a context drawn at random reads a whole row of array_record, so rows of"
+            " megabytes cost hundreds of times as much."
         ),
     )
 

@@ -17,11 +17,10 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -101,12 +100,10 @@ def clean_batch(
     passed = 0
     first_row = 0
     empty: list[str] = []
-    filled = None
-    with ExitStack() as stack:
-        records = stack.enter_context(publishing(files, _name(number, "json")))
-        values = stack.enter_context(publishing(files, _name(number, "values")))
-        if settings.mask_columns:
-            filled = stack.enter_context(publishing(files, _name(number, "filled")))
+    with (
+        publishing(files, _name(number, "json")) as records,
+        publishing(files, _name(number, "values")) as values,
+    ):
         for index in source.batch(number, settings.batch_size):
             read = _read_entity(settings, source, index, lacking)
             rows_read += read.source_rows
@@ -128,8 +125,6 @@ def clean_batch(
                     long_axes.append(_long_axis(source.names[index], read.source_rows, cleaned))
                 unusable.update(_unusable_values(read.report))
                 values.write(np.ascontiguousarray(cleaned.values).data)
-                if filled is not None:
-                    filled.write(np.ascontiguousarray(cleaned.filled).data)
             records.write(canonical_json(record) + b"\n")
     return {
         "rows_in": rows_read,
@@ -208,7 +203,7 @@ def _require_fits(settings: Series, entity: str, lacking: Mapping[str, str]) -> 
     if settings.reused is not None:
         for part in settings.reused.pipelines().time_series.parts:
             part.index_of([entity])
-    if settings.missing_static == "drop_entity" and entity in lacking:
+    if entity in lacking:
         raise LeftOut(lacking[entity])
 
 
@@ -271,16 +266,8 @@ class BatchSpool:
 
     def values(self) -> F64:
         """Map the values of all rows [rows, C]."""
-        matrix: F64 = self._map("values", np.dtype(np.float64))
-        return matrix
-
-    def filled(self) -> Any:
-        """Map the mask of values that were carried forward, bool [rows, C]."""
-        return self._map("filled", np.dtype(np.bool_))
-
-    def _map(self, suffix: Literal["values", "filled"], dtype: np.dtype[Any]) -> Any:
-        path = self.run / _name(self.number, suffix)
-        rows = map_bytes(path).data.view(dtype).reshape(-1, self.columns)
+        path = self.run / _name(self.number, "values")
+        rows: F64 = map_bytes(path).data.view(np.float64).reshape(-1, self.columns)
         if not self.left_out:
             return rows
         return np.concatenate([rows[:0], *(entity.of_batch(rows) for entity in self.retained())])
@@ -311,9 +298,6 @@ def write_batch(  # noqa: PLR0914 - the parts of a stored row, and what was lear
         rows = [calendar_rows(settings, entity.axis(settings.step)) for entity in entities]
         calendar = slice(len(columns), len(columns) + len(settings.calendar_columns))
         matrix[:, calendar] = np.concatenate(rows)
-    if settings.mask_columns:
-        masks = len(settings.mask_columns)
-        matrix[:, -masks:] = spool.filled()[:, -masks:]
     unified = _unified(settings, files.run)
     fits = []
     tallies = []
@@ -417,7 +401,7 @@ def _rounded_targets(
     values, matrix: of the batch, before and after scaling.
     """
     rounded = []
-    targets = len(settings.targets)
+    targets = len(settings.target)
     start = group[0].first_row
     stop = group[-1].first_row + group[-1].rows
     starts = np.array([entity.first_row for entity in group], np.int64) - start
@@ -436,7 +420,7 @@ def _rounded_targets(
             rounded.append(
                 {
                     "entity": group[number].entity,
-                    "column": settings.targets[column],
+                    "column": settings.target[column],
                     "values": distinct,
                     "kept": remaining,
                 }
@@ -497,20 +481,18 @@ def finish(
     metadata: dict[str, Any] = {
         "near_target": dict(near_target),
         "static_columns": [],
-        "filled_statics": {},
     }
     processed = None
     if statics is not None:
         processed = process_statics(settings, statics, names)
         write_tables(files, STATICS, processed.table.schema, [processed.table])
         metadata["static_columns"] = processed.table.column_names[1:]
-        metadata["filled_statics"] = processed.imputed
     if settings.reused is not None:
         metadata |= {"pipelines": settings.reused.copy(files), REUSED: settings.reused.record()}
     else:
         parts = [load_part(files.run, _part_stem(number)) for number in filled_batches]
         time_series = join([_unified(settings, files.run), merge(parts)])
-        pipelines = Pipelines(settings.target, time_series, Fitted(()), ())
+        pipelines = Pipelines(settings.target[0], time_series, Fitted(()), ())
         if processed is not None:
             pipelines = replace(
                 pipelines, static_features=processed.fitted, static_encoders=processed.encoders

@@ -332,7 +332,7 @@ def _kept_steps(
     start = 0
     stop = len(missing)
     if settings.fits and settings.trim != "none":
-        judged = len(columns) if settings.trim == "all" else len(settings.targets)
+        judged = len(columns) if settings.trim == "all" else len(settings.target)
         start, stop = trimmed(~missing[:, :judged], least=edges[-1] if edges else 0)
     if start == stop:
         raise LeftOut(
@@ -457,7 +457,7 @@ def _put_on_axis(settings: Series, observed: Observed, dropped: Counter[str]) ->
     rows = placed.rows
     positions = placed.positions
     if len(placed.off_grid):
-        if settings.off_grid == "error":
+        if settings.bad_rows == "error":
             raise _off_grid(settings, times, placed.off_grid, rows)
         dropped[OFF_GRID.word] = len(placed.off_grid)
     if not len(rows):
@@ -542,9 +542,8 @@ def _off_grid(settings: Series, times: I64, off_grid: I64, rows: I64) -> LeftOut
         f"{pluralise(len(wrong), 'time is', 'times are')} between steps of {step.word}, first"
         f" {_iso(wrong.min())}",
         remedy=(
-            f"give another {setting_name('frequency')}, or {setting_name('snap')} or"
-            f" {setting_name('resample')} to move them to steps, or"
-            f" {setting('off_grid', 'drop')}{advice}"
+            f"give another {setting_name('frequency')}, or {setting_name('resample')}, such as"
+            f" nearest, to move them to steps, or {setting('bad_rows', 'drop')}{advice}"
         ),
     )
 

@@ -5,22 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from headrace.errors import setting, setting_name
+from headrace.errors import setting_name
 from headrace.folds.settings import GroupKFold
-from headrace.series.arrays.axis import CALENDAR, Frequency
+from headrace.series.arrays.axis import CALENDAR
 from headrace.series.division import DIVISION_SETTINGS
 
 if TYPE_CHECKING:
     from headrace.series.settings import Series
 
-MASK_SUFFIX = "__filled"  # of the columns that mark values carried forward
-
-_RATIOS_SUM = 1e-9
+_ROUNDING = 1e-9  # of sums of shares
 
 
 def find_faults(settings: Series) -> Iterator[str]:
     """Yield a message for each contradiction, with the settings marked."""
-    yield from _snap_faults(settings)
+    yield from _clock_faults(settings)
     yield from _frequency_faults(settings)
     yield from _ratio_faults(settings)
     yield from _cut_faults(settings)
@@ -30,25 +28,8 @@ def find_faults(settings: Series) -> Iterator[str]:
     yield from _static_faults(settings)
 
 
-def _snap_faults(settings: Series) -> Iterator[str]:
-    """Find contradictions among settings that move times."""
-    snap = setting_name("snap")
-    frequency = settings.frequency
-    if settings.snap_us is not None:
-        step = 0
-        if not settings.needs_frequency:
-            step = Frequency.parse(frequency).micros
-        if not step:
-            yield f"{snap} needs a frequency of a fixed length, e.g. 1h, and it is {frequency!r}"
-        if settings.snap_us * 2 > step:
-            yield f"{snap} is {settings.snap!r}; give at most half of the frequency {frequency}"
-        if settings.resample:
-            yield f"{snap} and {setting_name('resample')} are given; choose one"
-    if settings.duplicate_times == "nearest" and settings.snap is None:
-        yield (
-            f"{setting_name('duplicate_times')} is 'nearest', which needs {snap}; give 'first' or"
-            " 'last'"
-        )
+def _clock_faults(settings: Series) -> Iterator[str]:
+    """Find instants where local times are expected."""
     counts_instants = any(word.startswith("epoch") for word in settings.time_forms)
     if settings.time_zone is not None and counts_instants and settings.step_zone is None:
         yield (
@@ -61,11 +42,6 @@ def _snap_faults(settings: Series) -> Iterator[str]:
 def _frequency_faults(settings: Series) -> Iterator[str]:
     resample = settings.resample
     frequency = settings.frequency
-    if settings.business_days and frequency != "1b":
-        yield (
-            f"{setting_name('business_days')} are given without {setting('frequency', '1b')}; give"
-            " it too"
-        )
     if frequency == "coarsest" and not resample:
         yield (
             f"{setting_name('frequency')} is 'coarsest'; give {setting_name('resample')} to combine"
@@ -75,6 +51,14 @@ def _frequency_faults(settings: Series) -> Iterator[str]:
         return
     if frequency == "infer":
         yield f"{setting_name('resample')} needs a frequency; give one, e.g. 1d or coarsest"
+    rules = {
+        settings.rule(name) for name in settings.columns if name in resample or "*" in resample
+    }
+    if "nearest" in rules and len(rules) > 1:
+        yield (
+            f"{setting_name('resample')} is nearest for some columns, which have their steps around"
+            " them and not after them; give it for all"
+        )
     unknown = ", ".join(sorted(resample.keys() - {"*", *settings.columns}))
     if unknown:
         yield f"{setting_name('resample')} names {unknown}, which is not a column of values"
@@ -86,19 +70,19 @@ def _frequency_faults(settings: Series) -> Iterator[str]:
 
 
 def _ratio_faults(settings: Series) -> Iterator[str]:
-    names = ("train_ratio", "val_ratio", "test_ratio")
-    ratios = {name: getattr(settings, name) for name in names}
-    total = sum(ratios.values())
-    if abs(total - 1) > _RATIOS_SUM:
-        words = " + ".join(f"{setting_name(name)} {ratio}" for name, ratio in ratios.items())
-        yield f"{words} = {total:g}; make them sum to 1"
-    fields = type(settings).model_fields
-    changed = [name for name in names if ratios[name] != fields[name].default]
-    if settings.cut_by_dates and changed:
+    total = settings.train_ratio + settings.val_ratio
+    if total > 1 + _ROUNDING:
         yield (
-            f"{setting_name(changed[0])} is given, and so is {setting_name('train_end')}; cut by"
-            " dates or by shares of targets"
+            f"{setting_name('train_ratio')} {settings.train_ratio} + {setting_name('val_ratio')}"
+            f" {settings.val_ratio} = {total:g}; give at most 1"
         )
+    fields = type(settings).model_fields
+    for name in ("train_ratio", "val_ratio"):
+        if settings.cut_by_dates and getattr(settings, name) != fields[name].default:
+            yield (
+                f"{setting_name(name)} is given, and so is {setting_name('train_end')}; cut by"
+                " dates or by shares of targets"
+            )
 
 
 def _cut_faults(settings: Series) -> Iterator[str]:
@@ -144,18 +128,18 @@ def _cut_faults(settings: Series) -> Iterator[str]:
 
 def _role_faults(settings: Series) -> Iterator[str]:
     """Find contradictions among the roles of columns."""
-    if not set(settings.targets).isdisjoint(settings.feature_names):
+    for name in sorted(set(settings.target).intersection(settings.feature_names)):
+        role = "past_features" if name in settings.past_features else "future_features"
         yield (
-            f"{setting_name('target')} {settings.target!r} is also a feature, which would leak it;"
-            f" take it out of {setting_name('features')}: models that read its past ask for it when"
-            " they read windows"
+            f"{setting_name('target')} {name!r} is also a feature, which would leak it; take it out"
+            f" of {setting_name(role)}: models that read its past ask for it when they read windows"
         )
     for name in sorted(set(settings.past_features).intersection(settings.future_features)):
         yield (
             f"{setting_name('past_features')} and {setting_name('future_features')} both have"
             f" {name!r}; choose one"
         )
-    roles = [settings.time_column, *_value_columns(settings)]
+    roles = [settings.time_column, *settings.columns]
     if not settings.entity_is_file:
         roles.append(settings.entity)
     for name in sorted(roles):
@@ -165,14 +149,8 @@ def _role_faults(settings: Series) -> Iterator[str]:
             )
 
 
-def _value_columns(settings: Series) -> list[str]:
-    """Return the columns of values in the order given, so that one named twice counts twice."""
-    added = [name for name in settings.feature_names if name not in settings.features]
-    return [*settings.targets, *settings.features, *added]
-
-
 def _column_faults(settings: Series) -> Iterator[str]:
-    names = _value_columns(settings)
+    names = settings.columns
     unknown = settings.categories.keys() - set(settings.feature_names)
     lists = settings.categories.values()
     if unknown or any(len(set(texts)) < max(1, len(texts)) for texts in lists):
@@ -191,16 +169,9 @@ def _column_faults(settings: Series) -> Iterator[str]:
             f"{setting_name('calendar')} makes {', '.join(calendar)}, and one exists already;"
             " rename the other"
         )
-    masks = {f"{name}{MASK_SUFFIX}" for name in names}
-    if settings.filled_mask == "columns" and not masks.isdisjoint(names):
-        yield f"a column's name ends with {MASK_SUFFIX!r}, as those of masks do; rename it"
 
 
 def _source_faults(settings: Series) -> Iterator[str]:
-    reader = settings.reader
-    reads = f"{setting_name('reader')} {reader!r}"
-    if reader == "wide" and not settings.entity_is_file:
-        yield f"{reads} finds the entities itself; leave {setting_name('entity')} as 'file_name'"
     if settings.entities == ():
         yield f"{setting_name('entities')} is empty; give at least one, or leave it out for all"
 
@@ -209,12 +180,6 @@ def _static_faults(settings: Series) -> Iterator[str]:
     static = setting_name("static")
     features = setting_name("static_features")
     has_files = bool(settings.static)
-    if not settings.fits and settings.missing_static in ("mean", "median"):
-        yield (
-            f"{setting_name('missing_static')} is {settings.missing_static!r}, which this run would"
-            " compute from its own entities, not from those in train; give 'error' or"
-            f" 'drop_entity' with {setting_name('pipelines_from')}"
-        )
     if has_files != bool(settings.static_features):
         yield f"{static} and {features} go together; give both or neither"
     if has_files and settings.entity_is_file and settings.static_entity is None:

@@ -119,7 +119,6 @@ def forecast(  # noqa: PLR0913 - all are settings
     is_autoregressive: bool | None = None,
     future: Literal["known", "none"] = "known",
     static: Literal["included", "none"] = "included",
-    masks: Literal["inputs", "none"] = "none",
     incomplete: Incomplete = "skip",
     season: int | None = None,
     scale: WindowScale = "none",
@@ -146,7 +145,6 @@ def forecast(  # noqa: PLR0913 - all are settings
         targets="none",
         future=future,
         static=static,
-        masks=masks,
         incomplete=incomplete,
         season=season,
         scale=scale,
@@ -211,10 +209,8 @@ def _settings(fitted: NamedRun, new_data: Any, static_source: Any) -> Series:
     values: dict[str, Any] = {"pipelines_from": fitted.root, "duplicates": "allow"}
     if static_source is not None:
         values["static"] = static_source
-    if _is_path(new_data):
-        return Series(source=new_data, **values)
-    # What reads files has no say in a table.
-    return Series(source="new_data", reader="table", **values)
+    source = new_data if _is_path(new_data) else "new_data"
+    return Series(source=source, **values)
 
 
 def _read(
@@ -311,13 +307,7 @@ class _Cutter:
         cls, settings: Series, fitted: NamedRun, options: WindowOptions, origin: int | None
     ) -> _Cutter:
         """Raises `SettingsError` and `InputError` for options that do not fit the run."""
-        columns = stored_columns(settings, settings.mask_columns)
-        if options.masks != "none" and not columns.masks:
-            raise InputError(
-                "has no masks of filled values",
-                path=fitted.root,
-                remedy=f"pass {setting('masks', 'none')}",
-            )
+        columns = stored_columns(settings)
         options = with_inputs(columns, options, fitted.root)
         return cls(settings, fitted, options, origin, columns)
 
@@ -368,12 +358,12 @@ class _Cutter:
             raise InputError(f"has no step at {moment(self.origin)}: its last row is at {last}")
         counted = ~self._is_ahead
         if self.options.is_autoregressive:
-            counted = np.isin(settings.columns, settings.targets)
+            counted = np.isin(settings.columns, settings.target)
         rows = np.flatnonzero(~np.isnan(cleaned.values[:, counted]).all(axis=1))
         if len(rows):
             return int(rows[-1])
         if self.options.is_autoregressive:
-            raise InputError(f"has no observed {', '.join(settings.targets)}")
+            raise InputError(f"has no observed {', '.join(settings.target)}")
         horizon = 0
         if self.options.future != "none" and self._is_ahead.any():
             horizon = self.options.output_length
@@ -401,7 +391,7 @@ class _Cutter:
         if self.options.future == "none":
             needed[length:] = False
         if not self.options.is_autoregressive:
-            needed[:, : len(settings.targets)] = False
+            needed[:, : len(settings.target)] = False
         missing = needed & np.isnan(window.values)
         if not missing.any():
             return
@@ -438,7 +428,7 @@ class _Cutter:
         return ForecastWindows(cut, without, self._count_unknown(values))
 
     def _matrices(self, windows: Mapping[str, _Window], values: F64) -> list[F32]:
-        """Scale the rows of each window, and add calendar and masks: float32 [rows, C].
+        """Scale the rows of each window, and add the calendar: float32 [rows, C].
 
         values: of all windows end to end.
         """
@@ -448,11 +438,9 @@ class _Cutter:
             settings.columns, values, offsets, list(windows)
         )
         matrices = []
-        masks = len(settings.mask_columns)
         for number, window in enumerate(windows.values()):
             rows = scaled[offsets[number] : offsets[number + 1]]
-            flags = window.filled[:, window.filled.shape[1] - masks :]
-            matrix = np.hstack([rows, calendar_rows(settings, window.axis), flags])
+            matrix = np.hstack([rows, calendar_rows(settings, window.axis)])
             matrices.append(matrix.astype(np.float32))
         return matrices
 

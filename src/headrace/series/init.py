@@ -51,6 +51,7 @@ from headrace.formats.dates import MISSING
 from headrace.formats.registry import stem_of_name
 from headrace.formats.text_columns import as_text
 from headrace.formats.types import is_text
+from headrace.formats.zones import wall_to_utc
 from headrace.report.words import many_entities, pluralise
 from headrace.series.arrays.axis import DAY_US, Frequency, agreed, infer, place_rows
 from headrace.series.settings import FILE_NAME, Series
@@ -90,6 +91,12 @@ _ENTITY_NAMES = (
     *(
         "site",
         "site_id",
+        "region",
+        "store",
+        "store_id",
+        "meter",
+        "meter_id",
+        "country",
         "series_id",
         "item",
         "item_id",
@@ -112,12 +119,12 @@ _COUNTS = re.compile(
 _SHARED = 0.05  # share of rows of val on dates of train, above which cuts are dates
 _REACH = 0.95  # share of rows of entities that have some in train and test
 _JITTER = 0.25  # share of a step
-_SECOND_US = 1_000_000
 _REGULAR = 0.8  # share of distances that are about a step
 _FEW = 0.05  # share of rows whose time may repeat by mistake
 _ABSENT = 0.05  # share of steps without a row above which it is asked what they mean
 _PRESENT = 0.1  # least share of steps with a row
 _COUNTED = 1_000  # entities whose windows are counted
+_ROW_KEYS = ["entity", "time", "occurrence"]
 _MANY = 10_000  # files per split; with more entities they are packed
 _LEAST_WIDE = 3  # columns, each an entity
 _LEAST_ENTITIES = 4  # that show whether an attribute is of the target
@@ -166,7 +173,6 @@ def series_sections(options: AskedSeries, data: Data) -> tuple[list[Section], st
     for name, value in draft.proposed.items():
         draft.settings.setdefault(name, value if isinstance(value, Aside) else Aside(value))
     draft.settings |= {
-        "filled_mask": Aside("columns"),
         "preprocessing_configs": pipelines,
         "batch_size": fields["batch_size"].default,
         "seed": fields["seed"].default,
@@ -192,7 +198,7 @@ def series_sections(options: AskedSeries, data: Data) -> tuple[list[Section], st
 
 def _set_defaults(draft: _SeriesDraft) -> None:
     """Write the defaults of the settings that most users change."""
-    names = ["train_ratio", "val_ratio", "test_ratio", "max_imputation_gap_size"]
+    names = ["train_ratio", "val_ratio", "max_imputation_gap_size"]
     if "train_end" in draft.settings:
         names = names[-1:]
     for name in names:
@@ -200,7 +206,7 @@ def _set_defaults(draft: _SeriesDraft) -> None:
 
 
 def _tables(options: AskedSeries, source: Data) -> _SeriesDraft:  # noqa: PLR0914 - each guess needs earlier ones
-    reader, data = _look(options, source)
+    data = _look(options, source)
     time = _choose_time(options, data)
     marks, marked = number_marks(data, options.decimal, (time,))
     are_numbers = {*data.everywhere("number"), *marked} - {time}
@@ -211,7 +217,7 @@ def _tables(options: AskedSeries, source: Data) -> _SeriesDraft:  # noqa: PLR091
     _refuse_wide(options, data, time, numbers)
     target = known(options.target, data.columns, "target")
     entity = _choose_entity(options, data, time)
-    draft = _SeriesDraft({"source": options.source, **reader})
+    draft = _SeriesDraft({"source": options.source})
     draft.settings |= {"entity": entity, "time": time}
     dialect = _dialect(data, _time_form(draft, data, time), marks)
     if dialect:
@@ -248,14 +254,14 @@ def _refuse_wide(options: AskedSeries, data: Look, time: str, numbers: Sequence[
     others = set(data.columns) - {time}
     if options.target in data.columns or others != set(numbers) or len(others) < _LEAST_WIDE:
         return
-    words = (options.source[0], f"--reader wide --time {time} --target {options.target}")
     raise SettingsError(
         "the source has no such column",
         setting="target",
         value=options.target,
         remedy=(
-            f"use one of {', '.join(numbers[:20])}; or, if each column is an entity,"
-            f" `headrace series {words[0]} {words[1]} --out {options.out}`"
+            f"use one of {', '.join(numbers[:20])}; or, if each column is an entity, write a long"
+            f" table in Polars: `table.unpivot(index={time!r}, variable_name='entity',"
+            f" value_name={options.target!r}).write_parquet('long.parquet')`"
         ),
     )
 
@@ -398,24 +404,24 @@ def _parts(data: Look, name: str) -> list[pa.ChunkedArray]:
     return [table[name] for _, table in data.tables if name in table.column_names]
 
 
-def _look(options: AskedSeries, source: Data) -> tuple[dict[str, str], Look]:
-    """Look at the source; also return the setting of its reader, unless it is the table reader."""
+def _look(options: AskedSeries, source: Data) -> Look:
+    """Look at the first rows of tables, or of NetCDF files and Zarr stores."""
     paths = [expanded(Path(source)) for source in options.source]
     inside: list[Path] = []
     for path in paths:
         inside += [path] if path.is_file() else path.glob("*")
     if not any(map(grids.is_grid, [*paths, *inside])):
-        return {}, source.tables
-    shaped = Series(source=options.source, reader="xarray", target="?")
-    files = shards_of(shaped, shaped.source_files())
+        return source.tables
+    shaped = Series(source=options.source, target="?")
+    files = shards_of(shaped.source_files())
     tables = []
     for number in evenly(len(files), FILES):
         path, name = files[number]
-        tables.append((entity_of(shaped, name), grids.first_rows(path, ROWS)))
+        tables.append((entity_of(name), grids.first_rows(path, ROWS)))
     size = sum(path.stat().st_size for path, _ in files)
-    names = [entity_of(shaped, name) for _, name in files]
+    names = [entity_of(name) for _, name in files]
     folder = files[0][0].parent
-    return {"reader": "xarray"}, look_of(tuple(options.source), folder, names, size, tables)
+    return look_of(tuple(options.source), folder, names, size, tables)
 
 
 def _look_at_rows(draft: _SeriesDraft, data: Look) -> None:
@@ -430,13 +436,14 @@ def _look_at_rows(draft: _SeriesDraft, data: Look) -> None:
     times = rows["time"].to_numpy()
     rows = _look_at_steps(draft, shaped, rows, data.names[0])
     frequency = Frequency.parse(draft.settings["frequency"])
-    twice = len(rows) - len(rows.unique(["entity", "time"]))
+    rows = _with_occurrence(rows, shaped.time_zone)
+    twice = len(rows) - len(rows.unique(_ROW_KEYS))
     if twice and shaped.time_zone is None and frequency.steps_per_year > _DAYS_A_YEAR:
         seen["time"] = (
             f"{pluralise(twice, 'time comes', 'times come')} twice: if they are of clocks that"
             " change, give time_zone."
         )
-    elif twice and "snap" not in draft.settings and not draft.settings.get("resample"):
+    elif twice and not draft.settings.get("resample"):
         _combine(draft, shaped, rows, twice)
     sentinels = _look_at_missing(draft, shaped, rows)
     numbers = pl.col("^\\d+$").replace(sentinels, np.nan)
@@ -494,7 +501,7 @@ def _look_at_steps(
         )
     word = agreed(steps, "infer")
     settings["frequency"] = word
-    if _snapped(draft, times_of_entities, Frequency.parse(word)):
+    if _jitters(draft, times_of_entities, Frequency.parse(word)):
         return _rounded(rows, Frequency.parse(word).micros)
     settings["frequency"] = _finer_step(times_of_entities, word)
     step = Frequency.parse(settings["frequency"])
@@ -504,12 +511,12 @@ def _look_at_steps(
         settings["frequency"] = "1s"
     elif uneven:  # these are events
         rule = "mean"
-        if _COUNTS.search(shaped.target.lower()):
+        if _COUNTS.search(shaped.target[0].lower()):
             rule = "total"
-        settings |= {"frequency": "1d", "resample": {"*": "mean", shaped.target: rule}}
+        settings |= {"frequency": "1d", "resample": {"*": "mean", shaped.target[0]: rule}}
         seen["resample"] = (
             "Times are those of events, not of steps. These rules make days of them; mean is for"
-            f" readings, total for counts, as which {shaped.target} was taken by its name alone."
+            f" readings, total for counts, as which {shaped.target[0]} was taken by its name alone."
         )
         rows = rows.with_columns(pl.col("time") // DAY_US * DAY_US)
     elif (
@@ -525,18 +532,30 @@ def _look_at_steps(
     return rows
 
 
+def _with_occurrence(rows: pl.DataFrame, zone: str | None) -> pl.DataFrame:
+    """Add which of two instants a row is at, for local times that clocks repeat: 0 or 1."""
+    if zone is None:
+        return rows.with_columns(occurrence=0)
+    times = rows["time"].to_numpy()
+    repeated = wall_to_utc(times, zone, "earliest") != wall_to_utc(times, zone, "latest")
+    earlier = pl.int_range(pl.len()).over("entity", "time").clip(upper_bound=1)
+    return rows.with_columns(occurrence=pl.when(pl.Series(repeated)).then(earlier).otherwise(0))
+
+
 def _combine(draft: _SeriesDraft, shaped: Series, rows: pl.DataFrame, twice: int) -> None:
     """Say what becomes of rows that share entity and time: of equal ones one stays, counts are
     summed, of readings the user decides.
     """
-    if not len(rows.unique()) - len(rows.unique(["entity", "time"])):
+    if not len(rows.unique()) - len(rows.unique(_ROW_KEYS)):
         draft.settings["duplicate_times"] = "first"
         draft.seen["duplicate_times"] = f"{pluralise(twice, 'row is', 'rows are')} a copy."
         return
     words = f"{pluralise(twice, 'row shares', 'rows share')} entity and time with another."
-    if _COUNTS.search(shaped.target.lower()):
-        draft.settings["resample"] = {"*": "mean", shaped.target: "sum"}
-        draft.seen["resample"] = f"{words} {shaped.target} is named like a count, so it is summed."
+    if _COUNTS.search(shaped.target[0].lower()):
+        draft.settings["resample"] = {"*": "mean", shaped.target[0]: "sum"}
+        draft.seen["resample"] = (
+            f"{words} {shaped.target[0]} is named like a count, so it is summed."
+        )
     else:
         draft.proposed["duplicate_times"] = Aside("first", needed=True)
         draft.seen["duplicate_times"] = (
@@ -582,11 +601,11 @@ def _cut_by_date(draft: _SeriesDraft, rows: pl.DataFrame) -> None:
         draft.seen["train_end"] += f" {without} no rows in all three splits."
 
 
-def _snapped(draft: _SeriesDraft, times_of_entities: Sequence[I64], step: Frequency) -> bool:
-    """Move times to steps, if nearly all distances of rows are close to a step; return whether they
-    are.
+def _jitters(draft: _SeriesDraft, times_of_entities: Sequence[I64], step: Frequency) -> bool:
+    """Take the value nearest to each step, if nearly all distances of rows are close to a step;
+    return whether they are.
     """
-    if step.months or step.days is not None or not step.micros:
+    if not step.micros:
         return False
     close = 0
     all_steps = 0
@@ -601,14 +620,8 @@ def _snapped(draft: _SeriesDraft, times_of_entities: Sequence[I64], step: Freque
         f"{close:,} of {all_steps:,} distances are within {_JITTER:.0%} of the step, and the clock"
         " shifts in between."
     )
-    in_seconds = all(not (times % _SECOND_US).any() for times in times_of_entities)
-    if in_seconds or not step.micros % (2 * _SECOND_US):
-        draft.settings["snap"] = f"{step.micros // (2 * _SECOND_US)}s"
-        draft.settings["duplicate_times"] = "nearest"
-        draft.seen["snap"] = f"{words} Of two rows at one step the nearer one stays."
-    else:  # snap has whole seconds, and would not reach over half a step
-        draft.settings["resample"] = {"*": "mean"}
-        draft.seen["resample"] = f"{words} Of two rows in one step the mean is taken."
+    draft.settings["resample"] = {"*": "nearest"}
+    draft.seen["resample"] = f"{words} Of two rows at one step the nearer one counts."
     return True
 
 
@@ -664,8 +677,10 @@ def _look_at_missing(draft: _SeriesDraft, shaped: Series, rows: pl.DataFrame) ->
     if sentinels:
         descending = sorted(sentinels, reverse=True)
         lines = [f"{mark:g} in {', '.join(sentinels[mark])}" for mark in descending]
-        draft.settings["missing_numbers"] = descending
-        draft.seen["missing_numbers"] = f"Seen: {'; '.join(lines)}."
+        dialect = draft.settings.setdefault("dialect", {})
+        texts = [f"{mark:.10g}" for mark in descending]
+        dialect["null_values"] = [*dialect.get("null_values", ()), *texts]
+        draft.seen["dialect"] = f"Seen, as numbers that mean missing: {'; '.join(lines)}."
     draft.seen["max_imputation_gap_size"] = (
         f"Missing in the rows looked at: {', '.join(missing) or 'nothing'}."
     )
@@ -687,7 +702,7 @@ def _known_ahead(draft: _SeriesDraft, shaped: Series, rows: pl.DataFrame) -> Non
     features = shaped.feature_names
     entities = rows["entity"].n_unique()
     ahead = []
-    for number, name in enumerate(features, len(shaped.targets)):
+    for number, name in enumerate(features, len(shaped.target)):
         having = later.filter(pl.col(str(number)).is_not_nan())["entity"].n_unique()
         if 2 * having >= entities:
             ahead.append(name)
@@ -712,7 +727,7 @@ def _count_windows(draft: _SeriesDraft, shaped: Series, rows: pl.DataFrame) -> s
     """
     settings = Series(**draft.settings)
     order = [str(shaped.columns.index(name)) for name in settings.columns]
-    rows = rows.unique(["entity", "time"], keep="last").sort("entity", "time")
+    rows = rows.unique(_ROW_KEYS, keep="last").sort(_ROW_KEYS)
     observed = {}
     for (entity,), part in islice(rows.group_by("entity", maintain_order=True), _COUNTED):
         values = part.select(order).to_numpy().astype(np.float64)
@@ -720,11 +735,11 @@ def _count_windows(draft: _SeriesDraft, shaped: Series, rows: pl.DataFrame) -> s
     usable = count_usable(settings, observed)
     words = str(usable)
     if not settings.resample and usable.absent_share > _ABSENT:
-        draft.proposed["resample"] = {"*": "mean", settings.target: "total"}
+        draft.proposed["resample"] = {"*": "mean", settings.target[0]: "total"}
         draft.seen["resample"] = (
             f"{usable.absent_share:.0%} of the steps between an entity's first and last row have no"
             " row: does an absent row mean 0 or missing? It is taken as missing; this resample"
-            f" makes it 0 in {settings.target}, which is right for counts and never for readings."
+            f" makes it 0 in {settings.target[0]}, right for counts and never for readings."
         )
         words += f"; {draft.seen['resample'].removesuffix('.')}"
     return words
@@ -762,7 +777,9 @@ def _rows(settings: Series, data: Look) -> pl.DataFrame:
         raise InputError(
             "no row has a time and all columns",
             path=data.names[0],
-            remedy=(f"correct the source, {setting_name('time')} or {setting_name('features')}"),
+            remedy=(
+                f"correct the source, {setting_name('time')} or {setting_name('past_features')}"
+            ),
         )
     return rows
 
@@ -844,7 +861,6 @@ def _static(draft: _SeriesDraft, options: AskedSeries) -> list[str]:
             )
         draft.seen["static_features"] = _left_out(parts, names, of_target)
     draft.settings |= {"static": options.static, "static_entity": key, "static_features": names}
-    draft.settings["missing_static"] = "drop_entity"
     return [name for name in names if name not in numbers]
 
 

@@ -1,16 +1,18 @@
 """Prove that no row after a cut influenced rows before it, and name features that are the target in
 disguise.
 
-Three checks. Memory is O(shard), O(an entity's rows) and O(rows that unified pipelines are fitted
+Four checks. Memory is O(shard), O(an entity's rows) and O(rows that unified pipelines are fitted
 on).
 - *refit*: the train rows of the store are converted back to their units, pipelines are fitted on
   them again, and must scale them to the stored values. Statistics that were measured on other rows
   too do not.
 - *later rows*: some entities are read from the source and prepared again. After each cut, every
-  value is changed, deleted or added, and rows are removed and added. Rows before the cut, the masks
-  of filled values and the scalers must come out byte for byte the same. The cuts themselves may
-  depend on later rows (the number of targets, the end of a column), so they are held fixed, except
-  if only values change: then they are computed again.
+  value is changed, deleted or added, and rows are removed and added. Rows before the cut and the
+  scalers must come out byte for byte the same. The cuts themselves may depend on later rows (the
+  number of targets, the end of a column), so they are held fixed, except if only values change:
+  then they are computed again.
+- *folds*: scalers are fitted on the train rows that some entities of the source have in each fold,
+  and must scale them to what windows with the scalers of their fold have.
 - *target among the features*: correlation of every feature with the target, entity by entity, on
   train rows.
 """
@@ -30,6 +32,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.arrays import F32, F64, I64, Bools
+from headrace.dataset.local_shards import LocalFiles
 from headrace.dataset.open import FinishedRun
 from headrace.dataset.verify import Check
 from headrace.digest import canonical_json
@@ -58,11 +61,13 @@ from headrace.series.store import (
     train_rows,
 )
 from headrace.series.times import Observed
-from headrace.series.windows.store import map_store, read_statics
+from headrace.series.windows.fold_scaling import FoldScaling, scaling_of_fold
+from headrace.series.windows.store import SeriesStore, map_store, read_statics
 
 SAMPLE = 32  # entities whose later rows are changed in every way
 
 _LATER = "later rows change nothing"
+_FOLDS = "scalers of folds are of their train rows"
 _WAYS = ("changed", "deleted", "thinned", "removed", "added")
 _ADDED_STEPS = 50  # after the last row
 _TOLERANCE = 1e-3  # float32 error of a refit from the store, in scaled units
@@ -83,6 +88,107 @@ def leak_checks(run: FinishedRun) -> list[Check]:
     refit = _Refit()
     near_target = proof.refit(refit)
     return [proof.check_refit(refit), proof.check_later_rows(sample), near_target]
+
+
+def fold_checks(run: FinishedRun, settings: Series) -> Iterator[Check]:
+    """Check the scalers that windows of a fold may have; none for a run without folds, and for
+    pipelines that have no scalers of a fold.
+    """
+    if settings.division.rolling is None:
+        return
+    store = SeriesStore(run.root, run.manifest, LocalFiles())
+    without_windows = np.zeros(len(store.entities.rows), np.bool_)
+    try:
+        scalings = [scaling_of_fold(store, fold, without_windows) for fold in range(store.folds)]
+    except SettingsError:
+        return
+    except InputError as error:
+        yield Check(_FOLDS, f"not checked, {error}", category="unchecked")
+        return
+    files = same_source(run, settings)
+    if isinstance(files, str):
+        yield Check(_FOLDS, f"not checked, {files}", category="unchecked")
+        return
+    folds = [_FoldProof.of(store, settings, fold) for fold in range(store.folds)]
+    needed = {name for fold in folds for name in (*fold.chosen, *fold.sample)}
+    cleaned = {name: rows.values for name, rows in clean_again(settings, files, needed)}
+    worst = 0.0
+    problem = None
+    for number, fold in enumerate(folds):
+        distance = fold.distance(scalings[number], cleaned)
+        worst = max(worst, distance)
+        if distance > _TOLERANCE and problem is None:
+            problem = (
+                f"{run.root}: windows of fold {number} with scalers of their own are scaled"
+                f" {distance:.1e} otherwise than its train rows say"
+            )
+    detail = (
+        f"fitted again on the train rows of the source in {len(folds):,} folds: {worst:.1e} apart"
+        " at most"
+    )
+    yield Check(_FOLDS, detail, problem)
+
+
+@dataclass(frozen=True)
+class _FoldProof:
+    """The entities of a fold whose scalers are fitted again.
+
+    index: name → number of the entity, of those that train in the fold.
+    chosen: unified pipelines are fitted on them. sample: the others are, and all are compared.
+    starts, ends: the train rows of each entity, [E].
+    """
+
+    store: SeriesStore
+    settings: Series
+    index: Mapping[str, int]
+    chosen: Sequence[str]
+    sample: Sequence[str]
+    starts: I64
+    ends: I64
+
+    @classmethod
+    def of(cls, store: SeriesStore, settings: Series, fold: int) -> _FoldProof:
+        """Choose the entities, as the fold does."""
+        starts, ends = store.entities.bounds("train", fold)
+        names = store.entities.names.to_pylist()
+        index = {names[number]: number for number in np.flatnonzero(ends > starts).tolist()}
+        chosen = chosen_entities(list(index), settings.resolved.unified_entities, settings.seed)
+        sample = chosen_entities(list(index), SAMPLE, settings.seed + 1)
+        return cls(store, settings, index, chosen, sample, starts, ends)
+
+    def distance(self, scaling: FoldScaling, cleaned: Mapping[str, F64]) -> float:
+        """Return how far what windows have is from what the source says, in scaled units;
+        infinite if a value is missing on one side only.
+        """
+        columns = self.settings.columns
+        pipelines = self.settings.resolved.time_series
+        parts = []
+        strategies: list[tuple[Strategy, Sequence[str]]] = [("per_group", self.sample)]
+        if self.chosen:
+            strategies.append(("unified", self.chosen))
+        for strategy, names in strategies:
+            rows, offsets = stacked([self._train(cleaned, name) for name in names])
+            parts.append(fit(pipelines, columns, rows, offsets, names, strategy=strategy))
+        scalers = join(parts)
+        worst = 0.0
+        for name in self.sample:
+            number = self.index[name]
+            rows = self._train(cleaned, name)
+            expected = scalers.transform(columns, rows, np.array([0, len(rows)]), [name])
+            first = self.store.entities.first_row[number : number + 1]
+            stored = self.store.matrices.copy_rows(
+                first + self.starts[number], first + self.ends[number]
+            )
+            values = slice(0, len(columns))
+            scaled = scaling.apply(stored[None, :, values], np.array([number]), values)[0]
+            if (np.isnan(scaled) != np.isnan(expected)).any():
+                return float("inf")
+            worst = max(worst, float(np.nanmax(np.abs(scaled - expected), initial=0.0)))
+        return worst
+
+    def _train(self, cleaned: Mapping[str, F64], name: str) -> F64:
+        number = self.index[name]
+        return cleaned[name][self.starts[number] : self.ends[number]]
 
 
 def same_source(run: FinishedRun, settings: Series) -> list[tuple[Path, str]] | str:
@@ -172,7 +278,7 @@ class _Proof:
             refit.compare(pipelines, fitted, group)
         if settings.static_features:
             self._refit_statics(refit)
-        message = warning(settings.target, suspects(tallies))
+        message = warning(settings.target[0], suspects(tallies))
         detail = "none is" if message is None else f"warning: {message}"
         return Check("no feature is the target", detail)
 
@@ -219,7 +325,7 @@ class _Proof:
             return Check(_LATER, f"not checked, {files}", category="unchecked")
         detail = (
             f"{many_entities(len(sample))} prepared again with the rows after each cut"
-            f" {', '.join(_WAYS)}: same rows, masks and scalers"
+            f" {', '.join(_WAYS)}: same rows and scalers"
         )
         try:
             cleaned = self._prepare_again(files, sample)
@@ -315,12 +421,6 @@ class _Proof:
                         f"entity {entity.entity!r}: its rows {start} to {stop} changed with later"
                         " rows"
                     )
-        masks = rows[:last, width + len(self.settings.calendar_columns) :]
-        unmasked = width - len(self.settings.mask_columns)
-        if not np.array_equal(masks, again.filled[:last, unmasked:]):
-            raise _Differs(
-                f"entity {entity.entity!r}: its masks of filled values changed with later rows"
-            )
 
 
 def _same_scalers(part: AnyScalers, stored: AnyScalers, entities: Sequence[str]) -> bool:

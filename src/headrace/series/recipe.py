@@ -69,7 +69,7 @@ def execute(  # noqa: PLR0914 - each stage needs earlier results
         statics = read_statics(settings, static_files, source.names)
         lacking = statics.lacking()
     cleaned = _clean(settings, context, source, lacking)
-    retained = _retain(settings, context, source, len(cleaned), lacking)
+    retained = _retain(settings, context, source, len(cleaned))
     if settings.resolved.unified_entities and settings.fits:
         _fit_unified(settings, context, retained)
     splits = settings.division.layout.splits
@@ -88,7 +88,7 @@ def execute(  # noqa: PLR0914 - each stage needs earlier results
     rows = _count_rows(opened.lost_rows, cleaned, retained.left_out)
     unusable = _count_unusable(cleaned, retained.left_out)
     _warn(settings, context, retained, len(source.names))
-    _warn_of_values(settings, context, result["filled_statics"], unusable, near_target)
+    _warn_of_values(settings, context, unusable, near_target)
     index, totals = tally(_shards(written), splits)
     split_rows = {split: total.rows for split, total in totals.items()}
     empty_splits = [*_describe_empty_splits(settings, retained, split_rows)]
@@ -115,7 +115,6 @@ def execute(  # noqa: PLR0914 - each stage needs earlier results
             "frequency": settings.step.word,
             "clock": settings.step.zone or "UTC",
             "columns": settings.columns,
-            "masks": settings.mask_columns,
             "entities": {"original": original, "passed": passed, "failed": original - passed},
             **settings.division.manifest_entries(),
             "unusable_values": unusable,
@@ -263,12 +262,10 @@ def _retain(
     context: RunContext,
     source: EntitySource,
     batches: int,
-    lacking: Mapping[str, str],
 ) -> _Retained:
     """Find the passed entities, and leave out those that repeat others if requested.
 
-    Raises `InputError` if no entity passes or trains, or if a static feature is missing and that is
-    an error.
+    Raises `InputError` if no entity passes or trains.
     """
     spools = [BatchSpool(context.run, number, len(settings.columns)) for number in range(batches)]
     passed: list[list[str]] = []  # by batch
@@ -298,17 +295,6 @@ def _retain(
         raise InputError(
             f"no entity of {len(source.names):,} {outcome}: {reasons or why}",
             remedy="correct the data or the settings",
-        )
-    incomplete = [name for name in retained if name in lacking]
-    if incomplete and settings.missing_static == "error":
-        name = incomplete[0]
-        rules = ["drop_entity"]
-        if settings.reused is None:
-            rules += ["mean", "median"]
-        raise InputError(
-            f"{len(incomplete):,} of {many_entities(len(retained))} lack static features,"
-            f" first {name}: {lacking[name]}",
-            remedy=f"complete the static files, or give {setting('missing_static', *rules)}",
         )
     return _Retained(retained, spools, copies, left_out)
 
@@ -371,14 +357,10 @@ def _warn(settings: Series, context: RunContext, retained: _Retained, original: 
 def _warn_of_values(
     settings: Series,
     context: RunContext,
-    imputed: Mapping[str, int],
     unusable: Mapping[str, int],
     near_target: Mapping[str, Sequence[int]],
 ) -> None:
-    """Warn about values that were imputed, are unusable, or look like the target."""
-    for name, count in imputed.items():
-        who = pluralise(count, "entity lacks it and gets", "entities lack it and get")
-        context.warn([f"static feature {name}: {who} the {settings.missing_static}"])
+    """Warn about values that are unusable, or look like the target."""
     if unusable:
         words = ", ".join(
             f"{pluralise(count, 'value')} of {name}" for name, count in unusable.items()
@@ -389,7 +371,7 @@ def _warn_of_values(
                 " reports"
             ]
         )
-    message = warning(settings.target, near_target)
+    message = warning(settings.target[0], near_target)
     if message is not None:
         context.warn([message])
 
@@ -466,11 +448,10 @@ def _describe_empty_splits(
             elif division.cuts is not None:
                 if empty:
                     yield from _describe_dates(settings, retained, split)
-            elif empty and getattr(settings, f"{split}_ratio"):
-                ratio = getattr(settings, f"{split}_ratio")
+            elif empty and settings.ratios[split]:
                 yield (
-                    f"{split} has no rows: {split}_ratio {ratio:g} is less than one observed target"
-                    " of every entity; give a larger one"
+                    f"{split} has no rows: a share of {settings.ratios[split]:g} is less than one"
+                    " observed target of every entity; give other ratios"
                 )
 
 

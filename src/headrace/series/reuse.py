@@ -126,9 +126,6 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
         not_inherited.add("static")
     named = named_run(Path(values[REUSED]))
     settings = named.settings()
-    # No run stores the mean or median of its training entities.
-    if settings["missing_static"] in ("mean", "median"):
-        settings["missing_static"] = "error"
     for name in not_inherited:
         settings.pop(name, None)
     return settings | {name: values[name] for name in names} | {REUSED: named.root}
@@ -147,8 +144,6 @@ def contradiction(settings: Mapping[str, Any], named: NamedRun) -> str | None:
         there = fitted[name]
         if here != there:
             return f"{name} is {here!r}, and {there!r} in {run}, whose pipelines are reused"
-    if list(settings["more_targets"]) != list(fitted["more_targets"]):
-        return f"more_targets are {settings['more_targets']!r}, which are not those of {run}"
     features = _feature_names(settings)
     fitted_features = _feature_names(fitted)
     if features != fitted_features:
@@ -165,5 +160,4 @@ def contradiction(settings: Mapping[str, Any], named: NamedRun) -> str | None:
 
 def _feature_names(settings: Mapping[str, Any]) -> list[str]:
     """Return the features in the order in which windows have them, which a model learned."""
-    roles = ("features", "past_features", "future_features")
-    return list(dict.fromkeys(name for role in roles for name in settings[role]))
+    return [*settings["past_features"], *settings["future_features"]]

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import date
+from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -21,17 +21,16 @@ from pydantic import (
     model_validator,
 )
 
-from headrace.checks import duration_us
 from headrace.credentials import refuse_credentials
 from headrace.digest import sha256_hex
-from headrace.errors import SettingsError, setting_name
+from headrace.errors import SettingsError
 from headrace.folds.settings import Folds
 from headrace.formats.dialect import DialectSetting, dialect_field
 from headrace.formats.zones import known_zone, time_us, zone_version
 from headrace.run.settings import RecipeSettings
 from headrace.series.arrays.axis import CALENDAR, Frequency, calendar_names
 from headrace.series.division import Division, read_names
-from headrace.series.faults import MASK_SUFFIX, find_faults
+from headrace.series.faults import find_faults
 from headrace.series.pipelines.settings import Preprocessing, Resolved
 from headrace.settings import Duplicates, Names, TimeColumns, known_duration, never_groups
 from headrace.storage.settings import LocalPath, Places
@@ -41,9 +40,8 @@ if TYPE_CHECKING:
 
 FILE_NAME = "file_name"
 
-Rule = Literal["mean", "sum", "total", "min", "max", "first", "last"]
+Rule = Literal["mean", "sum", "total", "min", "max", "first", "last", "nearest"]
 
-_EPOCH = date(1970, 1, 1).toordinal()
 _INFERRED = ("infer", "coarsest")
 _source = partial(Field, json_schema_extra={"panel": "Source"})
 _column = partial(Field, json_schema_extra={"panel": "Columns and times"})
@@ -63,47 +61,6 @@ def _as_rules(value: object) -> object:
     if isinstance(value, str):
         return {"*": value}
     return value
-
-
-def _as_numbers(value: object) -> object:
-    if isinstance(value, int | float):
-        return (float(value),)
-    if isinstance(value, list):
-        return tuple(value)
-    return value
-
-
-def _as_days(value: object) -> object:
-    """Read @FILE as the days in it, and return a calendar's days sorted.
-
-    Raises `ValueError` if a text is not a day.
-    """
-    if isinstance(value, str):
-        value = [value]
-    if not isinstance(value, list | tuple):
-        return value
-    texts: list[str] = []
-    for text in map(str, value):
-        if not text.startswith("@"):
-            texts.append(text)
-            continue
-        try:
-            texts += Path(text[1:]).expanduser().read_text("utf-8-sig").split()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ValueError(
-                f"{setting_name('business_days')}: {text[1:]} cannot be read ({error}); check its"
-                " path"
-            ) from None
-    days = set()
-    for text in texts:
-        try:
-            days.add(date.fromisoformat(text).isoformat())
-        except ValueError:
-            raise ValueError(
-                f"{setting_name('business_days')} names {text!r}, which is not a day; write days as"
-                " 2024-12-31"
-            ) from None
-    return tuple(sorted(days))
 
 
 def _without_credentials(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
@@ -135,13 +92,10 @@ class Series(RecipeSettings):
     recipe_name: ClassVar[str] = "series"
 
     source: Places = Field(
-        min_length=1, description="Files, directories or glob patterns of time series."
-    )
-    reader: Literal["table", "wide", "xarray"] = _source(
-        "table",
+        min_length=1,
         description=(
-            "Kind of source; wide: tables with a column per entity, each file named after the value"
-            " it holds; xarray: NetCDF files and Zarr stores."
+            "Files, directories or glob patterns of time series: tables, or NetCDF files and Zarr"
+            " stores."
         ),
     )
     dialect: DialectSetting = dialect_field({"panel": "Source"})
@@ -190,20 +144,8 @@ class Series(RecipeSettings):
         "infer",
         description=(
             "Step of all series, e.g. 1d, 1h, 15m or 1mo; 1w-mon: weeks that begin on Monday; 1b:"
-            " business days; infer: the step of most entities; coarsest: the longest step of any"
+            " Monday to Friday; infer: the step of most entities; coarsest: the longest step of any"
             " entity, for resample."
-        ),
-    )
-    business_days: Annotated[Names, BeforeValidator(_as_days)] = _column(
-        (),
-        description=(
-            "Business days of 1b: YYYY-MM-DD, or @FILE with one a line. Default: Monday to Friday."
-        ),
-    )
-    snap: str | None = _column(
-        None,
-        description=(
-            "Move times to the nearest step if it is at most this far, e.g. 2m; needs frequency."
         ),
     )
     resample: Annotated[Mapping[str, Rule], BeforeValidator(_as_rules)] = _column(
@@ -211,23 +153,22 @@ class Series(RecipeSettings):
         description=(
             "Combine the rows of each step by a rule per column: mean, sum, min, max, first or last"
             " of the values; total: their sum, and 0 in steps without values. * stands for all"
-            " others; one rule alone is for all columns."
+            " others; one rule alone is for all columns. nearest, for all columns: the value"
+            " nearest to the step, at most half a step away."
         ),
     )
-    target: str = _column(min_length=1, description="Column to predict.")
-    more_targets: Names = _column(
-        (),
+    target: Names = Field(
+        min_length=1,
+        json_schema_extra={"panel": "Columns and times", "flag": "repeated"},
         description=(
-            "Further columns to predict, scaled like target; target alone decides where shares cut."
+            "Column to predict, or several, scaled alike; the first decides where shares cut."
         ),
     )
-    features: Names = _column((), description="Forcing columns.")
     past_features: Names = _column(
-        (), description="Features known only up to the last input, such as sales."
+        (), description="Features known only up to the last input, such as a sensor."
     )
     future_features: Names = _column(
-        (),
-        description="Features known ahead, such as promotions. Default: all but past_features.",
+        (), description="Features known ahead too, such as promotions or a weather forecast."
     )
     categories: Mapping[str, Names] = _column(
         {},
@@ -242,9 +183,6 @@ class Series(RecipeSettings):
         + ", ".join(CALENDAR)
         + ".",
     )
-    missing_numbers: Annotated[tuple[float, ...], BeforeValidator(_as_numbers)] = _column(
-        (), description="Numbers that mean missing, e.g. -999."
-    )
     static: Places = _repeated(
         panel="Static features", description="Files of static attributes, joined on static_entity."
     )
@@ -255,14 +193,7 @@ class Series(RecipeSettings):
         (),
         description=(
             "Columns of the static files: numbers, or texts that a pipeline of"
-            " preprocessing_configs encodes."
-        ),
-    )
-    missing_static: Literal["error", "drop_entity", "mean", "median"] = _static(
-        "error",
-        description=(
-            "What to do with an entity that lacks a static feature; mean, median: those of"
-            " the retained entities."
+            " preprocessing_configs encodes. An entity that lacks one is left out."
         ),
     )
     train_ratio: float = Field(
@@ -270,14 +201,11 @@ class Series(RecipeSettings):
         gt=0,
         le=1,
         description=(
-            "Share of each entity's observed targets that goes to train; the three ratios sum to 1."
+            "Share of each entity's observed targets that goes to train; what is left goes to test."
         ),
     )
     val_ratio: float = Field(
         0.2, ge=0, lt=1, description="Share of each entity's observed targets that goes to val."
-    )
-    test_ratio: float = Field(
-        0.2, ge=0, lt=1, description="Share of each entity's observed targets that goes to test."
     )
     train_end: str | None = Field(
         None,
@@ -333,26 +261,20 @@ class Series(RecipeSettings):
         ge=0,
         description="Years of observed targets that an entity needs in train; 0: one target.",
     )
-    duplicate_times: Literal["error", "first", "last", "nearest"] = _rows(
+    duplicate_times: Literal["error", "first", "last"] = _rows(
         "error",
         description=(
-            "What to do with several rows of one time; error: leave out their entity;"
-            " others: keep one row; nearest: the one that snap moved least."
+            "What to do with several rows of one time; error: leave out their entity; others: keep"
+            " one row."
         ),
-    )
-    off_grid: Literal["error", "drop"] = _rows(
-        "error",
-        description="What to do with rows between two steps; error: leave out their entity.",
     )
     bad_rows: Literal["error", "drop"] = _rows(
         "error",
         description=(
-            "What to do with rows without a readable time, or at one that time_zone skips; error:"
-            " leave out their entity."
+            "What to do with rows between two steps, without a readable time, at one that time_zone"
+            " skips, or without an entity; error: leave out their entity, and fail if they have"
+            " none."
         ),
-    )
-    null_entity: Literal["error", "drop"] = _rows(
-        "error", description="What to do with rows of long tables that have no entity."
     )
     duplicates: Annotated[Duplicates, never_groups("every entity of series is in all splits")] = (
         _rows(
@@ -370,10 +292,6 @@ class Series(RecipeSettings):
         description=(
             "Longest gap, in steps, that is filled with the value before it; longer gaps stay."
         ),
-    )
-    filled_mask: Literal["off", "columns"] = Field(
-        "off",
-        description="How filled values are marked; columns: a column NAME__filled for each.",
     )
     preprocessing_configs: Preprocessing = Field(
         default_factory=Preprocessing,
@@ -416,12 +334,10 @@ class Series(RecipeSettings):
         except SettingsError as error:
             raise ValueError(error.marked) from None
 
-    @field_validator("snap", "gap")
+    @field_validator("gap")
     @classmethod
-    def _known_duration(cls, value: str | None, field: ValidationInfo) -> str | None:
-        if value is None:
-            return None
-        return known_duration(str(field.field_name), value)
+    def _known_duration(cls, value: str | None) -> str | None:
+        return None if value is None else known_duration("gap", value)
 
     @field_validator("frequency")
     @classmethod
@@ -470,8 +386,7 @@ class Series(RecipeSettings):
         Weeks that `resample` makes begin on Monday unless they have a weekday. Raises `ValueError`
         if it is still to be inferred.
         """
-        days = [date.fromisoformat(day).toordinal() - _EPOCH for day in self.business_days]
-        step = Frequency.parse(self.frequency).on(days).in_zone(self.time_zone)
+        step = Frequency.parse(self.frequency).in_zone(self.time_zone)
         return step.from_monday() if self.resample else step
 
     def with_frequency(self, word: str) -> Series:
@@ -487,15 +402,6 @@ class Series(RecipeSettings):
         still to be inferred.
         """
         return None if self.needs_frequency else self.step.zone
-
-    @property
-    def snap_us(self) -> int | None:
-        """The largest distance over which times are moved to a step, in microseconds; None: they
-        are not moved.
-        """
-        if self.snap is None:
-            return None
-        return duration_us("snap", self.snap)
 
     @property
     def takes_order(self) -> bool:
@@ -534,6 +440,17 @@ class Series(RecipeSettings):
         return self.dialect.time_format or ("iso",)
 
     @cached_property
+    def missing_numbers(self) -> tuple[float, ...]:
+        """The numbers among `null_values` of the dialect, which are missing in any form and in
+        columns of numbers too.
+        """
+        numbers = []
+        for text in self.dialect.null_values:
+            with suppress(ValueError):
+                numbers.append(float(text.replace(self.dialect.decimal, ".")))
+        return tuple(numbers)
+
+    @cached_property
     def requested_entities(self) -> list[str] | None:
         """The requested entities, sorted and distinct; None for all. Raises `SettingsError`."""
         if self.entities is None:
@@ -541,19 +458,14 @@ class Series(RecipeSettings):
         return sorted(set(read_names(self.entities)))
 
     @cached_property
-    def targets(self) -> tuple[str, ...]:
-        """The columns to predict: the target, then the others in the order given."""
-        return (self.target, *self.more_targets)
-
-    @cached_property
     def feature_names(self) -> list[str]:
-        """The features of all roles, each once, in the order given: features, past, future."""
-        return list(dict.fromkeys([*self.features, *self.past_features, *self.future_features]))
+        """The features: those of the past, then those known ahead, in the order given."""
+        return [*self.past_features, *self.future_features]
 
     @cached_property
     def columns(self) -> list[str]:
         """The value columns: the targets, then the features, in the order given."""
-        return [*self.targets, *self.feature_names]
+        return [*self.target, *self.feature_names]
 
     @cached_property
     def calendar_columns(self) -> list[str]:
@@ -562,24 +474,13 @@ class Series(RecipeSettings):
 
     @cached_property
     def future_names(self) -> list[str]:
-        """The features known ahead, in the order of the features, then the calendar columns, which
-        are always known ahead.
-        """
-        known_ahead = set(self.future_features) or set(self.feature_names) - set(self.past_features)
-        names = [name for name in self.feature_names if name in known_ahead]
-        return [*names, *self.calendar_columns]
-
-    @cached_property
-    def mask_columns(self) -> list[str]:
-        """The mask columns, which come last; empty unless masks are requested."""
-        if self.filled_mask == "off":
-            return []
-        return [f"{name}{MASK_SUFFIX}" for name in self.feature_names]
+        """The features known ahead, then the calendar columns, which always are."""
+        return [*self.future_features, *self.calendar_columns]
 
     @cached_property
     def stored_columns(self) -> list[str]:
-        """The columns of the store and of the readable files: values, calendar, then masks."""
-        return [*self.columns, *self.calendar_columns, *self.mask_columns]
+        """The columns of the store and of the readable files: values, then calendar."""
+        return [*self.columns, *self.calendar_columns]
 
     @property
     def entity_column(self) -> str:
@@ -595,7 +496,7 @@ class Series(RecipeSettings):
             return tuple(self.columns)
         if self.fits:
             return ()
-        return self.targets
+        return self.target
 
     @property
     def fits(self) -> bool:
@@ -606,7 +507,7 @@ class Series(RecipeSettings):
     def resolved(self) -> Resolved:
         """The pipelines, each with its columns."""
         return self.preprocessing_configs.resolved(
-            targets=self.targets,
+            targets=self.target,
             features=self.feature_names,
             static_features=sorted(self.static_features),
             categories=sorted(self.categories),
@@ -632,6 +533,13 @@ class Series(RecipeSettings):
                 remedy="leave the setting out",
             )
         return named
+
+    @property
+    def ratios(self) -> dict[str, float]:
+        """The share of the observed targets of each split."""
+        train = self.train_ratio
+        val = self.val_ratio
+        return {"train": train, "val": val, "test": max(0.0, round(1 - train - val, 9))}
 
     @property
     def cut_by_dates(self) -> bool:
@@ -665,15 +573,12 @@ class Series(RecipeSettings):
         """Return the settings that can change a byte of output; of files the names and contents,
         not the paths.
         """
-        settings = self.identity_without("source", "static", "past_features")
+        settings = self.identity_without("source", "static")
         requested = self.requested_entities
         if requested is not None:
             settings["entities"] = sha256_hex("\n".join(requested).encode())
         held_out = self.division.held_out
         settings |= {
-            "more_targets": self.targets[1:],
-            "features": self.feature_names,
-            "future_features": self.future_names,
             "static_features": list(self.static_features),
             "categories": {name: ["", *texts] for name, texts in self.categories.items()},
             "train_end": self.cuts and self.cuts[0],

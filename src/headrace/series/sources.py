@@ -106,8 +106,8 @@ class EntitySource:
         return paths
 
     def read_on_clock(self, number: int, settings: Series) -> Observed:
-        """Read the rows of an entity on the clock of its steps, snapped or resampled as the
-        settings say.
+        """Read the rows of an entity on the clock of its steps, resampled as the settings
+        say.
 
         Raises as `read`.
         """
@@ -142,14 +142,11 @@ def source_files(settings: Series) -> NamedFiles:
 
     With `entities`, only their files. Raises `InputError` if nothing is found.
     """
-    if settings.reader == "xarray":
-        series = _grid_files(settings.source)
-    else:
-        series = _listed_files(settings.source)
+    series = _series_files(settings.source)
     requested = settings.requested_entities
-    if requested is not None and settings.entity_is_file and settings.reader != "wide":
+    if requested is not None and settings.entity_is_file:
         names = set(requested)
-        series = [(path, name) for path, name in series if entity_of(settings, name) in names]
+        series = [(path, name) for path, name in series if entity_of(name) in names]
     files = [(path, f"{SERIES}/{name}") for path, name in series]
     return sorted([*files, *static_files(settings)], key=lambda file: file[1])
 
@@ -164,25 +161,25 @@ def static_files(settings: Series) -> NamedFiles:
     return files
 
 
-def _listed_files(source: Sequence[Path]) -> NamedFiles:
-    """List the files of tables.
+def _series_files(source: Sequence[Path]) -> NamedFiles:
+    """List the files of tables; or, if the source names NetCDF files or Zarr stores or holds no
+    table, those.
 
-    Raises `InputError`, which names the reader if files are of another kind.
+    Raises `InputError` if there are neither.
     """
+    if any(map(grids.is_grid, source)):
+        return _grid_files(source)
     inside: list[Path] = []
     for path in source:
         if path.is_dir() and not grids.is_grid(path):
             inside += path.iterdir()
     try:
-        if not any(map(grids.is_grid, source)):
-            listing = list_files(source)
-            return [(listing.path(number), name) for number, name in enumerate(listing.names)]
+        listing = list_files(source)
     except InputError:
         if not any(map(grids.is_grid, inside)):
             raise
-    raise InputError(
-        "is NetCDF or Zarr", path=source[0], remedy=f"give {setting('reader', 'xarray')}"
-    )
+        return _grid_files(source)
+    return [(listing.path(number), name) for number, name in enumerate(listing.names)]
 
 
 def _tables(source: Iterable[Path]) -> list[Path]:
@@ -233,7 +230,7 @@ def _grid_files(source: Iterable[Path]) -> NamedFiles:
     for path in map(_absolute, source):
         if place_of(path).reads == "requests":
             raise InputError(
-                f"{setting('reader', 'xarray')} reads local files",
+                "NetCDF files and Zarr stores are read from local disks",
                 path=path,
                 remedy="copy it to a disk",
             )
@@ -264,18 +261,21 @@ def unread_entries(settings: Series) -> list[str]:
     requests.
     """
     unread: list[str] = []
-    if settings.reader != "table":
-        return unread
     for path in settings.source:
         directory = _absolute(path)
         is_cheap = place_of(directory).reads == "calls" and directory.is_dir()
         if not is_cheap:
             continue
-        with os.scandir(directory) as entries:
-            for entry in entries:
-                hidden = entry.name[0] in "._" or "readme" in entry.name.lower()
-                if not hidden and (entry.is_dir() or not is_data_name(entry.name)):
-                    unread.append(str(directory / entry.name))
+        with os.scandir(directory) as listing:
+            entries = list(listing)
+        has_tables = any(is_data_name(entry.name) for entry in entries)
+        for entry in entries:
+            hidden = entry.name[0] in "._" or "readme" in entry.name.lower()
+            is_read = is_data_name(entry.name) and not entry.is_dir()
+            if grids.is_grid(Path(entry.name)):
+                is_read = not has_tables
+            if not (hidden or is_read):
+                unread.append(str(directory / entry.name))
     return sorted(unread)
 
 
@@ -283,12 +283,12 @@ def _absolute(path: Path) -> Path:
     return place_of(path_of(path)).absolute()
 
 
-def entity_of(settings: Series, name: str) -> str:
+def entity_of(name: str) -> str:
     """Return the entity of a file, or of the store that contains it."""
-    base = PurePosixPath(name).name
-    if settings.reader == "xarray":
-        return PurePosixPath(_grid_name(name)).stem
-    return stem_of_name(base)
+    grid = PurePosixPath(_grid_name(name))
+    if grids.is_grid(Path(grid)):
+        return grid.stem
+    return stem_of_name(grid.name)
 
 
 def _grid_name(name: str) -> str:
@@ -300,13 +300,10 @@ def _grid_name(name: str) -> str:
     return name
 
 
-def shards_of(settings: Series, files: Sequence[tuple[Path, str]]) -> NamedFiles:
+def shards_of(files: Sequence[tuple[Path, str]]) -> NamedFiles:
     """Select the files of series, with their names; a Zarr store appears once, as its directory."""
-    series = files_of(SERIES, files)
-    if settings.reader != "xarray":
-        return series
     shards: dict[Path, str] = {}
-    for path, name in series:
+    for path, name in files_of(SERIES, files):
         grid = _grid_name(name)
         if grid != name:
             path = path.parents[name.count("/") - grid.count("/") - 1]
@@ -330,8 +327,8 @@ def entity_source(settings: Series, files: Sequence[tuple[Path, str]]) -> Entity
     Raises `InputError` if two files are one entity.
     """
     by_entity: dict[str, NamedFiles] = {}
-    for path, name in shards_of(settings, files):
-        by_entity.setdefault(entity_of(settings, name), []).append((path, name))
+    for path, name in shards_of(files):
+        by_entity.setdefault(entity_of(name), []).append((path, name))
     problems: dict[str, InputError] = {}
     for entity in settings.requested_entities or ():
         if entity not in by_entity:
@@ -392,38 +389,34 @@ def tables(
     settings: Series,
     path: Path,
     name: str,
-    columns: Sequence[str] | None,
+    columns: Sequence[str],
     partitions: Mapping[str, pa.DataType],
 ) -> Iterator[pa.Table]:
     """Yield some columns of a data file, in chunks; nothing for an empty file.
 
-    columns: None for all columns of the file itself. Optional columns of `Series` are all null if
-    the file lacks them.
+    Optional columns of `Series` are all null if the file lacks them.
     partitions: types of columns in file names.
     Raises `InputError` if a column is absent.
     """
     parts = settings.time_columns
-    if len(parts) == 1 or (columns is not None and parts[0] not in columns):
+    if len(parts) == 1 or parts[0] not in columns:
         yield from _raw_tables(settings, path, name, columns, partitions)
         return
-    needed = None
-    if columns is not None:
-        needed = list(dict.fromkeys([*columns, *parts]))
+    needed = list(dict.fromkeys([*columns, *parts]))
     for table in _raw_tables(settings, path, name, needed, partitions):
         _present(settings, path, list(parts), table.schema)
-        joined = with_one_time(table, parts)
-        yield joined if columns is None else joined.select(list(columns))
+        yield with_one_time(table, parts).select(list(columns))
 
 
 def _raw_tables(
     settings: Series,
     path: Path,
     name: str,
-    columns: Sequence[str] | None,
+    columns: Sequence[str],
     partitions: Mapping[str, pa.DataType],
 ) -> Iterator[pa.Table]:
     """Yield columns as they are in the file; otherwise as `tables`."""
-    if settings.reader == "xarray" and columns is not None:
+    if grids.is_grid(path):
         for table in grids.grid_tables(path, columns, settings.optional_columns):
             yield _select(settings, path, table, columns)
     else:
@@ -434,7 +427,7 @@ def _file_tables(
     settings: Series,
     path: Path,
     name: str,
-    columns: Sequence[str] | None,
+    columns: Sequence[str],
     partitions: Mapping[str, pa.DataType],
 ) -> Iterator[pa.Table]:
     """Yield some columns of a text or Parquet file, as `tables` does."""
@@ -444,7 +437,7 @@ def _file_tables(
     assert file_type is not None
     if holds_nothing(path, file_type, settings.dialect):
         return
-    if file_type.format.name == "parquet" and not partitions and columns is not None:
+    if file_type.format.name == "parquet" and not partitions:
         # Opened once: for small files, opening is most of the work.
         with open_file(path, file_type) as file:
             raw_schema = file.schema_arrow
@@ -460,20 +453,13 @@ def _file_tables(
     shard = survey(path, name, partitions=partitions, dialect=settings.dialect)
     if shard.content == "nothing":
         return
-    names = shard.schema.names
-    if columns is None:
-        columns = [column for column in names if column not in shard.partition]
     columns_in_file = _present(settings, path, columns, shard.schema)
     for chunk in read_chunks(shard, columns_in_file):
         yield _select(settings, path, chunk.table(columns_in_file), columns)
 
 
-def _select(
-    settings: Series, path: Path, table: pa.Table, columns: Sequence[str] | None
-) -> pa.Table:
-    """Return columns of a table, null for optional ones that it lacks; None for all columns."""
-    if columns is None:
-        return table
+def _select(settings: Series, path: Path, table: pa.Table, columns: Sequence[str]) -> pa.Table:
+    """Return columns of a table, null for optional ones that it lacks."""
     table = select_paths(table, _present(settings, path, columns, table.schema))
     for column in columns:
         if column not in table.column_names:
@@ -619,7 +605,7 @@ def unread_value(
     column = unread[row]
     value = table[column][row].as_py()
     why = "not a finite number"
-    remedy = f"correct it, or name it in {setting_name('missing_numbers')}"
+    remedy = f"correct it, or name it in {setting_name('null_values')} of {setting_name('dialect')}"
     if column in settings.categories:
         why = "none of its categories"
         remedy = f"name it in {setting_name('categories')}, or give {null_setting(value)}"

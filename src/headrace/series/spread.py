@@ -5,11 +5,6 @@ Rows of a source file are gathered into chunks of about `_CHUNK_ROWS`, sorted by
 end to end: `stage/spread/part-N.times` int64 and `part-N.values` float64 [rows, C].
 `part-N.parquet` lists the runs: entity, first row, rows. An entity's rows in source order are its
 runs in the order of files and positions. Memory is O(chunk) and O(runs).
-
-A wide table has a time column and a column for each entity, and all its cells are values of one
-column of the series. Its file is named after that column: `flow.csv` and `rain.csv` have the flow
-and the rain of each entity. With a target and no features, every file holds the target, whatever
-its name.
 """
 
 from __future__ import annotations
@@ -29,26 +24,21 @@ import pyarrow.parquet as pq
 
 from headrace.arrays import F64, I64, Bools
 from headrace.digest import canonical_json
-from headrace.errors import InputError, setting, setting_name
+from headrace.errors import InputError, setting
 from headrace.formats.dates import MISSING
 from headrace.formats.partitions import partition_types
-from headrace.formats.registry import stem_of_name
 from headrace.formats.text_columns import as_text
 from headrace.gate.json import read_object
 from headrace.gate.parquet import read_run_table
 from headrace.run.context import STAGE_DIRECTORY, RunContext, Task, TaskFiles
-from headrace.series.arrays.axis import occurrences
 from headrace.series.reasons import NOT_LISTED, NULL_ENTITY
 from headrace.series.settings import Series
 from headrace.series.sources import (
     EntitySource,
     entity_source,
-    first_unread,
     parse,
-    parse_values,
     shards_of,
     tables,
-    times_of,
     unread_time,
     unread_value,
 )
@@ -94,13 +84,8 @@ class _SpreadShard:
     name: str
     types: Mapping[str, pa.DataType]
 
-    def rows(self) -> Iterator[_EntityRows]:
+    def rows(self) -> Iterator[_EntityRows]:  # noqa: PLR0914 - the columns of a row and where an entity begins
         """Yield the rows of requested entities, in chunks."""
-        if self.settings.reader == "wide":
-            return self._wide_rows()
-        return self._long_rows()
-
-    def _long_rows(self) -> Iterator[_EntityRows]:  # noqa: PLR0914 - the columns of a row and where an entity begins
         settings = self.settings
         key = settings.entity
         requested = None
@@ -114,14 +99,14 @@ class _SpreadShard:
             if isinstance(entities, pa.ChunkedArray):
                 entities = entities.combine_chunks()
             keep = np.asarray(entities.is_valid())
-            if settings.null_entity == "error" and not keep.all():
+            if settings.bad_rows == "error" and not keep.all():
                 row = read + int(np.argmin(keep)) + 1
                 raise InputError(
                     "missing",
                     path=self.path,
                     row=row,
                     column=key,
-                    remedy=f"correct it, or give {setting('null_entity', 'drop')}",
+                    remedy=f"correct it, or give {setting('bad_rows', 'drop')}",
                 )
             dropped = {NULL_ENTITY.word: int((~keep).sum())}
             if requested is not None:
@@ -160,54 +145,6 @@ class _SpreadShard:
                 untimed[entity] = error.at(path=self.path).marked
         return untimed
 
-    def _wide_rows(self) -> Iterator[_EntityRows]:
-        """Yield the rows of a table with a column for each entity, whose cells are values of one
-        column.
-        """
-        settings = self.settings
-        path = self.path
-        columns = settings.columns
-        column = wide_column(settings, path)
-        read = 0
-        for table in tables(settings, path, self.name, None, self.types):
-            names = table.column_names
-            if settings.time_column not in names:
-                raise InputError(
-                    f"the file has only {', '.join(names[:12])}",
-                    path=path,
-                    column=settings.time_column,
-                    remedy=f"correct {setting_name('time')}",
-                )
-            names = [name for name in names if name != settings.time_column]
-            if settings.requested_entities is not None:
-                names = sorted(set(names).intersection(settings.requested_entities))
-            times = times_of(settings, table, read)
-            untimed = first_unread(settings, path, table, times, read)
-            size = max(1, _CHUNK_ROWS // max(1, len(times)))  # entities per chunk
-            for start in range(0, len(names), size):
-                chunk = names[start : start + size]
-                values = np.full((len(chunk), len(times), len(columns)), np.nan)
-                unread: dict[str, str] = {}
-                for number, name in enumerate(chunk):
-                    try:
-                        parsed, bad = parse_values(settings, [name], table)
-                        values[number, :, column] = parsed[:, 0]
-                        if bad:
-                            raise unread_value(settings, table, bad, read)
-                    except InputError as error:
-                        unread[name] = error.at(path=path).marked
-                codes = np.repeat(np.arange(len(chunk)), len(times))
-                yield _EntityRows(
-                    pa.array(chunk, pa.large_string()).take(codes),
-                    np.tile(times, len(chunk)),
-                    values.reshape(-1, len(columns)),
-                    unread,
-                    {} if untimed is None else dict.fromkeys(chunk, untimed.marked),
-                    0 if start else len(times),
-                    {},
-                )
-            read += len(times)
-
 
 @dataclass(frozen=True)
 class OpenedSource:
@@ -226,23 +163,20 @@ def open_source(
     settings: Series, context: RunContext, files: Sequence[tuple[Path, str]]
 ) -> OpenedSource:
     """Open the source; tables of many entities are spread first."""
-    if settings.entity_is_file and settings.reader != "wide":
+    if settings.entity_is_file:
         return OpenedSource(entity_source(settings, files), Counter(), [])
-    shards = shards_of(settings, files)
+    shards = shards_of(files)
     types = partition_types(name for _, name in shards)
     tasks = []
-    columns = []
     for number, (path, name) in enumerate(shards):
         shard = _SpreadShard(settings, path, name, types)
         tasks.append(Task(name, path.stat().st_size, partial(_spread, shard, number), [path]))
-        if settings.reader == "wide":
-            columns.append(wide_column(settings, path))
     receipts = context.stage("spread", tasks, durable=False)
     lost = Counter[str]()
     for receipt in receipts:
         lost += Counter(receipt.extra["dropped"])
     empty = [receipt.subject for receipt in receipts if not receipt.rows_in]
-    source = _spread_source(settings, context.run, len(shards), columns)
+    source = _spread_source(settings, context.run, len(shards))
     return OpenedSource(source, lost, empty)
 
 
@@ -301,49 +235,8 @@ def _spread(shard: _SpreadShard, number: int, files: TaskFiles) -> dict[str, Any
     return {"rows_in": read, "dropped": dict(sorted(dropped.items()))}
 
 
-def wide_column(settings: Series, path: Path) -> int:
-    """Return the index, in `Series.columns`, of the column that a wide file holds.
-
-    Raises `InputError`.
-    """
-    columns = settings.columns
-    name = stem_of_name(path.name)
-    if len(columns) == 1:
-        return 0
-    if name not in columns:
-        raise InputError(
-            f"a wide table is named as the column that it holds, one of {', '.join(columns)}",
-            path=path,
-            remedy=f"rename it, or leave it out of {setting_name('source')}",
-        )
-    return columns.index(name)
-
-
-def _join_times(times: I64, values: F64, columns: I64) -> tuple[I64, F64]:
-    """Join rows of equal time; each row has a value in only one column, and contributes it to the
-    row of its time.
-
-    columns: the column of each row, int64 [N]. A time that repeats within a column stays repeated,
-    so that nothing is lost. Rows come in time order.
-    """
-    occurrence = occurrences(times, columns)
-    order = np.lexsort((occurrence, times))
-    times = times[order]
-    occurrence = occurrence[order]
-    differs = (times[1:] != times[:-1]) | (occurrence[1:] != occurrence[:-1])
-    first = np.append(True, differs)[: len(times)]
-    joined = np.full((int(first.sum()), values.shape[1]), np.nan)
-    columns = columns[order]
-    joined[np.cumsum(first) - 1, columns] = values[order, columns]
-    return times[first], joined
-
-
-def _spread_source(settings: Series, run: Path, parts: int, columns: Sequence[int]) -> EntitySource:
-    """Open `parts` spread files; the source includes requested entities that have no rows.
-
-    columns: for wide tables, the column that each part holds; rows of one time are then joined into
-    one.
-    """
+def _spread_source(settings: Series, run: Path, parts: int) -> EntitySource:
+    """Open `parts` spread files; the source includes requested entities that have no rows."""
     tables = []
     bad: dict[str, dict[str, str]] = {"values": {}, "time": {}}
     for part in range(parts):
@@ -366,52 +259,39 @@ def _spread_source(settings: Series, run: Path, parts: int, columns: Sequence[in
             raise InputError(bad["values"][name])
         times = [np.empty(0, np.int64)]
         values = [np.empty((0, width))]
-        column_of_row = [np.empty(0, np.int64)]
         for _, first, count, part in runs[starts[number] : ends[number]].iter_rows():
             path = run / _name(part, "times")
             times.append(np.fromfile(path, np.int64, count, offset=first * 8))
             path = run / _name(part, "values")
             flat = np.fromfile(path, np.float64, count * width, offset=first * width * 8)
             values.append(flat.reshape(count, width))
-            if columns:
-                column_of_row.append(np.full(count, columns[part], np.int64))
-        all_times = np.concatenate(times)
-        all_values = np.concatenate(values)
-        if columns:
-            joined = _join_times(all_times, all_values, np.concatenate(column_of_row))
-            all_times, all_values = joined
         bad_time = InputError(bad["time"][name]) if name in bad["time"] else None
-        return Observed(all_times, all_values[:, : len(requested)], bad_time)
+        all_values = np.concatenate(values)
+        return Observed(np.concatenate(times), all_values[:, : len(requested)], bad_time)
 
     return EntitySource(names, rows)
 
 
 def read_in_memory(settings: Series, files: Sequence[tuple[Path, str]]) -> EntitySource:
     """Read a source without writing anything: tables of many entities whole, O(rows) of memory."""
-    if settings.entity_is_file and settings.reader != "wide":
+    if settings.entity_is_file:
         return entity_source(settings, files)
-    shards = shards_of(settings, files)
+    shards = shards_of(files)
     types = partition_types(name for _, name in shards)
     parts: list[_EntityRows] = []
-    column_of_row = [np.empty(0, np.int64)]
     bad: dict[str, dict[str, str]] = {"values": {}, "time": {}}
     for path, name in shards:
-        column = wide_column(settings, path) if settings.reader == "wide" else 0
         for rows in _SpreadShard(settings, path, name, types).rows():
             parts.append(rows)
-            column_of_row.append(np.full(len(rows.times), column, np.int64))
             bad["values"] = rows.unread | bad["values"]
             bad["time"] = rows.untimed | bad["time"]
-    return _grouped(settings, parts, np.concatenate(column_of_row), bad)
+    return _grouped(settings, parts, bad)
 
 
 def _grouped(
-    settings: Series,
-    parts: Sequence[_EntityRows],
-    columns: I64,
-    bad: Mapping[str, Mapping[str, str]],
+    settings: Series, parts: Sequence[_EntityRows], bad: Mapping[str, Mapping[str, str]]
 ) -> EntitySource:
-    """Group rows by entity. columns: of wide tables, the column of each row; bad: of `_spread`."""
+    """Group rows by entity. bad: of `_spread`."""
     row_of = _rows_by_entity([rows.entities for rows in parts])
     times = np.concatenate([np.empty(0, np.int64), *(rows.times for rows in parts)])
     width = len(settings.columns)
@@ -423,11 +303,8 @@ def _grouped(
         if name in bad["values"]:
             raise InputError(bad["values"][name])
         at = row_of[name]
-        rows = times[at], values[at]
-        if settings.reader == "wide":
-            rows = _join_times(*rows, columns[at])
         bad_time = InputError(bad["time"][name]) if name in bad["time"] else None
-        return Observed(rows[0], rows[1][:, : len(requested)], bad_time)
+        return Observed(times[at], values[at, : len(requested)], bad_time)
 
     return EntitySource(names, read)
 

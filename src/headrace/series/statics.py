@@ -16,8 +16,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.arrays import F32, F64, Bools
-from headrace.errors import InputError, setting, setting_name
+from headrace.arrays import F32, Bools
+from headrace.errors import InputError, setting_name
 from headrace.formats import delimited
 from headrace.formats.registry import Compression, FileType, file_type_of_name
 from headrace.formats.source import read_chunks, survey
@@ -215,13 +215,11 @@ class ProcessedStatics:
 
     table: entities, then float32 features in the order given, with the encoded columns in place of
     each text.
-    imputed: by feature, the number of entities that lacked it and got the mean or median.
     """
 
     table: pa.Table
     fitted: Fitted
     encoders: tuple[Encoder, ...]
-    imputed: dict[str, int]
 
 
 def process_statics(  # noqa: PLR0914 - numbers and texts are fitted apart, then joined
@@ -240,9 +238,6 @@ def process_statics(  # noqa: PLR0914 - numbers and texts are fitted apart, then
     values = np.empty((len(table), 0))
     if numeric:
         values = table.select(numeric).to_numpy()
-    missing = np.isnan(values)
-    values = _impute(settings, numeric, values, trains)
-    lacked = (missing & ~np.isnan(values)).sum(axis=0).tolist()
     offsets = np.arange(len(entities) + 1, dtype=np.int64)
     if settings.reused is None:
         trained = np.array(entities, object)[trains].tolist()
@@ -262,7 +257,6 @@ def process_statics(  # noqa: PLR0914 - numbers and texts are fitted apart, then
     encoders = []
     for pipeline in resolved.static_encoding:
         texts = {name: table[name].to_list() for name in pipeline.columns or ()}
-        _refuse_missing(settings, texts, entities)
         encoder = _encoder(settings, pipeline, texts, trains)
         codes = encoder.transform(texts).astype(np.float32)
         by_name = dict(zip(encoder.names, codes.T, strict=True))
@@ -270,24 +264,7 @@ def process_statics(  # noqa: PLR0914 - numbers and texts are fitted apart, then
             columns[name] = {output: by_name[output] for output in encoder.names_of(name)}
         encoders.append(encoder)
     processed = _input_table(settings, entities, [columns[name] for name in table.columns])
-    imputed = {name: count for name, count in zip(numeric, lacked, strict=True) if count}
-    return ProcessedStatics(processed, fitted, tuple(encoders), imputed)
-
-
-def _refuse_missing(
-    settings: Series, texts: Mapping[str, list[str | None]], entities: Sequence[str]
-) -> None:
-    """Raise `InputError` for the first entity that lacks a text."""
-    for name, column in texts.items():
-        if None in column:
-            raise InputError(
-                f"entity {entities[column.index(None)]!r} lacks this text, and texts have no"
-                f" {settings.missing_static}",
-                column=name,
-                remedy=(
-                    f"complete the static files, or give {setting('missing_static', 'drop_entity')}"
-                ),
-            )
+    return ProcessedStatics(processed, fitted, tuple(encoders))
 
 
 def _input_table(
@@ -310,21 +287,6 @@ def _input_table(
             remedy="rename the other column in the static files",
         )
     return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
-
-
-def _impute(settings: Series, names: Sequence[str], values: F64, trains: Bools) -> F64:
-    """Replace missing values by the mean or median of entities that train, if requested."""
-    missing = np.isnan(values)
-    if settings.missing_static not in ("mean", "median") or not missing.any():
-        return values
-    for column in np.flatnonzero(missing[trains].all(axis=0)).tolist():
-        raise InputError(
-            "missing for every entity",
-            column=names[column],
-            remedy=f"take it out of {setting_name('static_features')}",
-        )
-    average = np.nanmean if settings.missing_static == "mean" else np.nanmedian
-    return np.where(missing, average(values[trains], axis=0), values)
 
 
 def _encoder(

@@ -165,11 +165,9 @@ def with_metadata(schema: pa.Schema, settings: Series) -> pa.Schema:
     """Add the metadata about columns that readers need to a schema."""
     metadata = {
         "columns": settings.stored_columns,
-        "targets": list(settings.targets),
+        "targets": list(settings.target),
         "future": settings.future_names,
-        "masks": settings.mask_columns,
         "frequency": settings.step.word,
-        "days": list(settings.step.days or ()),
         "entity": settings.entity_column,
         "time": settings.time_column,
     }

@@ -26,12 +26,11 @@ from headrace.series.times import Observed
 from headrace.series.windows.store import Columns, EntityTable, Matrices, SeriesStore
 
 
-def stored_columns(settings: Series, masks: Sequence[str] = ()) -> Columns:
-    """Return the columns that a store of these settings has. masks: those of filled values."""
+def stored_columns(settings: Series) -> Columns:
+    """Return the columns that a store of these settings has."""
     return Columns(
-        targets=settings.targets,
+        targets=settings.target,
         features=(*settings.feature_names, *settings.calendar_columns),
-        masks=tuple(masks),
         frequency=settings.step,
         future=tuple(settings.future_names),
         categories=tuple(settings.categories),
@@ -102,7 +101,7 @@ def read_table(frame: Any, settings: Series) -> tuple[dict[str, Observed], Serie
     names = pl.Series([""] * len(table), dtype=pl.String)
     if not is_one_entity:
         names = pl.Series(as_text(rows[key], (), key), dtype=pl.String)
-    keep = names.is_not_null() | (settings.null_entity == "error")
+    keep = names.is_not_null() | (settings.bad_rows == "error")
     if settings.requested_entities is not None and not is_one_entity:
         keep &= names.is_null() | names.is_in(settings.requested_entities)
     rows = rows.filter(keep.to_arrow())

@@ -6,16 +6,15 @@ are the earlier instants and the rows after it the later ones. Otherwise, as wit
 first of equal times is the earlier instant and the next one the later. If most rows around a change
 descend in time they are read from the end. A time that comes once, without a step back, is the
 earlier instant. Rows around a change that are in no order are refused. Times that the clocks skip
-in spring do not exist: they fail the entity, are dropped, or are read with the offset before the
-change ("forward"), so 02:30 becomes 03:30.
+in spring do not exist: they fail the entity or are dropped.
 
 Steps of days and longer are those of `time_zone`: their times stay on its clock. Instants matter
 then only for the first and the last value of a step. A midnight that the clocks skip names its day.
 
-Then `snap` moves times within that distance of a step to the step; `off_grid` judges the others.
-Alternatively `resample` joins the rows of a step [t, t + step) into one at t, each column by its
-rule. Missing values do not count. A step without any value is missing, except for a "total", which
-is 0. Steps are counted from 1970-01-01, weeks from their weekday, months from their first day.
+Then `resample` joins the rows of a step [t, t + step) into one at t, each column by its rule.
+Missing values do not count. A step without any value is missing, except for a "total", which is 0.
+"nearest" takes, for all columns, the value nearest to t, of the rows nearer to t than to any other
+step. Steps are counted from 1970-01-01, weeks from their weekday, months from their first day.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ from headrace.errors import InputError, setting, setting_name
 from headrace.formats.dates import DAY_US, MISSING, moment
 from headrace.formats.zones import wall_to_utc
 from headrace.report.words import pluralise
-from headrace.series.arrays.axis import occurrences, slots_of
-from headrace.series.reasons import DUPLICATE_TIME, NONEXISTENT_TIME
+from headrace.series.arrays.axis import occurrences, slots_of, times_at
+from headrace.series.reasons import NONEXISTENT_TIME
 
 if TYPE_CHECKING:
     from headrace.series.settings import Series
@@ -87,15 +86,13 @@ class Observed:
 
 def put_on_clock(settings: Series, observed: Observed) -> Observed:
     """Return the rows of one entity at UTC instants, or at local times if the steps are those of a
-    zone, snapped or resampled as the settings say.
+    zone, resampled as the settings say.
 
     Raises `InputError`.
     """
     instants = None
     if settings.time_zone is not None:
         observed, instants = _localize(settings, settings.time_zone, observed)
-    if settings.snap_us is not None:
-        observed = _snap(settings, settings.snap_us, observed)
     if settings.resample:
         observed = _resample(settings, observed, instants)
     return observed
@@ -213,39 +210,27 @@ def _is_second_time(wall: I64) -> Bools:
     return np.asarray(occurrences(wall, np.zeros(len(wall), np.int64)) > 0)
 
 
-def _snap(settings: Series, tolerance: int, observed: Observed) -> Observed:
-    step = settings.step
-    times = observed.times
-    known = times != MISSING
-    distance = np.zeros(len(times), np.int64)
-    slots = slots_of(times[known] + step.micros // 2, step)
-    distance[known] = np.abs(times[known] - slots)
-    moved = (distance > 0) & (distance <= tolerance)
-    times = times.copy()
-    times[moved] = slots[moved[known]]
-    keep = np.ones(len(times), np.bool_)
-    if settings.duplicate_times == "nearest":
-        # Stable: of two equally near rows the first stays.
-        order = np.lexsort((distance, times))
-        ascending = times[order]
-        differs = ascending[1:] != ascending[:-1]
-        keep[order[1:]] = differs | (ascending[1:] == MISSING)
-    dropped = {DUPLICATE_TIME.word: int((~keep).sum())}
-    return observed.moved(times, keep, dropped, {"snapped_times": int(moved.sum())})
-
-
 def _resample(settings: Series, observed: Observed, instants: I64 | None) -> Observed:
     """Join the rows of each step. instants: of all rows, if they are not the times."""
     known = np.flatnonzero(observed.times != MISSING)
     if not len(known):
         return observed
     passed = observed.times if instants is None else instants
-    known = known[np.argsort(passed[known], kind="stable")]
-    slots = slots_of(observed.times[known], settings.step)
+    columns = settings.columns[: observed.values.shape[1]]
+    rules = [settings.rule(name) for name in columns]
+    times = observed.times[known]
+    slots = slots_of(times, settings.step)
+    order = np.argsort(passed[known], kind="stable")
+    if "nearest" in rules:
+        following = times_at(settings.step, slots, np.zeros_like(slots), np.ones_like(slots))
+        slots = np.where(following - times <= times - slots, following, slots)
+        order = np.lexsort((passed[known], np.abs(times - slots), slots))
+        rules = ["first"] * len(rules)
+    known = known[order]
+    slots = slots[order]
     starts = np.flatnonzero(np.append(True, slots[1:] != slots[:-1]))
     counts = np.diff(np.append(starts, len(slots)))
-    columns = settings.columns[: observed.values.shape[1]]
-    values = join_rows(observed.values[known], starts, [settings.rule(name) for name in columns])
+    values = join_rows(observed.values[known], starts, rules)
     unread = np.flatnonzero(observed.times == MISSING)  # stay, so that `bad_rows` judges them
     return Observed(
         np.append(slots[starts], observed.times[unread]),

@@ -26,7 +26,14 @@ from headrace.report.words import many_entities, pluralise
 from headrace.series.arrays.axis import DAY_US
 from headrace.series.clean import find_copies, required_targets, series_digest, values_digest
 from headrace.series.division import SPLITS
-from headrace.series.leaks import SAMPLE, clean_again, leak_checks, same_bytes, same_source
+from headrace.series.leaks import (
+    SAMPLE,
+    clean_again,
+    fold_checks,
+    leak_checks,
+    same_bytes,
+    same_source,
+)
 from headrace.series.pipelines.save import FACT, load
 from headrace.series.pipelines.settings import chosen_entities
 from headrace.series.reuse import FITTED_RUNS, REUSED
@@ -97,6 +104,7 @@ def _checks(run: FinishedRun, workers: int) -> Iterator[Check]:
         return
     if settings.fits:
         yield from leak_checks(run)
+        yield from fold_checks(run, settings)
     else:
         yield _check_pipelines(run, settings)
         yield _check_scaling(run, settings)
@@ -524,7 +532,7 @@ def _check_pipelines(run: FinishedRun, settings: Series) -> Check:
     return Check(name, f"{same} that {fitting_run} fitted", problem)
 
 
-def _check_scaling(run: FinishedRun, settings: Series) -> Check:  # noqa: PLR0914 - where the parts of a stored row begin
+def _check_scaling(run: FinishedRun, settings: Series) -> Check:
     """Check that some entities of the source, cleaned and scaled again, equal the rows of the
     store.
     """
@@ -540,8 +548,6 @@ def _check_scaling(run: FinishedRun, settings: Series) -> Check:  # noqa: PLR091
             entities[entity.entity] = (shard, entity)
     sample = set(chosen_entities(list(entities), SAMPLE, settings.seed))
     values = len(columns)
-    masks = values + len(settings.calendar_columns)
-    unmasked = values - len(settings.mask_columns)
     problem = None
     seen = set()
     for entity_name, again in clean_again(settings, files, sample):
@@ -549,8 +555,7 @@ def _check_scaling(run: FinishedRun, settings: Series) -> Check:  # noqa: PLR091
         rows = entity.of_batch(map_store(run.root / shard).rows)
         offsets = np.array([0, len(again.values)], np.int64)
         scaled = fitted.transform(columns, again.values, offsets, [entity_name])
-        filled = np.asarray(again.filled[:, unmasked:], np.float32)
-        if not (same_bytes(rows[:, :values], scaled) and same_bytes(rows[:, masks:], filled)):
+        if not same_bytes(rows[:, :values], scaled):
             problem = (
                 f"{run.root / shard}: the rows of entity {entity_name!r} are not those of the"
                 " source, scaled"
@@ -558,5 +563,5 @@ def _check_scaling(run: FinishedRun, settings: Series) -> Check:  # noqa: PLR091
         seen.add(entity_name)
     for entity_name in sorted(sample - seen):
         problem = f"{run.root}: entity {entity_name!r} does not pass again"
-    detail = f"{many_entities(len(sample))} cleaned and scaled again: the same rows and masks"
+    detail = f"{many_entities(len(sample))} cleaned and scaled again: the same rows"
     return Check(name, detail, problem)

@@ -100,7 +100,7 @@ def settings(source: Path, **more: Any) -> Series:
     """Settings that small basins pass."""
     asked = {
         "target": "flow",
-        "features": FEATURES,
+        "future_features": FEATURES,
         "frequency": "1d",
         "min_train_years": 0.02,
         "batch_size": 3,

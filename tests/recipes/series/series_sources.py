@@ -41,7 +41,7 @@ def series(source: Path, **settings: Any) -> Series:
         **{
             "source": source,
             "target": "q",
-            "features": ["rain", "warm"],
+            "future_features": ["rain", "warm"],
             "min_train_years": 0.5,
             "batch_size": 2,
         }

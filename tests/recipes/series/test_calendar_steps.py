@@ -342,9 +342,7 @@ def test_other_calendars_are_named(tmp_path: Path, calendar: str, days: str) -> 
     data.to_netcdf(tmp_path / "a.nc")
     asked = {"target": "load", "min_train_years": 0}
     with raised(headrace.InputError) as refused:
-        headrace.prepare(
-            Series(source=tmp_path / "a.nc", reader="xarray", **asked), tmp_path / "out"
-        )
+        headrace.prepare(Series(source=tmp_path / "a.nc", **asked), tmp_path / "out")
 
     assert calendar in str(refused.value)
     assert days in str(refused.value)

@@ -118,8 +118,8 @@ HELD = {"preprocessing_configs": {"features": UNIFIED, "target": UNIFIED}}
         ({"train_end": "2029-01-01", "val_end": "2030-01-01"}, ["val has no rows: train_end 2029-01-01 is after", "test has no rows: val_end 2030-01-01 is after"]),
         (DATES | {"gap": "200d"}, ["val has no rows: no row is from train_end 2002-03-01 to before val_end 2002-09-01, less gap; give other dates"]),
         (DATES | {"train_end": "2002-06-01", "val_end": "2003-06-01", "folds": "rolling:n=2,step=20d"}, ["fold 1 (cut at 2003-06-21) has no rows in test: the last row is at 2003-06-14; give fewer folds or an earlier train_end"]),
-        ({"val_ratio": 0.0001, "test_ratio": 0.3999}, ["val has no rows: val_ratio 0.0001 is less than one observed target of every entity; give a larger one"]),
-        ({"val_ratio": 0, "test_ratio": 0.4}, []),
+        ({"val_ratio": 0.0001}, ["val has no rows: a share of 0.0001 is less than one observed target of every entity; give other ratios"]),
+        ({"val_ratio": 0}, []),
         (HELD | {"val_entities": ["c"]}, ["val has no rows: none of val_entities passes; see quality_summary.json"]),
     ],
 )  # fmt: skip

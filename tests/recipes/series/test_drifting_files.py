@@ -38,10 +38,10 @@ def series(source: Path, **options: object) -> headrace.Series:
 def test_values_of_a_file_without_the_column_are_null(tmp_path: Path) -> None:
     source = tables(tmp_path / "in")
     with raised(InputError, path=source / "part-0.csv", column="snow", remedy="schema_drift"):
-        headrace.prepare(series(source, features=["rain", "snow"]), tmp_path / "out")
+        headrace.prepare(series(source, future_features=["rain", "snow"]), tmp_path / "out")
 
     made = headrace.prepare(
-        series(source, features=["rain", "snow"], schema_drift="widen"), tmp_path / "out"
+        series(source, future_features=["rain", "snow"], schema_drift="widen"), tmp_path / "out"
     )
     assert {"original": 2, "passed": 2, "failed": 0} == made.manifest.metadata["entities"]
     assert 2 * 300 == made.manifest.dropped["trimmed"]
@@ -52,6 +52,6 @@ def test_a_column_that_no_file_has_is_refused(tmp_path: Path) -> None:
     source = tables(tmp_path / "in")
     with raised(InputError) as caught:
         headrace.prepare(
-            series(source, features=["rain", "snwo"], schema_drift="widen"), tmp_path / "out"
+            series(source, future_features=["rain", "snwo"], schema_drift="widen"), tmp_path / "out"
         )
     assert "snwo" in str(caught.value)

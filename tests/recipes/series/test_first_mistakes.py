@@ -7,7 +7,6 @@ import pytest
 from series_sources import run_of, write_source
 
 import headrace
-from raised import raised
 
 
 def test_a_wrong_time_column_shows_the_columns_that_there_are(tmp_path: Path) -> None:
@@ -91,19 +90,12 @@ def test_a_comment_in_place_of_the_header_is_told(tmp_path: Path) -> None:
         run_of(tmp_path / "a.csv", tmp_path / "out")
 
 
-def test_files_of_another_reader_name_it(tmp_path: Path) -> None:
-    (tmp_path / "flows").mkdir()
-    path = tmp_path / "flows" / "x.nc"
-    path.write_bytes(b"")
-    with raised(headrace.InputError, remedy='give reader="xarray"'):
-        run_of(path, tmp_path / "out")
-
-
-def test_stamps_that_jitter_are_told_of_snap_and_resample(tmp_path: Path) -> None:
+def test_stamps_that_jitter_are_told_of_resample(tmp_path: Path) -> None:
     table = pl.DataFrame(
         {"id": ["a"] * 9, "date": [f"2020-01-0{n + 1}T00:0{n}" for n in range(9)], "q": 1.0}
     )
     with pytest.raises(
-        headrace.InputError, match="8 times are between steps of 1d, .* or snap or resample to move"
+        headrace.InputError,
+        match="8 times are between steps of 1d, .* or resample, such as nearest, to move",
     ):
-        run_of(table, tmp_path / "out", entity="id", features=[], frequency="1d")
+        run_of(table, tmp_path / "out", entity="id", future_features=[], frequency="1d")

@@ -53,10 +53,10 @@ def test_an_honest_run_has_no_leak(tmp_path: Path, configs: dict) -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"layout": "packed", "filled_mask": "columns"},
-        {"train_ratio": 0.8, "val_ratio": 0.0, "test_ratio": 0.2},
-        {"train_ratio": 1.0, "val_ratio": 0.0, "test_ratio": 0.0},
-        {"features": ["rain"], "preprocessing_configs": {"features": {"strategy": "per_group", "pipeline": [{"step": "FunctionTransformer", "func": "square"}]}}},
+        {"layout": "packed"},
+        {"train_ratio": 0.8, "val_ratio": 0.0},
+        {"train_ratio": 1.0, "val_ratio": 0.0},
+        {"future_features": ["rain"], "preprocessing_configs": {"features": {"strategy": "per_group", "pipeline": [{"step": "FunctionTransformer", "func": "square"}]}}},
     ],
 )  # fmt: skip
 def test_an_honest_run_of_another_shape_has_no_leak(tmp_path: Path, settings: dict) -> None:
@@ -142,7 +142,7 @@ def test_a_feature_that_is_the_target_in_another_unit_is_told(tmp_path: Path) ->
         )
     heard = []
     prepared = prepare(
-        series(source, features=["rain", "warm", "q_cfs"]),
+        series(source, future_features=["rain", "warm", "q_cfs"]),
         tmp_path / "out",
         workers=1,
         on_event=heard.append,
@@ -222,7 +222,6 @@ def test_rows_between_steps_and_without_a_time_are_no_leak(tmp_path: Path) -> No
     run_of(
         source,
         tmp_path / "out",
-        off_grid="drop",
         bad_rows="drop",
         frequency="1d",
         min_train_years=0.1,

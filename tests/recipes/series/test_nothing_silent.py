@@ -34,7 +34,7 @@ def test_a_value_that_float32_cannot_hold_is_an_error_and_never_infinite(
     huge = pl.when(pl.int_range(pl.len()) == row).then(value).otherwise(pl.col("rain"))
     frame_of("a").with_columns(rain=huge).write_csv(tmp_path / "raw/a.csv")
 
-    names_it = "correct the data or name it in missing_numbers"
+    names_it = "correct the data or name it in null_values"
     with raised(InputError, column="rain", value=value, remedy=names_it):
         run_of(tmp_path / "raw", tmp_path / "out", preprocessing_configs=configs)
 
@@ -97,8 +97,8 @@ def test_columns_are_in_the_order_given_and_a_trained_model_is_not_given_another
 ) -> None:
     """Sorted by name, the first output of a model for two targets was the second target."""
     source = write_source(tmp_path / "raw", ["a"])
-    asked = {"target": "warm", "more_targets": ["rain"], "features": ["q"]}
-    first = run_of(source, tmp_path / "out", target="q", features=["warm", "rain"])
+    asked = {"target": ["warm", "rain"], "future_features": ["q"]}
+    first = run_of(source, tmp_path / "out", target="q", future_features=["warm", "rain"])
     both = run_of(source, tmp_path / "both", **asked)
     windows = open_windows(both.out, "train", input_length=9, output_length=2)
 
@@ -106,7 +106,7 @@ def test_columns_are_in_the_order_given_and_a_trained_model_is_not_given_another
     assert ("warm", "rain") == windows.target_names
     with raised(headrace.SettingsError, setting="pipelines_from"):
         _ = headrace.Series(
-            source=source, pipelines_from=first.run, features=["rain", "warm"]
+            source=source, pipelines_from=first.run, future_features=["rain", "warm"]
         ).reused
 
 
@@ -138,18 +138,3 @@ def test_files_that_are_not_read_are_named(tmp_path: Path) -> None:
     assert [
         f"2 files or directories of the source are not read: {source}/c.txt, {source}/more"
     ] == notes
-
-
-def test_static_features_that_are_made_up_are_counted(tmp_path: Path) -> None:
-    source = write_source(tmp_path / "raw", ["a", "b", "c"])
-    (tmp_path / "static.csv").write_text("id,area,slope\na,NaN,1\nb,2,2\nc,4,\n")
-    static = {
-        "static": tmp_path / "static.csv",
-        "static_entity": "id",
-        "static_features": ["area", "slope"],
-    }
-
-    prepared, notes = heard(source, tmp_path / "out", **static, missing_static="mean")
-
-    assert {"area": 1, "slope": 1} == prepared.manifest.metadata["filled_statics"]
-    assert "static feature area: 1 entity lacks it and gets the mean" in notes

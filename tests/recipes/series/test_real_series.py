@@ -32,7 +32,7 @@ def caravan(out: Path, **more) -> Prepared:
     asked = {
         "source": CARAVAN / "timeseries",
         "target": "streamflow",
-        "features": FORCING,
+        "future_features": FORCING,
         "static": CARAVAN / "attributes" / "attributes_caravan_*.csv.gz",
         "static_entity": "gauge_id",
         "static_features": STATIC,

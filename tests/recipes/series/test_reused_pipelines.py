@@ -15,7 +15,7 @@ from series_sources import frame_of, run_of, write_source
 import headrace
 from commands import headrace as run_command
 from headrace.dataset.open import FinishedRun
-from headrace.errors import InputError, SettingsError
+from headrace.errors import SettingsError
 from headrace.run.prepare import Prepared
 from headrace.series.store import stored_entities, stored_settings
 from headrace.series.verify import _check_pipelines, _check_scaling
@@ -247,7 +247,6 @@ def test_static_features_are_scaled_by_the_named_run(tmp_path: Path) -> None:
         "static": tmp_path / "static.csv",
         "static_entity": "id",
         "static_features": ["area", "rock"],
-        "missing_static": "mean",
         "preprocessing_configs": {
             **UNIFIED,
             "static_features": [
@@ -264,26 +263,10 @@ def test_static_features_are_scaled_by_the_named_run(tmp_path: Path) -> None:
     assert [{"id": "u", "area": 2.0, "rock": 1.0}] == pl.read_parquet(
         made.run / "processed_static_features.parquet"
     ).to_dicts()
-    with raised(SettingsError, setting="missing_static"):
-        headrace.Series(source=new, pipelines_from=tmp_path / "trained", missing_static="mean")
     (tmp_path / "new.csv").write_text("id,area,rock\nu,11,lime\nv,3,basalt\nw,3,\n")
     for name in ("v", "w"):
         frame_of(name, days=60).write_csv(new / f"{name}.csv")
-    with raised(InputError, remedy="complete the static files, or give"):
-        served(
-            new,
-            tmp_path / "trained",
-            tmp_path / "strict",
-            static=tmp_path / "new.csv",
-            missing_static="error",
-        )
-    few = served(
-        new,
-        tmp_path / "trained",
-        tmp_path / "few",
-        static=tmp_path / "new.csv",
-        missing_static="drop_entity",
-    )
+    few = served(new, tmp_path / "trained", tmp_path / "few", static=tmp_path / "new.csv")
     assert {
         "v": "its static rock is 'basalt', which no entity had that the encoder was fitted on",
         "w": "has no static rock",
@@ -294,7 +277,11 @@ def test_static_features_are_scaled_by_the_named_run(tmp_path: Path) -> None:
 def test_settings_that_contradict_the_named_run_are_refused(
     tmp_path: Path, trained: Prepared, next_month: Path
 ) -> None:
-    for wrong in ({"features": ["rain"]}, {"frequency": "1h"}, {"preprocessing_configs": GROUPED}):
+    for wrong in (
+        {"future_features": ["rain"]},
+        {"frequency": "1h"},
+        {"preprocessing_configs": GROUPED},
+    ):
         asked = headrace.Series(source=next_month, pipelines_from=trained.run, **wrong)
         with raised(SettingsError, setting="pipelines_from", value=str(trained.run)) as caught:
             headrace.prepare(asked, tmp_path / "now")

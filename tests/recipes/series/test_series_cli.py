@@ -16,7 +16,7 @@ def configuration(directory: Path, **more) -> Path:
         "recipe": "series",
         "source": str(source),
         "target": "flow",
-        "features": ["rain", "cold"],
+        "future_features": ["rain", "cold"],
         "frequency": "1d",
         "min_train_years": 0.02,
         "batch_size": 3,
@@ -118,8 +118,8 @@ def test_a_file_of_entities_restricts_the_run(tmp_path: Path) -> None:
 def test_settings_override_those_of_the_file(tmp_path: Path) -> None:
     pipelines = "{target: {strategy: per_group, pipeline: [MinMaxScaler]}}"
     changed = {
-        "features": "rain",
-        "missing_numbers": "-999",
+        "future_features": "rain",
+        "dialect": "{null_values: ['-999']}",
         "preprocessing_configs": pipelines,
         "entities": "[g1, g2]",
         "bad_rows": "drop",
@@ -129,13 +129,15 @@ def test_settings_override_those_of_the_file(tmp_path: Path) -> None:
 
     assert 0 == done.returncode, done.stderr
     asked = json.loads((Path(json.loads(done.stdout)["run"]) / "config.json").read_bytes())
-    assert (["rain"], [-999.0], ["g1", "g2"], "drop") == (asked["features"], asked["missing_numbers"], asked["entities"], asked["bad_rows"])  # fmt: skip
+    names = ("future_features", "entities", "bad_rows")
+    assert (["rain"], ["g1", "g2"], "drop") == tuple(asked[name] for name in names)
+    assert ["-999"] == asked["dialect"]["null_values"]
     assert "MinMaxScaler" in json.dumps(asked["preprocessing_configs"]["target"])
 
 
 def test_a_source_is_taken_as_by_other_commands(tmp_path: Path) -> None:
     source = write_basins(tmp_path / "in", {f"g{place}": a_basin(place) for place in range(2)})
-    words = ["--out", tmp_path / "out", "--target", "flow", "--features", "rain"]
+    words = ["--out", tmp_path / "out", "--target", "flow", "--future-features", "rain"]
     done = run_command("series", source, *words, "--min-train-years", "0.02", "--json")
 
     assert 0 == done.returncode, done.stderr

@@ -1,5 +1,6 @@
 """Entities that are held out, rows too close before cuts, and folds that roll."""
 
+from dataclasses import replace
 from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import headrace.windows
 from headrace.errors import InputError, SettingsError
 from headrace.lightning import SeriesDataModule
 from headrace.run.prepare import Prepared
+from headrace.series.windows import fold_scaling
 from raised import raised
 
 UNIFIED = {"strategy": "unified", "pipeline": "StandardScaler", "fit_on_n_entities": 100}
@@ -80,7 +82,7 @@ def test_held_out_entities_are_alone_and_in_no_fit(source: Path, tmp_path: Path)
     (tmp_path / "tests.txt").write_text("d\ne\n")
     table = {
         "gauge": NAMES,
-        "area": [1.0, 2.0, 50.0, 70.0, None],
+        "area": [1.0, 2.0, 50.0, 70.0, 1.5],
         "rock": ["hard", "soft", "soft", "hard", "hard"],
     }
     pl.DataFrame(table).write_csv(tmp_path / "static.csv")
@@ -91,7 +93,6 @@ def test_held_out_entities_are_alone_and_in_no_fit(source: Path, tmp_path: Path)
     asked = {
         **{
             "preprocessing_configs": {**BY_ALL, "static_features": static},
-            "missing_static": "mean",
             **DATES,
         },
         **{
@@ -244,6 +245,25 @@ def test_a_fold_has_its_own_scalers(source: Path, tmp_path: Path, scaler: dict[s
     assert not np.allclose(said[1]["X"], first.batch(numbers)["X"], atol=1e-3)
     np.testing.assert_allclose(tables[1]["value"], tables[0]["value"], rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(tables[0]["value"], units.ravel(), rtol=1e-12)
+    assert problems(made) == []
+    assert "in 2 folds" in detail(made, "scalers of folds are of their train rows")
+
+
+def test_scalers_of_a_fold_that_saw_its_later_rows_are_found(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folds = headrace.Rolling(n=2, step="90d")
+    made = run_of(source, tmp_path / "out", folds=folds, **DATES)
+    honest = fold_scaling._TrainRows.of
+
+    def of_all_rows(store: Any, fold: int, columns: Any) -> Any:
+        rows = honest(store, fold, columns)
+        ends = np.where(rows.ends > rows.starts, store.entities.first_row + store.entities.rows, 0)
+        return replace(rows, ends=np.maximum(rows.ends, ends))
+
+    monkeypatch.setattr(fold_scaling._TrainRows, "of", of_all_rows)
+    (problem,) = problems(made)
+    assert "windows of fold 0 with scalers of their own" in problem
 
 
 def test_own_scalers_are_those_of_entities_with_rows_in_the_fold(tmp_path: Path) -> None:

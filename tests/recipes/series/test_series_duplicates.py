@@ -80,7 +80,6 @@ def test_drop_equals_a_run_without_the_copies(tmp_path: Path, batch_size: int, c
         "static_entity": "id",
         "static_features": "area",
         "batch_size": batch_size,
-        "filled_mask": "columns",
         "preprocessing_configs": configs,
     }
     without = run_of(planted(tmp_path / "without"), tmp_path / "out", duplicates="drop", **more)
@@ -226,7 +225,6 @@ def test_zeros_of_either_sign_and_values_that_were_filled_are_the_same(tmp_path:
             duplicates=word,
             train_ratio=1.0,
             val_ratio=0.0,
-            test_ratio=0.0,
             preprocessing_configs=AS_IS,
         )
         assert {"are": word, "entities": 1} == made.manifest.metadata["duplicates"]

@@ -38,7 +38,7 @@ def run(source: Path, out: Path, heard: list[Event] | None = None, **more) -> Pr
     asked = {
         "source": source,
         "target": "load",
-        "features": "wind",
+        "future_features": "wind",
         "time": "at",
         "min_train_years": 0,
     }
@@ -125,12 +125,12 @@ def test_times_may_be_written_in_several_ways(tmp_path: Path) -> None:
 def test_numbers_that_mean_missing_are_missing(tmp_path: Path) -> None:
     rows = [row for row in a_basin(3) if row.rain is not None]
     marked = [type(row)(row.date, -999.0 if row.flow is None or math.isnan(row.flow) else row.flow, row.rain, row.cold) for row in rows]  # fmt: skip
-    asked = {"target": "flow", "features": ["rain", "cold"], "time": "date"}
+    asked = {"target": "flow", "future_features": ["rain", "cold"], "time": "date"}
     plain = run(write_basins(tmp_path / "plain", {"a": rows}), tmp_path / "one", **asked)
     numbered = run(
         write_basins(tmp_path / "marked", {"a": marked}),
         tmp_path / "two",
-        missing_numbers=-999,
+        dialect={"null_values": "-999"},
         **asked,
     )
 

@@ -43,14 +43,13 @@ def test_what_is_stored_is_what_the_words_give(
 ) -> None:
     basins = some_basins(seed, 3)
     directory = tmp_path_factory.mktemp("laws")
-    train, val, test = shares
+    train, val, _ = shares
     prepared = series(
         write_basins(directory / "in", basins),
         directory / "out",
         max_imputation_gap_size=limit,
         train_ratio=train,
         val_ratio=val,
-        test_ratio=test,
     )
 
     found, readable = stored(prepared), readable_rows(prepared)
@@ -119,7 +118,6 @@ def test_any_number_of_workers_gives_the_same_bytes(
     asked = {
         "layout": layout,
         "preprocessing_configs": {"features": pipeline, "target": pipeline},
-        "filled_mask": "columns",
     }
 
     one, three = (
@@ -222,24 +220,6 @@ def test_a_changed_byte_anywhere_is_found(tmp_path: Path, name: str) -> None:
 
     assert problems
     assert name in problems[0] or name.startswith("receipts")
-
-
-def test_the_mask_says_what_was_filled(tmp_path: Path) -> None:
-    basins = some_basins(9, 3)
-    prepared = series(
-        write_basins(tmp_path / "in", basins), tmp_path / "out", filled_mask="columns"
-    )
-
-    for name, rows in basins.items():
-        by_hand = expected(rows)
-        assert by_hand is not None
-        values = [row for split in SPLITS for row in stored(prepared)[split][name].values]
-        assert by_hand.filled[1:] == [
-            int(sum(row[3] or 0 for row in values)),
-            int(sum(row[4] or 0 for row in values)),
-        ]
-        assert {0.0, 1.0} >= {cell for row in values for cell in row[3:]}
-    assert ["rain__filled", "cold__filled"] == prepared.manifest.metadata["masks"]
 
 
 def test_targets_are_never_filled(tmp_path: Path) -> None:

@@ -27,7 +27,12 @@ def frames(**metadata: int) -> dict[str, pl.DataFrame]:
 
 
 def run(source: object, out: Path, **settings: object) -> Prepared:
-    asked = {"source": source, "target": "q", "features": ["rain", "warm"], "min_train_years": 0.1}
+    asked = {
+        "source": source,
+        "target": "q",
+        "future_features": ["rain", "warm"],
+        "min_train_years": 0.1,
+    }
     return headrace.prepare(headrace.Series(**{**asked, **settings}), out)
 
 
@@ -46,54 +51,6 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, tuple
     for name, frame in frames().items():
         frame.write_csv(place / "in" / f"{name}.csv")
     return rows(run(place / "in", place / "out"))
-
-
-def wide(column: str) -> pl.DataFrame:
-    """A column of times, and a column of these values for each entity."""
-    own = frames()
-    return pl.DataFrame(
-        {"date": own["01"]["date"], **{name: frame[column] for name, frame in own.items()}}
-    )
-
-
-@pytest.mark.slow
-def test_wide_tables_are_the_files_turned(tmp_path: Path, plain: Mapping[str, object]) -> None:
-    (tmp_path / "in").mkdir()
-    for at, column in enumerate(("q", "rain", "warm")):
-        wide(column).sample(fraction=1, shuffle=True, seed=at).write_csv(
-            tmp_path / "in" / f"{column}.csv"
-        )
-
-    assert plain == rows(run(tmp_path / "in", tmp_path / "out", reader="wide", batch_size=2))
-    assert headrace.verify(tmp_path / "out").problems == []
-
-
-@pytest.mark.slow
-def test_a_wide_frame_in_memory_holds_the_target(tmp_path: Path) -> None:
-    pandas = pytest.importorskip("pandas")
-    frame = wide("q").to_pandas().set_index("date")
-    long = pandas.concat(
-        {name: own.to_pandas().set_index("date")[["q"]] for name, own in frames().items()},
-        names=["id"],
-    )
-    shaped = run(wide("q"), tmp_path / "wide", reader="wide", features=[])
-
-    assert rows(shaped) == rows(run(frame, tmp_path / "frame", reader="wide", features=[]))
-    assert rows(shaped) == rows(run(long, tmp_path / "long", entity="id", features=[]))
-
-
-def test_one_entity_of_a_wide_table_fails_alone(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    wide("q").with_columns(pl.lit("n/a").alias("note")).write_csv(tmp_path / "in/flows.csv")
-    prepared = run(tmp_path / "in", tmp_path / "out", reader="wide", features=[])
-
-    assert {"original": 4, "passed": 3, "failed": 1} == prepared.manifest.metadata["entities"]
-    summary = (prepared.run / "quality_summary.json").read_text()
-    assert "flows.csv: row 1, column 'note' is 'n/a'" in summary
-    with raised(headrace.InputError, path=tmp_path / "in/flows.csv", column="day"):
-        run(tmp_path / "in", tmp_path / "other", reader="wide", features=[], time="day")
-    with raised(headrace.InputError, remedy="rename it, or leave it out of source"):
-        run(tmp_path / "in", tmp_path / "other", reader="wide")
 
 
 @pytest.mark.parametrize("library", ["polars", "pandas", "pyarrow"])
@@ -131,7 +88,7 @@ def test_a_decimal_comma_that_nobody_named_is_told(tmp_path: Path) -> None:
         "date;q\n" + "".join(f"2020-01-{day:02};1,{day}\n" for day in range(1, 30))
     )
     with pytest.raises(headrace.InputError, match="'q' is '1,1': .*give dialect=.*decimal"):
-        run(tmp_path / "in", tmp_path / "out", features=[])
+        run(tmp_path / "in", tmp_path / "out", future_features=[])
     with raised(headrace.SettingsError, setting="encoding"):
         run(tmp_path / "in", tmp_path / "out", dialect={"encoding": "latin-99"})
 
@@ -159,7 +116,7 @@ def test_data_sets_of_xarray_are_sources(
 ) -> None:
     pytest.importorskip("netCDF4" if kind == "netcdf" else "zarr")
     data = grid()
-    asked: dict[str, object] = {"entity": "gauge", "reader": "xarray"}
+    asked: dict[str, object] = {"entity": "gauge"}
     if kind == "netcdf":
         source: object = tmp_path / "in/all.nc"
         (tmp_path / "in").mkdir()
@@ -168,12 +125,12 @@ def test_data_sets_of_xarray_are_sources(
         source = tmp_path / "all.zarr"
         data.to_zarr(source, zarr_format=2)  # type: ignore[attr-defined]
     elif kind == "memory":
-        source, asked = data, {"entity": "gauge"}
+        source = data
     elif kind == "turned":
         source = tmp_path / "in.zarr"
         data.transpose().to_zarr(source, zarr_format=2)  # type: ignore[attr-defined]
     else:  # a file for each entity, without its dimension
-        source, asked = tmp_path / "in", {"reader": "xarray"}
+        source, asked = tmp_path / "in", {}
         for at, name in enumerate(NAMES):
             data.isel(gauge=at).drop_vars("gauge").to_zarr(
                 tmp_path / "in" / f"{name}.zarr", zarr_format=2
@@ -215,17 +172,15 @@ def test_netcdf_is_what_its_own_library_reads(tmp_path: Path) -> None:
             for at, code in enumerate(("x1", "x2"))
         ]
     )
-    asked = {"entity": "code", "time": "time", "target": "flow", "features": []}
+    asked = {"entity": "code", "time": "time", "target": "flow", "future_features": []}
 
     assert rows(run(table, tmp_path / "other", **asked)) == rows(
-        run(path, tmp_path / "out", reader="xarray", **asked)
+        run(path, tmp_path / "out", **asked)
     )
-    with raised(headrace.InputError, remedy='reader="xarray"'):
-        run(tmp_path, tmp_path / "third", **asked)
     with pytest.raises(headrace.InputError, match="column 'flo': no such variable; there are"):
-        run(path, tmp_path / "third", reader="xarray", **{**asked, "target": "flo"})
+        run(path, tmp_path / "third", **{**asked, "target": "flo"})
     with pytest.raises(headrace.InputError, match="no column tells 'station'; name one as entity"):
-        run(path, tmp_path / "third", reader="xarray", **{**asked, "entity": "file_name"})
+        run(path, tmp_path / "third", **{**asked, "entity": "file_name"})
 
 
 def first_settings(*source: Path, **asked: str) -> dict[str, object]:
@@ -237,15 +192,13 @@ def first_settings(*source: Path, **asked: str) -> dict[str, object]:
 
 
 @pytest.mark.slow
-def test_a_first_configuration_names_the_reader(tmp_path: Path) -> None:
+def test_a_first_configuration_of_a_zarr_store(tmp_path: Path) -> None:
     pytest.importorskip("zarr")
     data = grid()
     data.to_zarr(tmp_path / "all.zarr", zarr_format=2)  # type: ignore[attr-defined]
     store = first_settings(tmp_path / "all.zarr", target="q")
 
-    assert ["xarray", "gauge", "date", "1d"] == [
-        store[each] for each in ("reader", "entity", "time", "frequency")
-    ]
+    assert ["gauge", "date", "1d"] == [store[name] for name in ("entity", "time", "frequency")]
     assert ["area", "rain", "warm", "year"] == sorted(store["past_features"])  # type: ignore[call-overload]
 
 

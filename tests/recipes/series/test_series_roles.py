@@ -47,16 +47,13 @@ def test_only_what_is_known_ahead_is_given_and_needed(source: Path, tmp_path: Pa
     ahead = run_of(
         source,
         tmp_path / "ahead",
-        features=["warm"],
+        past_features=["warm"],
         future_features=["rain"],
         trim="none",
         **UNSCALED,
     )
-    roles = {"features": [], "past_features": ["warm"], "future_features": ["rain"]}
-    same = series(source, **roles, trim="none", **UNSCALED)
     one, other = windows(both, "test"), windows(ahead, "test")
 
-    assert headrace.prepare(same, ahead.out).manifest.run_id == ahead.manifest.run_id
     assert (one.future_names, other.future_names) == (("rain", "warm"), ("rain",))
     assert (one.input_names, other.input_names) == (("rain", "warm"), ("warm", "rain"))
     assert np.array_equal(
@@ -119,7 +116,7 @@ def test_warm_up_rows_are_inputs_and_change_no_cut(source: Path, tmp_path: Path)
 def test_the_calendar_is_that_of_every_row(source: Path, tmp_path: Path) -> None:
     parts = ["day_of_year", "day_of_week", "hour_of_day", "day_of_month"]
     made = run_of(
-        source, tmp_path / "out", calendar=parts, future_features=["rain"], filled_mask="columns"
+        source, tmp_path / "out", calendar=parts, past_features=["warm"], future_features=["rain"]
     )
     assert headrace.verify(made.out).problems == []
     rows = pl.DataFrame(headrace.open(made.out)["test"].to_arrow())
@@ -139,21 +136,17 @@ def test_the_calendar_is_that_of_every_row(source: Path, tmp_path: Path) -> None
         assert np.allclose(rows[f"{name}_sin"].to_numpy(), np.sin(angle), atol=1e-6)
         assert np.allclose(rows[f"{name}_cos"].to_numpy(), np.cos(angle), atol=1e-6)
     found = windows(made, "test")
-    assert found.input_names[:2] == ("rain", "warm")
+    assert found.input_names[:2] == ("warm", "rain")
     assert found.future_names == (
         "rain",
         *(f"{part}_{wave}" for part in parts for wave in ("sin", "cos")),
-    )
-    assert windows(made, "test", masks="inputs").input_names[-2:] == (
-        "rain__filled",
-        "warm__filled",
     )
 
 
 def test_roles_that_cannot_be_are_refused(source: Path) -> None:
     for wrong, told in (
         (
-            {"past_features": ["rain"], "future_features": ["rain"]},
+            {"past_features": ["rain"]},
             "past_features and future_features both have 'rain'",
         ),
         ({"calendar": ["minute"]}, "calendar has 'minute'; give some of hour_of_day"),
@@ -167,8 +160,8 @@ def test_roles_that_cannot_be_are_refused(source: Path) -> None:
 @pytest.mark.slow
 def test_several_targets_are_predicted_together(source: Path, tmp_path: Path) -> None:
     """Windows of two targets are those of each alone where both are observed; forecasts come back in both units."""
-    asked = {"features": ["rain"], "max_imputation_gap_size": 0, "trim": "none"}
-    both = run_of(source, tmp_path / "both", more_targets=["warm"], **asked)
+    asked = {"future_features": ["rain"], "max_imputation_gap_size": 0, "trim": "none"}
+    both = run_of(source, tmp_path / "both", target=["q", "warm"], **asked)
     alone = {name: run_of(source, tmp_path / name, target=name, **asked) for name in ("q", "warm")}
     assert headrace.verify(both.out).problems == []
     found, single = (
@@ -238,7 +231,7 @@ def test_categories_that_change_in_time_are_places_in_their_list(
     asked = {
         "future_features": ["kind"],
         "categories": {"kind": kinds},
-        "missing_numbers": [0],
+        "dialect": {"null_values": ["0"]},
         "entity": entity,
     }
     made = run_of(
@@ -278,8 +271,8 @@ def test_categories_that_change_in_time_are_places_in_their_list(
                 tmp_path / "in",
                 tmp_path / "few",
                 frequency="1d",
-                dialect={"null_values": "NA"},
-                **asked | {"categories": {"kind": ["dry", missing]}},
+                **asked
+                | {"categories": {"kind": ["dry", missing]}, "dialect": {"null_values": "NA"}},
             )
     assert series(
         source,

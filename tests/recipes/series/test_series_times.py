@@ -24,7 +24,13 @@ RNG = np.random.default_rng(0)
 
 def settings(**more: object) -> Series:
     return Series(
-        **{"source": "nowhere", "target": "load", "features": ["rain"], "frequency": "1h", **more}
+        **{
+            "source": "nowhere",
+            "target": "load",
+            "future_features": ["rain"],
+            "frequency": "1h",
+            **more,
+        }
     )
 
 
@@ -48,7 +54,7 @@ def run(
     asked = {
         "source": frame,
         "target": "load",
-        "features": ["rain"],
+        "future_features": ["rain"],
         "min_train_years": 0,
         "frequency": "1h",
     }
@@ -180,20 +186,18 @@ def test_an_instant_has_no_other_zone(tmp_path: Path) -> None:
             {"time_zone": "UTC", "dialect": {"time_format": "epoch_s"}},
             "an epoch, which counts instants",
         ),
-        ({"snap": "40m"}, "at most half of the frequency 1h"),
-        ({"snap": "1m", "frequency": "1mo"}, "a frequency of a fixed length"),
+        ({"resample": {"*": "nearest", "rain": "sum"}}, "give it for all"),
         ({"resample": "mean", "frequency": "infer"}, "resample needs a frequency"),
         ({"resample": {"load": "mean"}}, "resample has no rule for rain"),
         ({"resample": {"*": "mean", "snow": "sum"}}, "names snow, which is not a column"),
         ({"frequency": "coarsest"}, "give resample"),
-        ({"duplicate_times": "nearest"}, "needs snap"),
     ):
         with pytest.raises(headrace.SettingsError, match=told):
             settings(**wrong)
 
 
-def test_jittered_stamps_snap_as_pandas_finds_the_nearest(tmp_path: Path) -> None:
-    """Slots take the nearest row within the tolerance, as `merge_asof` does; what is farther is off the grid."""
+def test_jittered_stamps_are_at_the_steps_that_pandas_finds_nearest(tmp_path: Path) -> None:
+    """Steps take the nearest row, as `merge_asof` does."""
     slots = pandas.date_range("2022-01-01", periods=600, freq="1h")
     jitter = pandas.to_timedelta(RNG.integers(-900, 900, 600), unit="s")
     extra = slots[::50] + pandas.to_timedelta(
@@ -202,21 +206,15 @@ def test_jittered_stamps_snap_as_pandas_finds_the_nearest(tmp_path: Path) -> Non
     frame = pandas.DataFrame(
         {"date": (slots + jitter).append(extra), "load": RNG.random(612), "rain": RNG.random(612)}
     )
-    asked = {
-        "snap": "10m",
-        "duplicate_times": "nearest",
-        "off_grid": "drop",
-        "max_imputation_gap_size": 0,
-    }
+    asked = {"resample": "nearest", "frequency": "1h", "max_imputation_gap_size": 0}
     made = put_on_clock(settings(**asked), observed(frame["date"], frame[["load", "rain"]]))
-    on = made.times % 3_600_000_000 == 0
-    ours = pandas.DataFrame(made.values[on], instants(made)[on], ["load", "rain"]).sort_index()
+    ours = pandas.DataFrame(made.values, instants(made), ["load", "rain"]).sort_index()
     theirs = pandas.merge_asof(
         pandas.DataFrame({"slot": slots}),
         frame.sort_values("date", kind="stable").rename(columns={"date": "slot"}),
         on="slot",
         direction="nearest",
-        tolerance=pandas.Timedelta("10min"),
+        tolerance=pandas.Timedelta("30min"),
     )
     theirs = theirs.dropna().set_index("slot")
 
@@ -227,8 +225,7 @@ def test_jittered_stamps_snap_as_pandas_finds_the_nearest(tmp_path: Path) -> Non
     )
     rows = prepared.manifest.metadata["source_rows"]
     assert 612 == sum(prepared.manifest.dropped.values()) + sum(rows.values())
-    assert {"snapped_times"} == report(prepared, "a")["times"].keys()
-    assert (~on).sum() == prepared.manifest.dropped["off_grid"]
+    assert {"joined_rows"} == report(prepared, "a")["times"].keys()
 
 
 @pytest.mark.parametrize(
@@ -285,14 +282,10 @@ def test_several_frequencies_become_the_coarsest(tmp_path: Path) -> None:
     assert readable_rows(named) == readable_rows(prepared)
 
 
-@pytest.mark.parametrize("listed", [False, True])
-def test_business_days_are_those_of_pandas(listed: bool) -> None:
-    """Places and times of a calendar, before 1970 and behind the end of a list, which goes on from Monday to Friday."""
-    every = pandas.bdate_range("1960-01-01", "2030-12-31")
-    holidays = every[::37][every[::37] < "2020-01-01"] if listed else every[:0]
-    days = every.difference(holidays)
-    known = days[days < "2020-01-01"] if listed else days[:0]
-    step = Frequency.parse("1b").on((known.as_unit("s").asi8 // 86_400).tolist())
+def test_business_days_are_those_of_pandas() -> None:
+    """Places and times, also before 1970."""
+    days = pandas.bdate_range("1960-01-01", "2030-12-31")
+    step = Frequency.parse("1b")
     times = np.array((days + pandas.Timedelta(hours=17)).as_unit("us").asi8, np.int64)
     placed = place_rows(times[::-1], step)
 
@@ -304,30 +297,26 @@ def test_business_days_are_those_of_pandas(listed: bool) -> None:
     )
     off = place_rows(np.append(times, between.as_unit("us").asi8), step).off_grid
     assert np.array_equal(off, np.arange(len(times), len(times) + len(between)))
-    if not listed:
-        assert step.steps_per_year == pytest.approx(365.25 * 5 / 7)
+    assert step.steps_per_year == pytest.approx(365.25 * 5 / 7)
 
 
-def test_trading_days_are_neighbours(tmp_path: Path) -> None:
-    """A market's own days: windows lead over weekends and holidays, and rows on other days are off the grid."""
-    days = pandas.bdate_range("2019-01-01", periods=500).delete([50, 51, 120, 300])
-    (tmp_path / "days.txt").write_text("\n".join(f"{day:%Y-%m-%d}" for day in days))
+def test_business_days_are_neighbours(tmp_path: Path) -> None:
+    """Windows lead over weekends, and rows on other days are off the grid."""
+    days = pandas.bdate_range("2019-01-01", periods=500)
     frame = pl.DataFrame(
-        {"id": "a", "date": days, "load": RNG.random(496), "rain": RNG.random(496)}
+        {"id": "a", "date": days, "load": RNG.random(500), "rain": RNG.random(500)}
     )
     extra = frame[:1].with_columns(
         date=pl.lit(datetime(2019, 6, 1)).cast(frame["date"].dtype)
     )  # a Saturday
-    asked = {"entity": "id", "frequency": "1b", "business_days": f"@{tmp_path / 'days.txt'}"}
+    asked = {"entity": "id", "frequency": "1b"}
     prepared = run(frame, tmp_path / "out", **asked)
 
     assert [0, list(days)] == [report(prepared, "a")["added_rows"], times_of(prepared, "a")]
     assert "1b" == prepared.manifest.metadata["frequency"]
     assert headrace.verify(tmp_path / "out").problems == []
-    assert (
-        4
-        == report(run(frame, tmp_path / "weekdays", entity="id", frequency="1b"), "a")["added_rows"]
-    )
+    holidays = frame.filter(~pl.int_range(pl.len()).is_in([50, 51, 120, 300]))
+    assert 4 == report(run(holidays, tmp_path / "holidays", **asked), "a")["added_rows"]
     with pytest.raises(
         headrace.InputError, match="1 time is between steps of 1b, first 2019-06-01"
     ):
@@ -335,12 +324,8 @@ def test_trading_days_are_neighbours(tmp_path: Path) -> None:
     windows = pytest.importorskip("headrace.windows").open(
         tmp_path / "out", "train", input_length=30, output_length=5
     )
-    assert 297 - 34 == len(windows)
+    assert 300 - 34 == len(windows)
     assert days[29] == pandas.Timestamp(int(windows[0]["input_end_date"]), unit="us")
-    with raised(headrace.SettingsError, setting="business_days"):
-        settings(frequency="1b", business_days="Monday")
-    with raised(headrace.SettingsError, setting="business_days"):
-        settings(business_days="2020-01-01")
 
 
 def test_rows_of_weekends_join_the_day_before(tmp_path: Path) -> None:

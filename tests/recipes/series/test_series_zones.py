@@ -24,7 +24,7 @@ def write(path: Path, times: pl.Series) -> Path:
 
 def run(source: Path, out: Path) -> Prepared:
     recipe = headrace.Series(
-        source=[source], target="flow", features=["rain"], min_train_years=0.01
+        source=[source], target="flow", future_features=["rain"], min_train_years=0.01
     )
     return headrace.prepare(recipe, out)
 

@@ -156,16 +156,6 @@ def test_an_encoder_that_saw_others_is_found(tmp_path: Path) -> None:
             {},
             "column 'soil' is 'silt': none of the 2",
         ),
-        (
-            [SCALED, encoded("soil")],
-            {"missing_static": "mean", "dialect": {"null_values": ["silt"]}},
-            "column 'soil': entity 'd' lacks .* no mean; .* missing_static=\"drop_entity\"",
-        ),
-        (
-            [SCALED, encoded("soil")],
-            {"dialect": {"null_values": ["silt"]}},
-            "entities lack static features, first d: has no static soil",
-        ),
     ],
 )
 def test_what_cannot_be_encoded_is_an_error(

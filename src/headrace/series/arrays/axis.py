@@ -2,9 +2,8 @@
 
 A series is assumed to have one frequency. Its observed rows get positions on an axis that runs from
 the first of them to the last; positions without a row are missing rows. Steps are a fixed number of
-microseconds, calendar months, or business days. Business days are Monday to Friday, or the days of
-a list and, after its last day, Monday to Friday again. Times are int64 microseconds since 1970
-everywhere. All functions are O(rows log rows) and vectorised.
+microseconds, calendar months, or business days, Monday to Friday. Times are int64 microseconds
+since 1970 everywhere. All functions are O(rows log rows) and vectorised.
 
 Steps of days and longer may belong to a zone. Their times are then those that the zone's clocks
 show, not instants, so that its days are equal steps and a day without a midnight is no exception.
@@ -59,17 +58,15 @@ _END = ANCHORS.index("end")
 
 @dataclass(frozen=True)
 class Frequency:
-    """The step of an axis: `micros` microseconds, `months` calendar months, or a business day of
-    `days`.
+    """The step of an axis: `micros` microseconds, or `months` calendar months, or if both are 0 a
+    business day.
 
-    The fields that do not apply are 0 or None. days: since 1970-01-01, ascending; empty for Monday
-    to Friday. weekday: the one that weeks begin with, 0 for Monday; None for that of the rows.
+    weekday: the one that weeks begin with, 0 for Monday; None for that of the rows.
     zone: the zone whose clocks show the times; None for UTC.
     """
 
     micros: int
     months: int = 0
-    days: tuple[int, ...] | None = None
     weekday: int | None = None
     zone: str | None = None
 
@@ -89,7 +86,7 @@ class Frequency:
             unit = match[2].lower()
             weekday = (match[3] or "").lower()
         if (count, unit, weekday) == (1, _BUSINESS, ""):
-            return cls(0, days=())
+            return cls(0)
         if weekday in _WEEKDAYS and unit == "w" and count > 0:
             return cls(count * _WEEK_US, weekday=_WEEKDAYS.index(weekday))
         if count < 1 or weekday or unit not in {*_UNITS_US, *_UNITS_MONTHS}:
@@ -100,14 +97,6 @@ class Frequency:
         if unit in _UNITS_MONTHS:
             return cls(0, count * _UNITS_MONTHS[unit])
         return cls(count * _UNITS_US[unit])
-
-    def on(self, days: Sequence[int]) -> Frequency:
-        """Return business days of a list of days since 1970-01-01; without a list, the same
-        step.
-        """
-        if days:
-            return replace(self, days=tuple(sorted(set(days))))
-        return self
 
     def in_zone(self, zone: str | None) -> Frequency:
         """Return the step of a zone's clocks if it is one of days or longer; others are elapsed
@@ -124,6 +113,11 @@ class Frequency:
         return self
 
     @property
+    def is_business_day(self) -> bool:
+        """Whether the step leads from one business day to the next."""
+        return not (self.micros or self.months)
+
+    @property
     def origin(self) -> int:
         """A time at which a step begins, in microseconds."""
         return 0 if self.weekday is None else _FIRST_MONDAY_US + self.weekday * DAY_US
@@ -131,7 +125,7 @@ class Frequency:
     @property
     def word(self) -> str:
         """The step as `parse` reads it, in the largest unit that divides it."""
-        if self.days is not None:
+        if self.is_business_day:
             return f"1{_BUSINESS}"
         if self.weekday is not None:
             return f"{self.micros // _WEEK_US}w-{_WEEKDAYS[self.weekday]}"
@@ -145,11 +139,8 @@ class Frequency:
     @property
     def steps_per_year(self) -> float:
         """Number of steps in 365.25 days."""
-        if self.days is not None:
-            span = 0
-            if len(self.days) > 1:
-                span = self.days[-1] - self.days[0]
-            return YEAR_US / DAY_US * ((len(self.days) - 1) / span if span else 5 / 7)
+        if self.is_business_day:
+            return YEAR_US / DAY_US * 5 / 7
         if self.months:
             return 12 / self.months
         return YEAR_US / self.micros
@@ -193,9 +184,9 @@ def times_at(frequency: Frequency, first: I64, anchor: I64, steps: I64) -> I64:
 
     anchor: where in their month the times of months are, by position in `ANCHORS`.
     """
-    if frequency.days is not None:
-        number, _ = business_day_numbers(frequency.days, first)
-        return business_days(frequency.days, number + steps) * DAY_US + first % DAY_US
+    if frequency.is_business_day:
+        number, _ = business_day_numbers(first)
+        return _business_days(number + steps) * DAY_US + first % DAY_US
     if not frequency.months:
         return np.asarray(first + steps * frequency.micros, np.int64)
     months, _, _ = month_numbers(first)
@@ -227,10 +218,8 @@ def _day_in_month(months: I64, anchor: Anchor) -> I64:
 
 def slots_of(times: I64, frequency: Frequency) -> I64:
     """Return the step that contains each time: the time of the last step that is not after it."""
-    if frequency.days is not None:
-        return (
-            business_days(frequency.days, business_day_numbers(frequency.days, times)[0]) * DAY_US
-        )
+    if frequency.is_business_day:
+        return _business_days(business_day_numbers(times)[0]) * DAY_US
     if not frequency.months:
         return (times - frequency.origin) // frequency.micros * frequency.micros + frequency.origin
     return _start_of(month_numbers(times)[0] // frequency.months * frequency.months)
@@ -260,8 +249,8 @@ def place_rows(times: I64, frequency: Frequency) -> Placed:
         phase = months % frequency.months
         on_grid &= phase == _most_common(phase[on_grid])
         number = months // frequency.months
-    elif frequency.days is not None:
-        number, on_grid = business_day_numbers(frequency.days, times)
+    elif frequency.is_business_day:
+        number, on_grid = business_day_numbers(times)
         phase = times % DAY_US
         on_grid &= phase == _most_common(phase[on_grid] if on_grid.any() else phase)
     else:
@@ -337,38 +326,17 @@ def occurrences(times: I64, groups: I64) -> I64:
     return occurrence
 
 
-def business_day_numbers(days: Sequence[int], times: I64) -> tuple[I64, Bools]:
+def business_day_numbers(times: I64) -> tuple[I64, Bools]:
     """Return the number of the last business day that is not after each time, and whether the time
     is on that day.
     """
-    days_of_times = times // DAY_US
-    listed = np.array(days, np.int64)
-    weekdays = np.busday_count(_FIRST_MONDAY, (days_of_times + 1).astype("datetime64[D]")) - 1
-    if not len(listed):
-        return np.asarray(weekdays, np.int64), np.is_busday(days_of_times.astype("datetime64[D]"))
-    last_listed = np.searchsorted(listed, days_of_times, side="right") - 1
-    last = np.busday_count(_FIRST_MONDAY, (listed[-1:] + 1).astype("datetime64[D]"))[0] - 1
-    after_list = days_of_times > listed[-1]
-    number = np.where(after_list, len(listed) - 1 + weekdays - last, last_listed)
-    return number, np.where(
-        after_list,
-        np.is_busday(days_of_times.astype("datetime64[D]")),
-        (last_listed >= 0) & (listed[last_listed] == days_of_times),
-    )
+    days = times // DAY_US
+    numbers = np.busday_count(_FIRST_MONDAY, (days + 1).astype("datetime64[D]")) - 1
+    return np.asarray(numbers, np.int64), np.is_busday(days.astype("datetime64[D]"))
 
 
-def business_days(days: Sequence[int], number: I64) -> I64:
+def _business_days(number: I64) -> I64:
     """Return business days, given by their numbers, as days since 1970-01-01."""
-    if not len(days):
-        return _weekdays(np.asarray(number))
-    listed = np.array(days, np.int64)
-    (last,), _ = business_day_numbers((), listed[-1:] * DAY_US)
-    after_list = np.asarray(number - len(listed) + 1)
-    inside = listed[np.clip(number, 0, len(listed) - 1)]
-    return np.where(after_list > 0, _weekdays(last + np.maximum(after_list, 0)), inside)
-
-
-def _weekdays(number: I64) -> I64:
     days = np.busday_offset(_FIRST_MONDAY, number, roll="forward")
     return np.asarray(days.astype("datetime64[D]").astype(np.int64))
 

@@ -150,7 +150,7 @@ class BaseScalers(ABC):
             # infinite too.
             rows = np.flatnonzero((groups == groups[row]) & ~np.isfinite(scaled[:, column]))
             row = int(rows[np.nanargmax(np.abs(before[rows, column]))])
-            names_it = setting_name("missing_numbers")
+            names_it = setting_name("null_values")
             raise InputError(
                 f"entity {entities[int(groups[row])]!r} has no finite value after"
                 f" {self._words()} as {scaled.dtype}",

@@ -64,13 +64,19 @@ class Missing:
             base += len(flat)
         return cls(np.concatenate(positions), columns)
 
-    def runs(self, columns: slice | int | list[int]) -> Runs:
-        """Find runs of rows in which any of these columns is missing."""
+    def runs(
+        self, columns: slice | int | list[int], missing: Literal["some", "all"] = "some"
+    ) -> Runs:
+        """Find runs of rows in which some or all of these columns are missing."""
         selected = np.zeros(self.columns, bool)
         selected[columns] = True
         row, column = np.divmod(self.positions, self.columns)
         row = row[selected[column]]
-        return Runs.of_rows(row[np.concatenate([[True], row[1:] != row[:-1]])] if len(row) else row)
+        first = np.flatnonzero(np.diff(row, prepend=-1))
+        rows = row[first]
+        if missing == "all":
+            rows = rows[np.diff(first, append=len(row)) == selected.sum()]
+        return Runs.of_rows(rows)
 
 
 @dataclass(frozen=True)

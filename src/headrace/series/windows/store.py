@@ -2,7 +2,7 @@
 shard.
 
 Rows are numbered across all shards. An entity has consecutive rows, one per step of its time axis,
-so a window is a run of rows. Columns: the targets, the forcing, then masks. No values are read
+so a window is a run of rows. Columns: the targets, then the forcing. No values are read
 before they are requested. Shards are checked against their checksums when they are first touched.
 Thread-safe. Pickling leaves out open resources.
 """
@@ -57,14 +57,13 @@ METADATA = b"headrace.series"
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of the matrices: targets, forcing, and masks of filled values.
+    """The columns of the matrices: targets, then forcing.
 
     future: forcing that is known ahead. categories: forcing of positions in a list of texts.
     """
 
     targets: tuple[str, ...]
     features: tuple[str, ...]
-    masks: tuple[str, ...]
     frequency: Frequency
     future: tuple[str, ...]
     categories: tuple[str, ...] = ()
@@ -84,7 +83,7 @@ class Columns:
     @property
     def names(self) -> tuple[str, ...]:
         """All column names, in order."""
-        return (*self.targets, *self.features, *self.masks)
+        return (*self.targets, *self.features)
 
 
 @dataclass(frozen=True, eq=False)
@@ -401,14 +400,12 @@ def _columns_of(schema: pa.Schema, path: Path) -> Columns:
     try:
         record = parse_object((schema.metadata or {})[METADATA])
         names = record["columns"]
-        masks = tuple(record["masks"])
         targets = tuple(record["targets"])
-        features = tuple(name for name in names[len(targets) :] if name not in masks)
+        features = tuple(names[len(targets) :])
         future = tuple(record["future"])
-        frequency = Frequency.parse(record["frequency"]).on(record["days"])
-        frequency = frequency.in_zone(record.get("zone"))
+        frequency = Frequency.parse(record["frequency"]).in_zone(record.get("zone"))
         categories = tuple(record.get("categories", ()))
-        columns = Columns(targets, features, masks, frequency, future, categories)
+        columns = Columns(targets, features, frequency, future, categories)
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise damaged(
             path, f"its metadata does not say which columns there are ({error!r})"

@@ -63,16 +63,15 @@ class WindowOptions(Settings):
     run has no feature but the calendar, as a series is then forecast from its own past.
     history: whether inputs may reach into the rows before the split ("preceding") or not
     ("within"). Labels never cross: the whole horizon of a window is in the split.
-    targets: "all" horizons of a window must be observed; "any" of them, the others being 0 in y and
+    targets: "all" labels of a window must be observed; "any" of them, the others being 0 in y and
     false in y_observed; "none": no y at all, for predicting without targets.
     future: the horizon's features known ahead as a separate input; "none": neither required nor
     returned.
     static: static attributes if the run has them; "none": not returned.
-    masks: whether X ends with the columns that mark filled values; "none": without them.
     incomplete: windows that miss a value of X or future; "skip" leaves them out, the others keep
-    all windows, with masks (see `Windows.gather`). Missing values are NaN with "keep"; "zero",
-    "forward", "linear" and "seasonal" fill them, see `fill_windows`: X from the rows of X, future
-    from those of X and future.
+    all windows, with masks of what was observed (see `Windows.gather`). Missing values are NaN with
+    "keep"; "zero", "forward", "linear" and "seasonal" fill them, see `fill_windows`: X from the
+    rows of X, future from those of X and future.
     season: the steps of "seasonal", such as 7 of days.
     scale: "mean" or "standard" divides each window's targets, in X and y, by a scale of their past
     in X, see `scale_of_past`, after the scaling of the run; "none" leaves them.
@@ -93,7 +92,6 @@ class WindowOptions(Settings):
     targets: Targets = "all"
     future: Literal["known", "none"] = "known"
     static: Literal["included", "none"] = "included"
-    masks: Literal["inputs", "none"] = "none"
     incomplete: Incomplete = "skip"
     season: Annotated[int, Field(strict=True, ge=1)] | None = None
     scale: WindowScale = "none"
@@ -158,7 +156,9 @@ def blockers_of(store: SeriesStore, options: WindowOptions) -> Blockers:
     matrices = store.matrices
     columns = store.columns
     missing = Missing.find(matrices.matrices, columns=matrices.columns)
-    target = missing.runs(slice(0, len(columns.targets)))
+    # One label is enough for "any", of whichever target.
+    unlabelled: Literal["some", "all"] = "all" if options.targets == "any" else "some"
+    target = missing.runs(slice(0, len(columns.targets)), unlabelled)
     if options.incomplete != "skip":
         return Blockers(target=target)
     first_input = 0 if options.is_autoregressive else len(columns.targets)
@@ -410,14 +410,8 @@ class Windows:
     @cached_property
     def _inputs(self) -> slice:
         columns = self.store.columns
-        options = self.options
-        if options.masks != "none":
-            masks = len(columns.masks)
-        else:
-            masks = 0
-        return slice(
-            0 if options.is_autoregressive else len(columns.targets), columns.value_count + masks
-        )
+        first = 0 if self.options.is_autoregressive else len(columns.targets)
+        return slice(first, columns.value_count)
 
     @property
     def target_names(self) -> tuple[str, ...]:
@@ -666,8 +660,8 @@ def with_inputs(columns: Columns, options: WindowOptions, run: Path) -> WindowOp
 def windows_of(store: SeriesStore, split: str, options: WindowOptions) -> Windows:
     """Find the windows of a split, with one pass over the values to find missing ones.
 
-    Raises `InputError` for an unknown split, missing static features, or masks that the run does
-    not have; and as `SeriesStore.check_fold`.
+    Raises `InputError` for an unknown split or missing static features; and as
+    `SeriesStore.check_fold`.
     """
     if split in SPLITS:
         name = split
@@ -692,19 +686,7 @@ def windows_of(store: SeriesStore, split: str, options: WindowOptions) -> Window
             f"static features of entity {which!r} are missing, and of {int(holes.sum()) - 1}"
             " others",
             path=store.root,
-            remedy=(
-                f"prepare with another {setting('missing_static')}, or pass"
-                f" {setting('static', 'none')}"
-            ),
-        )
-    if options.masks != "none" and not columns.masks:
-        raise InputError(
-            "has no masks of filled values",
-            path=store.root,
-            remedy=(
-                f"prepare with {setting('filled_mask', 'columns')}, or pass"
-                f" {setting('masks', 'none')}"
-            ),
+            remedy=f"pass {setting('static', 'none')}",
         )
     options = with_inputs(columns, options, store.root)
     segments = segments_of(store, name, options, blockers_of(store, options))
