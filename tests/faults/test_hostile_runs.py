@@ -76,7 +76,6 @@ def test_every_registered_recipe_has_a_run_here() -> None:
         ("series", "entities.parquet", "equal rows"),
         ("histories", "rows.parquet", "a long text"),
         ("packed series", "quality_reports.parquet", "other types"),
-        ("packed series", "fitted_time_series_pipelines.skops", "a bomb"),
         ("packed", "packing_metadata.json", "deep"),
         ("preferences", "config.json", "null values"),
         ("rewrite", "data/part-N.parquet", "nested"),
