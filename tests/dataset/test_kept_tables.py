@@ -29,6 +29,17 @@ def test_a_copy_that_lost_a_file_is_made_again(tmp_path: Path) -> None:
     assert data == shard.read_bytes()
 
 
+def test_a_copy_in_the_place_of_another_is_made_again() -> None:
+    one, other = keep(pl.DataFrame({"a": [1]})), keep(pl.DataFrame({"a": [2]}))
+    (shard,), (stranger,) = one.rglob("*.parquet"), other.rglob("*.parquet")
+    data = shard.read_bytes()
+    assert len(data) == stranger.stat().st_size
+    shard.write_bytes(stranger.read_bytes())
+
+    assert one == keep(pl.DataFrame({"a": [1]}))
+    assert data == shard.read_bytes()
+
+
 def test_copies_that_nobody_opened_for_so_long_are_removed(tmp_path: Path) -> None:
     old, young = keep(pl.DataFrame({"a": [1]})), keep(pl.DataFrame({"a": [2]}))
     for copy in (old, young):

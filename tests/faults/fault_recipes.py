@@ -220,7 +220,10 @@ def _preferences(directory: Path) -> Settings:
 
 
 def _packed_series(directory: Path) -> Settings:
-    return _series(directory) | {"layout": "packed"}
+    """Its pipelines hold objects of scikit-learn, which are files of their own."""
+    quantiles = {"step": "QuantileTransformer", "n_quantiles": 20}
+    configs = {"features": {"strategy": "per_group", "pipeline": [quantiles]}}
+    return _series(directory) | {"layout": "packed", "preprocessing_configs": configs}
 
 
 def _events(directory: Path) -> Settings:

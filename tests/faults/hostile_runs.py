@@ -12,6 +12,7 @@ import re
 import shutil
 import time
 import traceback
+import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
@@ -268,6 +269,18 @@ def _negative(value: Any) -> Any:
     return value
 
 
+def _decompresses(path: Path, other: Path) -> None:
+    """The schema ends in 400 MiB of spaces."""
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, member in members.items():
+            with archive.open(name, "w") as file:
+                file.write(member)
+                for _ in range(400 if name == "schema.json" else 0):
+                    file.write(b" " * (1 << 20))
+
+
 def _bytes(data: bytes) -> Harm:
     return lambda path, other: path.write_bytes(data)
 
@@ -291,6 +304,7 @@ TABLES: dict[str, TableHarm] = {
     "half": _half,
 }
 HARMS: dict[str, dict[str, Harm]] = {
+    ".skops": BYTES | {"a bomb": _decompresses},
     ".parquet": BYTES
     | {name: _parquet(change) for name, change in TABLES.items()}
     | {"equal rows": _equal_rows, "a long text": _long_text},
@@ -395,6 +409,10 @@ def _windows(out: Path) -> None:
             windows.batch(range(min(64, len(windows))))
 
 
+def _pipelines(out: Path) -> None:
+    headrace.load_pipelines(out)
+
+
 def _command(*arguments: str) -> Callable[[Path], None]:
     return lambda out: command([arguments[0], str(out), *arguments[1:]])
 
@@ -421,6 +439,7 @@ READERS: dict[str, Callable[[Path], None]] = {
     "verify": _verify,
     "contexts": _contexts,
     "windows": _windows,
+    "pipelines": _pipelines,
     "inspect": _command("inspect"),
     "where": _command("where", "--row", "part-00000:1", "--ranks", "2", "--batch-size", "2"),
     "peek": _command("peek"),

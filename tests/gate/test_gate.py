@@ -14,6 +14,7 @@ from headrace.gate import arrow
 from headrace.gate.arrow import open_arrow
 from headrace.gate.growth import decoded_bytes
 from headrace.gate.mapped import check_mapped, map_bytes, while_mapped
+from headrace.gate.whole import is_ascii
 from raised import raised
 
 
@@ -101,6 +102,39 @@ def test_a_batch_is_validated_once_until_its_file_changes(
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
     open_arrow(path).batch(0)
     assert 4 == len(validated)
+
+
+TEXTS = [
+    ([0, 1, 3], b"abc"),
+    ([0, 1, 3], b"a\xc3\xa9"),
+    ([0, 2, 3], b"a\xc3\xa9"),
+    ([0, 3, 1], b"abc"),
+    ([0, 5, 3], b"abc"),
+    ([-1, 1, 3], b"abc"),
+    ([0, 1, 4], b"abc"),
+    ([2, 2, 2], b"abc"),
+    ([0, 0, 0], b""),
+]
+
+
+@pytest.mark.parametrize("type_", [pa.string(), pa.large_string()], ids=str)
+@pytest.mark.parametrize(("offsets", "data"), TEXTS, ids=range(len(TEXTS)))
+def test_texts_that_pass_at_a_glance_are_valid(
+    type_: pa.DataType, offsets: list[int], data: bytes
+) -> None:
+    positions = np.array(offsets, np.int32 if type_ == pa.string() else np.int64)
+    buffers = [None, pa.py_buffer(positions), pa.py_buffer(data)]
+    for start in range(2):
+        try:
+            array = pa.Array.from_buffers(type_, 2 - start, buffers, offset=start)
+        except pa.ArrowInvalid:
+            continue  # as `validate` would find
+        try:
+            array.validate(full=True)
+        except pa.ArrowInvalid:
+            assert not is_ascii(array)
+        else:
+            assert is_ascii(array) == data[offsets[start] : offsets[-1]].isascii()
 
 
 def test_a_file_that_is_mapped_is_shared_until_it_changes(tmp_path: Path) -> None:

@@ -455,6 +455,12 @@ def test_entities_are_erased_from_a_run_in_a_store(
     assert entity not in {
         row["entity"] for row in rows_of(headrace.open(f"{s3}/some/out"), "train")
     }
+    with (
+        monkeypatch.context() as patch,
+        raised(StoreError, path=remote.run, remedy="deletes what it is told"),
+    ):
+        patch.setattr(ObjectPlace, "delete", lambda place: None)
+        headrace.forget(f"{s3}/some/out", [entity], old_run="delete", **options)
     headrace.forget(
         f"{s3}/some/out", [entity], old_run="delete", **options
     )  # done before: only the old run goes

@@ -177,6 +177,13 @@ def test_an_object_that_a_store_acknowledges_and_loses(store: StallingStore) -> 
             act()
 
 
+def test_new_bytes_that_a_store_acknowledges_and_loses(store: StallingStore) -> None:
+    with raised(StoreError, path="s3://bucket/kept", remedy="keeps what it is given"):
+        place("kept").replace(b"other bytes")
+
+    place("kept").replace(DATA)
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import headrace
-from headrace.errors import InputError, RunBusy
+from headrace.errors import InputError, RunBusy, StoreError
 from headrace.run.events import Event, StageBegan, Step
 from headrace.storage.run_lock import only_writer
 from raised import raised
@@ -132,3 +132,40 @@ def test_a_source_deleted_before_it_is_surveyed_is_named(tmp_path: Path, source:
         headrace.prepare(gone, tmp_path / "out")
 
     assert not (tmp_path / "out").exists()
+
+
+IN_THE_WAY = {
+    "runs": lambda run: run.parent.symlink_to("nowhere"),
+    "the run": lambda run: run.symlink_to("nowhere"),
+    "receipts": lambda run: (run / "receipts").symlink_to("receipts"),
+    "a file": lambda run: (run / "receipts").write_text("x"),
+    "config.json": lambda run: (run / "config.json").mkdir(),
+    ".lock": lambda run: (run / ".lock").symlink_to("/nowhere/at/all"),
+}
+
+
+@pytest.mark.parametrize("what", IN_THE_WAY)
+def test_what_is_in_the_way_of_a_run_is_named(tmp_path: Path, source: Path, what: str) -> None:
+    run = tmp_path / "out" / "runs" / split(source, tmp_path / "other").run.name
+    directory = {"runs": run.parent.parent, "the run": run.parent}.get(what, run)
+    directory.mkdir(parents=True)
+    IN_THE_WAY[what](run)
+
+    with pytest.raises(StoreError) as caught:
+        split(source, tmp_path / "out")
+    assert str(tmp_path / "out") in str(caught.value.path)
+    assert "File exists" not in str(caught.value)
+
+
+def test_a_lock_that_is_a_link_empties_no_file(tmp_path: Path, source: Path) -> None:
+    prepared = split(source, tmp_path / "out")
+    (tmp_path / "mine").write_text("mine")
+    (prepared.run / ".lock").unlink(missing_ok=True)
+    (prepared.run / ".lock").symlink_to(tmp_path / "mine")
+
+    with (
+        raised(StoreError, path=prepared.run / ".lock", remedy="remove it"),
+        only_writer(prepared.run),
+    ):
+        pass
+    assert "mine" == (tmp_path / "mine").read_text()

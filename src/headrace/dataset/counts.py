@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -19,7 +18,7 @@ from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import InputError, SettingsError
 from headrace.gate.cache_entry import identity_of, keep_entry, read_entry
 
-_VERSION = 3  # of the cached files of counts
+_VERSION = 4  # of the cached files of counts
 
 
 def count_rows(  # noqa: PLR0913 - arguments of a cached count
@@ -44,24 +43,20 @@ def count_rows(  # noqa: PLR0913 - arguments of a cached count
         identity = identity_of(
             "counts", _VERSION, contents, index.identity, list(columns), list(counts)
         )
-        cache_file = cache_dir / f"counts-{identity.hex()}.npy"
+        cache_file = cache_dir / f"counts-{identity.hex()}"
         with suppress(OSError, ValueError):  # a missing, damaged or other file is rebuilt
-            content = io.BytesIO(read_entry(cache_file, identity))
-            cached: I64 = np.load(content, allow_pickle=False)
-            if cached.dtype == np.int64 and cached.shape == (len(counts), index.total_rows):
-                return cached
+            content = np.frombuffer(read_entry(cache_file, identity), "<i8")
+            return content.reshape(len(counts), index.total_rows).astype(np.int64)
 
     looks = [
         partial(_count_block, index, read_block, columns, count, block)
         for block in range(len(index.rows))
     ]
     parts = run_tasks(looks, default_workers())
-    cached = np.concatenate([np.zeros((len(counts), 0), np.int64), *parts], axis=1)
+    counted = np.concatenate([np.zeros((len(counts), 0), np.int64), *parts], axis=1)
     if cache_file is not None:
-        written = io.BytesIO()
-        np.save(written, cached)
-        keep_entry(cache_file, written.getvalue(), identity)
-    return cached
+        keep_entry(cache_file, counted.astype("<i8").tobytes(), identity)
+    return counted
 
 
 def _count_block(

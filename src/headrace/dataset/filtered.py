@@ -93,7 +93,7 @@ def _counts(
     stored: the file of both.
     """
     # a missing or damaged file is written again
-    with suppress(OSError, ValueError, KeyError, TypeError):
+    with suppress(OSError, ValueError, KeyError, TypeError, OverflowError):
         record = {}
         if stored is not None:
             record = parse_object(read_entry(*stored))

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace.dataset.manifest import Manifest
+from headrace.dataset.manifest import MANIFEST, Manifest
 from headrace.dataset.open import find_run
 from headrace.errors import HeadraceError, InputError, SettingsError
+from headrace.gate.json import interpreting
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class NamedRuns:
         """
         try:
             root, manifest = find_run(path)
-            record = self.record_of(manifest)
+            record = self._record_of(root, manifest)
         except InputError as error:
             raise SettingsError(error.marked, setting=self.setting, value=str(path)) from error
         return Named(root, manifest, record)
@@ -52,9 +53,13 @@ class NamedRuns:
         """Find the run that made the files, to compare them; else say why they are not compared."""
         try:
             root, manifest = find_run(path, run_id)
-            record = self.record_of(manifest)
+            record = self._record_of(root, manifest)
         except (HeadraceError, OSError) as error:
             return f"not compared with run {run_id}: {error}"
         if record["run"] != run_id:
             return f"not compared with run {run_id}: {path} holds run {record['run']} by now"
         return Named(root, manifest, record)
+
+    def _record_of(self, root: Path, manifest: Manifest) -> dict[str, Any]:
+        with interpreting(root / MANIFEST):
+            return self.record_of(manifest)

@@ -119,8 +119,8 @@ def keep(table: object, cache_dir: str | Path | None = None) -> Path:
                 file.rename(file.with_name(f"{word}-{file.name}"))
             for directory in {file.parent for file in files}:
                 local.sync_directory(directory)
-            sizes = _sizes(temporary)
-            if target.is_dir() and _sizes(target) != sizes:  # part of it was deleted
+            checksums = _checksums(temporary)
+            if target.is_dir() and _checksums(target) != checksums:  # not what was written there
                 target.rename(going := local.temporary_for(target))
                 shutil.rmtree(going, ignore_errors=True)
             if not target.is_dir():
@@ -136,11 +136,13 @@ def keep(table: object, cache_dir: str | Path | None = None) -> Path:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _sizes(copy: Path) -> dict[str, int]:
-    """Return the size of each shard of a copy."""
+def _checksums(copy: Path) -> dict[str, str]:
+    """Return the checksum of each shard of a copy."""
+    from headrace.digest import checksum_file
+
     result = {}
     for path in sorted(copy.rglob("*.parquet")):
-        result[path.relative_to(copy).as_posix()] = path.stat().st_size
+        result[path.relative_to(copy).as_posix()] = checksum_file(path)
     return result
 
 

@@ -4,6 +4,7 @@
     json.py     JSON files, bounded in size and depth
     parquet.py  Parquet files that describe a run, decoded under a budget
     pages.py    page headers of Parquet, which bound what their pages decode to
+    compressed.py  gzip and ZIP, decompressed under a budget
     arrow.py    Arrow files and streams, whose record batches are validated when first touched
 
 What a file says about itself – lengths, offsets, counts, sizes once decompressed – may be wrong on

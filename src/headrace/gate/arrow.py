@@ -23,7 +23,7 @@ from headrace.gate import MOST_GROWTH, RESTORE
 from headrace.gate.flatbuffer import FlatTable, root_table
 from headrace.gate.growth import decoded_bytes, shares_values
 from headrace.gate.mapped import Identity, Mapped, map_bytes
-from headrace.gate.whole import is_whole
+from headrace.gate.whole import is_ascii, is_whole
 
 # A record batch may have so many rows, and bytes once it is decompressed, or more if that is at
 # most so many times its bytes in the file.
@@ -233,7 +233,7 @@ class ArrowFile:
         return record.select(positions)
 
     def _check_values(self, values: pa.Array) -> None:
-        if not pa.types.is_primitive(values.type):
+        if not pa.types.is_primitive(values.type) and not is_ascii(values):
             values.validate(full=True)
         if not is_whole(values):
             raise pa.ArrowInvalid("a buffer ends within a value")

@@ -70,7 +70,14 @@ def interpreting(path: Path) -> Iterator[None]:
     """
     try:
         yield
-    except (SettingsError, LookupError, TypeError, ValueError, AttributeError) as error:
+    except (
+        SettingsError,
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        OverflowError,
+    ) as error:
         raise CorruptShard(
             f"does not say what it should ({type(error).__name__}: {error})",
             path=path,

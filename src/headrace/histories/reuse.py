@@ -16,7 +16,7 @@ from headrace.dataset.named_runs import NamedRuns
 from headrace.digest import sha256_file
 from headrace.errors import CorruptShard, InputError, SettingsError
 from headrace.gate import RESTORE
-from headrace.gate.json import read_object
+from headrace.gate.json import interpreting, read_object
 from headrace.histories.dictionary import dictionary_file
 
 if TYPE_CHECKING:
@@ -69,10 +69,11 @@ def named_dictionaries(settings: Histories, path: Path) -> NamedDictionaries:
     named = DICTIONARY_RUNS.find(path)
     here = settings.model_dump(mode="json")
     there = read_object(named.root / "config.json")
-    differing = [(name, "the same") for name in _SAME if here[name] != there[name]]
-    for name in ("peer", "value"):
-        if (here[name] is None) != (there[name] is None):
-            differing.append((name, "a column in both or in neither"))
+    with interpreting(named.root / "config.json"):
+        differing = [(name, "the same") for name in _SAME if here[name] != there[name]]
+        for name in ("peer", "value"):
+            if (here[name] is None) != (there[name] is None):
+                differing.append((name, "a column in both or in neither"))
     for name, remedy in differing:
         raise SettingsError(
             f"{name} is {here[name]!r}, and {there[name]!r} in run {named.manifest.run_id},"

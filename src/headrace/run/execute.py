@@ -127,6 +127,8 @@ def _publish(job: Job, context: RunContext, outcome: Outcome) -> Manifest:
     index = index_bytes(outcome.index, outcome.schema, dialect, outcome.texts, outcome.gaps)
     local.write_new(run / INDEX, index)
     on_event(Step("index.linked", INDEX))
+    with local.storing(run / CONFIG):
+        config = (run / CONFIG).read_bytes()
     manifest = Manifest(
         run_id=job.target.name,
         recipe=job.recipe.recipe_name,
@@ -139,7 +141,7 @@ def _publish(job: Job, context: RunContext, outcome: Outcome) -> Manifest:
         splits=dict(outcome.splits),
         dropped=dict(outcome.dropped),
         index_digest=sha256_hex(index),
-        config_digest=sha256_hex((run / CONFIG).read_bytes()),
+        config_digest=sha256_hex(config),
         receipts=receipts,
         metadata={**outcome.metadata, "directories": dict(outcome.directories)},
     )

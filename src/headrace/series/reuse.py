@@ -12,10 +12,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from headrace.dataset.manifest import Manifest
+from headrace.dataset.manifest import CONFIG, MANIFEST, Manifest
 from headrace.dataset.named_runs import NamedRuns
 from headrace.errors import InputError, SettingsError, setting_name
-from headrace.gate.json import read_object
+from headrace.gate.json import interpreting, read_object
 from headrace.run.context import TaskFiles
 from headrace.series.division import DIVISION_SETTINGS
 from headrace.series.pipelines.save import FACT, Pipelines, load, read_file
@@ -51,7 +51,7 @@ class NamedRun:
 
     def settings(self) -> dict[str, Any]:
         """Read the settings of the run, with the frequency that it found."""
-        config = read_object(self.root / "config.json")
+        config = read_object(self.root / CONFIG)
         return config | {"frequency": self.frequency}
 
     def pipelines(self) -> Pipelines:
@@ -102,7 +102,8 @@ def named_run(path: Path) -> NamedRun:
     Raises `SettingsError` if there is none with fitted pipelines.
     """
     named = FITTED_RUNS.find(path)
-    frequency = str(named.manifest.metadata["frequency"])
+    with interpreting(named.root / MANIFEST):
+        frequency = str(named.manifest.metadata["frequency"])
     return NamedRun(named.root, named.record["run"], named.record["pipelines"], frequency)
 
 
@@ -126,8 +127,9 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
         not_inherited.add("static")
     named = named_run(Path(values[REUSED]))
     settings = named.settings()
-    for name in not_inherited:
-        settings.pop(name, None)
+    with interpreting(named.root / CONFIG):
+        for name in not_inherited:
+            settings.pop(name, None)
     return settings | {name: values[name] for name in names} | {REUSED: named.root}
 
 
@@ -138,7 +140,11 @@ def contradiction(settings: Mapping[str, Any], named: NamedRun) -> str | None:
     settings: as JSON.
     """
     fitted = named.settings()
-    run = f"run {named.run_id}"
+    with interpreting(named.root / CONFIG):
+        return _difference(settings, fitted, f"run {named.run_id}")
+
+
+def _difference(settings: Mapping[str, Any], fitted: Mapping[str, Any], run: str) -> str | None:
     for name in _SAME:
         here = settings[name]
         there = fitted[name]

@@ -105,6 +105,18 @@ def make_directory(path: Path) -> Path:
                     path=directory,
                     remedy="give a local path here",
                 )
+            if directory.is_symlink():
+                raise StoreError(
+                    f"is a link to {os.readlink(directory)}, which leads nowhere",
+                    path=directory,
+                    remedy="make that directory, or remove the link",
+                )
+        if path.exists() and not path.is_dir():
+            raise StoreError(
+                "is a file, where a directory belongs",
+                path=path,
+                remedy="move it away and run again",
+            )
         path.mkdir(parents=True, exist_ok=True)
     for directory in missing:
         sync_directory(directory.parent)

@@ -407,10 +407,18 @@ class ObjectPlace:
         return how
 
     def replace(self, data: bytes) -> None:
+        before = None
+        with suppress(FileNotFoundError):
+            before = self.stat()
         store = self._bucket.store_for_upload(len(data))
         self._do(lambda: self._verbs.put(store, self._key, data, use_multipart=False))
         with self._confirming():  # the bytes may be those of another writer by now
-            self.stat()
+            if self.stat() == before and self.read() != data:
+                raise StoreError(
+                    "the store acknowledged new bytes of this object and still has those of before",
+                    path=self.path,
+                    remedy=_LOST,
+                )
 
     def alias(self, target: Path) -> None:
         key = "/".join(target.parts[2:])

@@ -9,6 +9,7 @@ it, as on a file system without locks.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import platform
@@ -19,7 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
-from headrace.errors import RunBusy
+from headrace.errors import RunBusy, StoreError
 from headrace.storage import local
 from headrace.storage.places import place_of
 
@@ -44,9 +45,17 @@ def only_writer(run: Path, doing: Doing = "makes this run") -> Iterator[None]:
     lock = run / LOCK
     with local.storing(lock):
         try:
-            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            # not through a link, behind which a file of somebody else would be emptied
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            descriptor = os.open(lock, flags, 0o644)
         except FileNotFoundError:
             raise _removed(run) from None
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            raise StoreError(
+                "is a link, and must be a file", path=lock, remedy="remove it and run again"
+            ) from error
     try:
         if not _lock(descriptor):
             raise _busy(run, descriptor)
@@ -75,7 +84,7 @@ def nobody_works_on(run: Path, to: Literal["look", "remove it"] = "look") -> Ite
         return
     flags = os.O_RDONLY if to == "look" else os.O_RDWR | os.O_CREAT
     try:
-        descriptor = os.open(run / LOCK, flags | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(run / LOCK, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     except OSError:
         yield
         return
@@ -116,7 +125,14 @@ def remove_run(run: Path) -> int | None:
                 return None
         return place_of(going).delete_below()
     place_of(run / "manifest.json").delete()
-    return directory.delete_below()
+    size = directory.delete_below()
+    if left := directory.files_below():
+        raise StoreError(
+            f"the store was told to delete {len(left):,} objects of it and still has them",
+            path=run,
+            remedy="see that it deletes what it is told, and that nobody writes there; run again",
+        )
+    return size
 
 
 def _lock(descriptor: int) -> bool:

@@ -93,7 +93,15 @@ def test_a_damaged_file_is_found(tmp_path, name, damage):
 
 
 @pytest.mark.parametrize(
-    "manifest", ["{", "[]", "{}", '{"version": "x", "files": {}, "sequences": 0, "tokens": 0}']
+    "manifest",
+    [
+        "{",
+        "[]",
+        "{}",
+        '{"version": "x", "files": {}, "sequences": 0, "tokens": 0}',
+        '{"version": "headrace-spool-1", "files": [], "sequences": 0, "tokens": 0}',
+        '{"version": "headrace-spool-1", "files": {}, "sequences": 1e999, "tokens": 0}',
+    ],
 )
 def test_a_damaged_manifest_is_found(tmp_path, manifest):
     write(tmp_path / "s", np.array([3]))
@@ -149,12 +157,22 @@ def test_a_sequence_that_is_not_there_is_an_index_error(number):
         JoinedSpool([made_spool([1]), made_spool([2, 3])]).take(np.array([number]))
 
 
-def test_damaged_lengths_do_not_read_outside():
-    spool = made_spool([1, 2, 3])
-    wrong = SequenceSpool(spool.tokens, spool.mask, spool.offsets, np.array([1, 2, 9], np.uint32))
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("offsets.bin", np.array([0, 1, 2**64 - 9, 6], "<u8")),
+        ("offsets.bin", np.array([0, 1, 2**63, 6], "<u8")),
+        ("offsets.bin", np.array([1, 1, 3, 6], "<u8")),
+        ("offsets.bin", np.array([0, 1, 3, 7], "<u8")),
+        ("lengths.bin", np.array([1, 2, 9], "<u4")),
+    ],
+)
+def test_sequences_that_lie_outside_are_found_before_any_is_read(tmp_path, name, values):
+    write(tmp_path / "s", np.array([1, 2, 3]))
+    (tmp_path / "s" / name).write_bytes(values.tobytes())
 
-    with raised(CorruptShard, remedy="write the spool again"):
-        wrong.take(np.array([2]))
+    with raised(CorruptShard, path=tmp_path / "s" / "offsets.bin", remedy="write the spool again"):
+        SequenceSpool.open(tmp_path / "s")
 
 
 @given(

@@ -6,7 +6,6 @@ A tokenizer is tokenizer.json (also .gz) with its configuration and chat templat
 from __future__ import annotations
 
 import datetime
-import gzip
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,8 @@ from pydantic import BeforeValidator, Field, field_validator
 
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import InputError, MissingExtra, SettingsError, setting, setting_name
+from headrace.gate.compressed import gunzip
+from headrace.gate.json import parse_object
 from headrace.packing.chats import hub
 from headrace.packing.chats.layouts import AUTO, LAYOUTS, NAMES
 from headrace.packing.chats.turns import Reasoning, TrainOn
@@ -258,8 +259,8 @@ def read_tokenizer(tokenizer: Path | str) -> TokenizerFiles:
 def _read_text(path: Path) -> str:
     try:
         data = path.read_bytes()
-        return (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+        return (gunzip(data) if path.suffix == ".gz" else data).decode()
+    except (OSError, ValueError) as error:
         raise InputError(
             f"cannot be read as text ({error})", path=path, remedy="fetch the file again"
         ) from error
@@ -270,18 +271,11 @@ def _read_json_beside(main: Path, name: str) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        record = json.loads(_read_text(path))
+        return parse_object(_read_text(path))
     except ValueError as error:
         raise InputError(
             f"is not valid JSON ({error})", path=path, remedy="fetch the file again"
         ) from error
-    if not isinstance(record, dict):
-        raise InputError(
-            f"is a {type(record).__name__}, not a JSON object",
-            path=path,
-            remedy="fetch the file again",
-        )
-    return record
 
 
 def _read_templates(main: Path, config: Mapping[str, Any]) -> dict[str, str]:
@@ -295,9 +289,10 @@ def _read_templates(main: Path, config: Mapping[str, Any]) -> dict[str, str]:
     if isinstance(templates, str):
         return {"default": templates}
     named = {}
-    for entry in templates or ():
-        if isinstance(entry, dict) and "name" in entry:
-            named[entry["name"]] = entry["template"]
+    for entry in templates if isinstance(templates, list) else ():
+        match entry:
+            case {"name": str(name), "template": str(template)}:
+                named[name] = template
     if named and "default" not in named:
         raise InputError(
             f"has the templates {', '.join(named)} but none named default",
@@ -322,9 +317,9 @@ def load_tokenizer(
     except ModuleNotFoundError:
         raise MissingExtra("tokenizers", "chat") from None
     text = files.json_text
-    if '"trim_offsets":true' in text.replace(" ", ""):
-        text = json.dumps(_with_complete_offsets(json.loads(text)), ensure_ascii=False)
     try:
+        if '"trim_offsets":true' in text.replace(" ", ""):
+            text = json.dumps(_with_complete_offsets(json.loads(text)), ensure_ascii=False)
         tokenizer = Tokenizer.from_str(text)
     except Exception as error:
         raise InputError(

@@ -148,11 +148,12 @@ class SequenceSpool:
     def open(cls, root: Path) -> SequenceSpool:
         """Map a spool.
 
-        Raises `InputError` if it was never finished, `CorruptShard` if a file has another size.
+        Raises `InputError` if it was never finished, `CorruptShard` if a file has another size, or
+        sequences do not lie end to end.
         """
         try:
             manifest = parse_object((root / MANIFEST).read_bytes())
-            files = manifest["files"]
+            sizes = {name: manifest["files"][name]["bytes"] for name in _FILES}
             sequences = int(manifest["sequences"])
             tokens = int(manifest["tokens"])
             version = manifest["version"]
@@ -162,7 +163,7 @@ class SequenceSpool:
                 path=root,
                 remedy="write it again",
             ) from None
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
             raise CorruptShard(
                 f"cannot be read ({error!r})", path=root / MANIFEST, remedy="write the spool again"
             ) from error
@@ -177,22 +178,23 @@ class SequenceSpool:
             _FILES.items(), (tokens, tokens, sequences + 1, sequences), strict=True
         ):
             path = root / name
-            record = files.get(name, {})
             size = None
             if path.is_file():
                 size = path.stat().st_size
-            if size is None or size != count * dtype.itemsize or size != record.get("bytes"):
+            if size is None or size != count * dtype.itemsize or size != sizes[name]:
                 raise CorruptShard(
                     f"has {('no' if size is None else size)} bytes, the manifest says"
-                    f" {record.get('bytes')} for {count} of {dtype.name}",
+                    f" {sizes[name]} for {count} of {dtype.name}",
                     path=path,
                     remedy="write the spool again",
                 )
             arrays.append(map_bytes(path).data.view(dtype))
         spool = cls(*arrays)
-        if int(spool.offsets[0]) != 0 or int(spool.offsets[-1]) != tokens:
+        ends = spool.offsets[[0, -1]].tolist()
+        # `take` follows them without another look
+        if ends != [0, tokens] or not np.array_equal(np.diff(spool.offsets), spool.lengths):
             raise CorruptShard(
-                f"goes from {spool.offsets[0]} to {spool.offsets[-1]}, tokens are {tokens}",
+                f"sequences do not lie end to end in {tokens} tokens",
                 path=root / "offsets.bin",
                 remedy="write the spool again",
             )
@@ -221,12 +223,6 @@ class SequenceSpool:
         _check_sequences(sequences, len(self))
         starts = self.offsets[sequences].astype(np.int64)
         lengths = self.lengths[sequences].astype(np.int64)
-        if len(starts) and int((starts + lengths).max()) > len(self.tokens):
-            raise CorruptShard(
-                f"spool: a sequence ends at token {int((starts + lengths).max())} of"
-                f" {len(self.tokens)}",
-                remedy="offsets or lengths are damaged, write the spool again",
-            )
         return _runs(self.tokens, starts, lengths), _runs(self.mask, starts, lengths), lengths
 
 

@@ -149,7 +149,7 @@ class Fitted:
                         fitted,
                     )
                 )
-        except (KeyError, TypeError, ValueError, IndexError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise damaged(where, f"is damaged ({error})") from error
         return cls(tuple(parts))
 

@@ -23,6 +23,7 @@ import numpy as np
 from headrace.arrays import F64, I64
 from headrace.dataset.sound import damaged
 from headrace.errors import CorruptShard, InputError, MissingExtra, SettingsError
+from headrace.gate.compressed import check_archive
 from headrace.series.arrays.scalers import BaseScalers, Scalers, Values
 from headrace.series.arrays.steps import NATIVE, FittedStep, StepData
 from headrace.series.pipelines.settings import build, goes_back
@@ -297,6 +298,7 @@ def from_skops(data: bytes, where: str) -> Any:
     except ImportError:
         raise MissingExtra("skops", "series") from None
     try:
+        check_archive(data)
         strange = sorted(set(get_untrusted_types(data=data)) - set(_HARMLESS))
         if strange:
             raise CorruptShard(

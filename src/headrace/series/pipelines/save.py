@@ -21,7 +21,7 @@ from headrace.dataset.open import find_run
 from headrace.dataset.sound import damaged
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import InputError, SettingsError, setting_name
-from headrace.gate.json import parse_object, read_object
+from headrace.gate.json import interpreting, parse_object, read_object
 from headrace.run.context import TaskFiles
 from headrace.series.arrays.encoders import Encoder
 from headrace.series.arrays.scalers import Values
@@ -159,21 +159,19 @@ def load(
     record = _record(read_file(run, PIPELINES, digests), run / PIPELINES)
     fits = {}
     for role, skops in (("time_series", TIME_SERIES_SKOPS), ("static_features", STATIC_SKOPS)):
-        stored = record.get(role)
-        if not isinstance(stored, list):
-            raise damaged(run / PIPELINES, f"has no {role}")
-        needs_objects = any("objects" in part for part in stored)
+        with interpreting(run / PIPELINES):
+            stored = list(record[role])
+            needs_objects = any("objects" in part for part in stored)
         objects = None
         if needs_objects:
             objects = from_skops(read_file(run, skops, digests), str(run / skops))
         fits[role] = Fitted.together(stored, objects, str(run / PIPELINES))
-    try:
+    with interpreting(run / PIPELINES):
         encoders = tuple(
             Encoder.from_json(encoder) for encoder in record.get("static_encoders", ())
         )
-    except (SettingsError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise damaged(run / PIPELINES, f"is damaged ({error})") from error
-    return Pipelines(str(record["target"]), fits["time_series"], fits["static_features"], encoders)
+        target = str(record["target"])
+    return Pipelines(target, fits["time_series"], fits["static_features"], encoders)
 
 
 def save_part(files: TaskFiles, stem: str, fitted: Fitted) -> None:

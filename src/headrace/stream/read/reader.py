@@ -174,7 +174,9 @@ def read_share(  # noqa: PLR0913, PLR0914 - all are settings
                 rows = mark_sources(rows)
                 if counts is not None:
                     counts.add_columns(rows, options.batch_size, len(index.names))
-            yield from while_mapped(make(rows, options.batch_size))
+            batches = make(rows, options.batch_size)
+            # shuffled rows are copies, and nothing is mapped any more
+            yield from batches if plan.order.shuffle else while_mapped(batches)
 
 
 def _has_long_lanes(plan: Plan) -> bool:
