@@ -104,7 +104,7 @@ def test_realised_tokens_deviate_as_much_as_the_plan_says(rows):
         drawn = np.bincount(row >= 400, minlength=2)
         realised = np.bincount(row >= 400, tokens[row], minlength=2)
         for source in range(2):
-            share = index.tokens[source].share(0, int(drawn[source]))
+            share = index.tokens[source].expected_in(0, int(drawn[source]))
             if drawn[source] % len(lengths[source]) == 0:
                 assert share.expected == realised[source]
                 assert share.deviation == 0
@@ -115,10 +115,10 @@ def test_realised_tokens_deviate_as_much_as_the_plan_says(rows):
 
 def test_a_deviation_is_none_for_whole_own_epochs_and_rows_of_one_length():
     mixed = SourceTokens.of(np.array([1, 2, 3, 10]))
-    assert 0 == mixed.share(0, 4).deviation == mixed.share(4, 12).deviation
-    assert 0 < mixed.share(0, 6).deviation < mixed.deviation * 6**0.5
-    assert mixed.share(1, 3).expected == 8
-    assert 0 == SourceTokens.of(np.full(9, 7)).share(0, 5).deviation
+    assert 0 == mixed.expected_in(0, 4).deviation == mixed.expected_in(4, 12).deviation
+    assert 0 < mixed.expected_in(0, 6).deviation < mixed.deviation * 6**0.5
+    assert mixed.expected_in(1, 3).expected == 8
+    assert 0 == SourceTokens.of(np.full(9, 7)).expected_in(0, 5).deviation
 
 
 def write_tokens(root, name, lengths, first):

@@ -357,8 +357,8 @@ class RowPasses:
             return
         self._tokens_logged = True
         if log.isEnabledFor(logging.INFO):
-            shares = begun.plan().tokens
-            text = ", ".join(f"{name} {share}" for name, share in shares.items())
+            expected = begun.plan().tokens.items()
+            text = ", ".join(f"{name} {tokens}" for name, tokens in expected)
             log.info("split %r: expected tokens of the first epoch: %s", self.index.split, text)
 
     def state_of(self, epoch: int, lanes: Lanes, **more: Any) -> StreamState:

@@ -69,7 +69,7 @@ class SourceTokens:
         deviation = float(tokens.std()) if len(tokens) else 0.0
         return cls(int(tokens.sum()), deviation, len(tokens))
 
-    def share(self, begin: int, end: int) -> TokenShare:
+    def expected_in(self, begin: int, end: int) -> TokenShare:
         """Return what its draws begin .. end - 1 are expected to have.
 
         n rows of an own epoch of N deviate by σ·√(n(1 - n/N)), which is less than σ·√n, and whole
@@ -155,12 +155,11 @@ class MixtureStage:
         """
         if tokens is None:
             return self.shares_of(sizes)
-        shares = []
-        for share, rows, total in zip(self.shares_of(tokens), sizes, tokens, strict=True):
-            if total:  # a row of length l brings l tokens, so it comes 1/l times as often
-                share = share * rows / total
-            shares.append(share)
-        return tuple(shares)
+        weights = []
+        for weight, rows, total in zip(self.shares_of(tokens), sizes, tokens, strict=True):
+            # a row of length l brings l tokens, so it comes 1/l times as often
+            weights.append(weight * rows / max(1, total))
+        return tuple(weights)
 
     def shares_of(self, sizes: Sequence[int]) -> tuple[Fraction, ...]:
         """Return the weights of sources of these sizes, in rows or in tokens."""
@@ -333,8 +332,8 @@ class Mixture:
         )
         pairs = zip(tokens, sizes, strict=True)
         means = [Fraction(total, max(1, rows)) for total, rows in pairs]
-        found = schedule.row_of_sum(means, begin.amount)
-        if found is None:
+        row_of_begin = schedule.row_of_sum(means, begin.amount)
+        if row_of_begin is None:
             raise SettingsError(
                 f"the stage from {begin} begins after all sources of the one before it reached"
                 " their limits",
@@ -342,7 +341,7 @@ class Mixture:
                 value=str(begin),
                 remedy="raise the limits, or let it begin earlier",
             )
-        return found
+        return row_of_begin
 
     def check_order(self, rows: Sequence[int], *, any_batch: bool = False) -> None:
         """Raise `SettingsError` if a stage does not begin after the one before it.

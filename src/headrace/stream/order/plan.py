@@ -150,8 +150,8 @@ class Plan:
         for stage in self.stages:
             counts = [f"{name} {count:,}" for name, count in stage.rows.items()]
             figures.append([f"rows {stage.begin:,} to {stage.end:,}", ", ".join(counts)])
-        for name, share in self.tokens.items():
-            figures.append([f"expected tokens of {name}", str(share)])
+        for name, expected in self.tokens.items():
+            figures.append([f"expected tokens of {name}", str(expected)])
         if self.imbalance is not None:
             figures.append(
                 ["cost of the slowest rank of a step over the mean", f"{self.imbalance:.3f}"]
@@ -187,11 +187,11 @@ class Plan:
     @property
     def tokens(self) -> dict[str, TokenShare]:
         """The expected tokens of each source in the epoch, of a blend by tokens; else empty."""
-        shares: dict[str, TokenShare] = {}
+        by_source: dict[str, TokenShare] = {}
         first = parts_of(self.order)[0].order
         last = parts_of(self.order)[-1].order
         if not isinstance(first, MixedOrder) or not isinstance(last, MixedOrder):
-            return shares
+            return by_source
         begin = first.schedule.drawn_before(first.begin).tolist()
         end = last.schedule.drawn_before(last.end).tolist()
         if isinstance(self.index, BlendIndex) and self.index.tokens is not None:
@@ -199,8 +199,8 @@ class Plan:
             for number, source in enumerate(last.sources):
                 if source.name in of_source:
                     tokens = of_source[source.name]
-                    shares[source.name] = tokens.share(begin[number], end[number])
-        return shares
+                    by_source[source.name] = tokens.expected_in(begin[number], end[number])
+        return by_source
 
     @property
     def steps_per_rank(self) -> int:

@@ -153,16 +153,16 @@ class Schedule:
                 rows[inside] = run.begin + period * run.rows + self._find_in(run, source, draw)
         return rows
 
-    def row_of_sum(self, worth: Sequence[Fraction], least: Fraction) -> int | None:
+    def row_of_sum(self, values: Sequence[Fraction], least: Fraction) -> int | None:
         """Return the first row of the run before which the draws are worth at least `least`; None
         if limits end the run earlier, and a row beyond `MOST_POSITIONS` for one that no run has.
 
-        worth: of a draw of each source.
+        values: of a draw of each source.
         """
 
         def is_reached(row: int) -> bool:
             draws = self.drawn_before(row).tolist()
-            return sum(map(operator.mul, worth, draws)) >= least
+            return bool(sum(map(operator.mul, values, draws)) >= least)
 
         high = 1
         while not is_reached(high):
