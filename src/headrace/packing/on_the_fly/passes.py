@@ -99,13 +99,6 @@ def check_packing(options: StreamOptions) -> PackedBatches:
     return PackedBatches()
 
 
-def counted_of(form: PackedBatches) -> Counted:
-    """Return which tokens of a sequence count in a bin."""
-    if form.last_token == "drop":
-        return "runtime"
-    return "stored"
-
-
 class PackingPasses(BinnedPasses):
     """Passes over the rows of a split, packed into bins by each rank; picklable if `read_block` is.
 
@@ -149,8 +142,12 @@ class PackingPasses(BinnedPasses):
             columns=(*pack_columns, *self.others, *self.sources),
             bins_per_batch=options.batch_size,
         )
-        self.counted = counted_of(self.form)
-        self.longest = self.pack.longest(self.counted)
+        if self.form.last_token == "drop":
+            self.counted: Counted = "runtime"
+        else:
+            self.counted = "stored"
+        # most tokens of a row in a bin
+        self.longest = self.pack.capacity + (1 if self.counted == "runtime" else 0)
         long = np.flatnonzero(lengths > self.longest)
         if self.pack.too_long == "error" and len(long):
             raise InputError(

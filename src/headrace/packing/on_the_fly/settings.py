@@ -12,7 +12,6 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from headrace.arrays import I32, I64
-from headrace.bins.bins import Counted
 from headrace.bins.pack import ALGORITHMS, Algorithm
 from headrace.checks import check_integer, check_word
 from headrace.dataset.counts import count_lengths
@@ -121,21 +120,13 @@ class PackRows:
         self,
         index: SplitIndex,
         read_block: ReadBlock,
-        options: StreamOptions,
         *,
         contents: str | None,
         cache_dir: Path | None,
     ) -> I64:
         """Count the tokens of rows that bins hold; see `RowSource`."""
-        from headrace.packing.on_the_fly.passes import check_packing, counted_of
-
-        longest = self.longest(counted_of(check_packing(options)))
         lengths = self._lengths(index, read_block, contents=contents, cache_dir=cache_dir)
-        return self.retained(lengths.astype(np.int64), longest)
-
-    def longest(self, counted: Counted) -> int:
-        """Return the most tokens of a row in a bin."""
-        return self.capacity + (1 if counted == "runtime" else 0)
+        return self.retained(lengths.astype(np.int64), self.capacity)
 
     def retained(self, lengths: I64, longest: int) -> I64:
         """Return the tokens of rows after packing: long rows truncated, 0 for rows that are left

@@ -96,7 +96,6 @@ class LengthGroups:
         self,
         index: SplitIndex,
         read_block: ReadBlock,
-        options: StreamOptions,  # noqa: ARG002 - they made these settings
         *,
         contents: str | None,
         cache_dir: Path | None,

@@ -329,7 +329,6 @@ class Dataset(IndexedDataset):
         return source.count_tokens(
             index,
             self.reader(split, options),
-            options,
             contents=self._contents_if_any(),
             cache_dir=self._cache_dir,
         )

@@ -159,7 +159,6 @@ class RowSource(Protocol):
         self,
         index: SplitIndex,
         read_block: ReadBlock,
-        options: StreamOptions,
         *,
         contents: str | None,
         cache_dir: Path | None,
