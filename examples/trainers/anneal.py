@@ -83,7 +83,7 @@ def main() -> None:
     symbols = SYMBOLS * len(SOURCES)
     layers = torch.nn.Embedding(symbols, 32), torch.nn.Linear(32, symbols)
     model = DistributedDataParallel(torch.nn.Sequential(*layers))
-    optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     step = 0
     if asked.checkpoint.exists():
         saved = torch.load(asked.checkpoint)
