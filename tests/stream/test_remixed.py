@@ -4,12 +4,14 @@ import json
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stream_cases import index_of, ranks
 from test_schedule import read
 
+import headrace
 from headrace.errors import SettingsError, StreamError
 from headrace.stream.loader.blend import join_indexes
 from headrace.stream.loader.options import StreamOptions
@@ -216,3 +218,110 @@ def test_what_did_not_change_goes_on_as_if_nobody_had_asked():
         (other,) = loaded(loaders_of(weights, 1), state, changed=changed)
         assert plain.state_dict() == other.state_dict()
         assert read([plain])[0] == read([other])[0]
+
+
+BINNED = [
+    {"batch_tokens": 60, "lists": "padded", "batch_size": 60},
+    {"pack": headrace.PackRows(capacity=30, buffer_rows=16), "batch_size": 1, "columns": ["input_ids"]},
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def token_rows(tmp_path_factory):
+    """Datasets of lists; the values of a row are its number."""
+    root = tmp_path_factory.mktemp("remixed")
+    opened = {}
+    for number, (name, rows) in enumerate({"a": 90, "b": 64, "c": 30}.items()):
+        lengths = np.random.default_rng(number).integers(1, 12, rows)
+        ids = [[1000 * number + row] * length for row, length in enumerate(lengths.tolist())]
+        table = pa.table({"input_ids": pa.array(ids, pa.list_(pa.int32()))})
+        table = table.append_column("row", [[row[0] for row in ids]])
+        pq.write_table(table, root / f"{name}.parquet", row_group_size=15)
+        opened[name] = headrace.open(root / f"{name}.parquet", cache_dir=root / "cache")
+    return opened
+
+
+def binned(token_rows, weights, world_size, options, schedule=None):
+    blend = headrace.blend(
+        {name: token_rows[name] for name in weights},
+        **({"weights": weights} if schedule is None else {"schedule": schedule}),
+    )
+    given = {"shuffle": True, "seed": 3, "batch_format": "numpy", "samples_per_epoch": 120}
+    return [
+        blend.stream(topology=topology, **{**given, **options}) for topology in ranks(world_size)
+    ]
+
+
+def rows_of_binned(loaders, stop=None):
+    """The rows of each step, and the state after them; a rank's part is of any number of rows."""
+    passes = [iter(loader) for loader in loaders]
+    steps = []
+    while stop is None or len(steps) < stop:
+        batches = [next(each, None) for each in passes]
+        assert len({batch is None for batch in batches}) == 1
+        if batches[0] is None:
+            break
+        steps.append([rows for batch in batches for rows in real_rows(batch)])
+    states = [json.dumps(loader.state_dict()) for loader in loaders]
+    assert 1 == len(set(states))
+    return steps, json.loads(states[0])
+
+
+def real_rows(batch):
+    if "cu_seqlens" not in batch:
+        return batch["row"][batch["valid"]].tolist()
+    starts = batch["cu_seqlens"][:-1]
+    return batch["input_ids"].ravel()[starts][batch["blend_source"] >= 0].tolist()
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(
+    st.sampled_from(BINNED),
+    st.tuples(*[st.sampled_from([1, 2, 3])] * 3),
+    st.tuples(*[st.integers(0, 9)] * 2),
+    st.sampled_from([{"a": 1, "b": 4}, {"b": 1, "a": 1, "c": 2}]),
+)
+def test_bins_of_a_changed_blend_hold_each_row_once_in_its_turn(
+    token_rows, options, sizes, stops, weights
+):
+    changed = "weights" if len(weights) == 2 else "datasets"
+    head, state = rows_of_binned(binned(token_rows, {"a": 2, "b": 1}, sizes[0], options), stops[0])
+    loaders = loaded(binned(token_rows, weights, sizes[1], options), state, changed=changed)
+    first = json.loads(json.dumps(loaders[0].state_dict()))
+    more, state = rows_of_binned(loaders, stops[1])
+    again, _ = rows_of_binned(loaded(binned(token_rows, weights, sizes[1], options), first))
+    last = loaded(binned(token_rows, weights, sizes[2], options), state)
+    rest, _ = rows_of_binned(last)
+    following, _ = rows_of_binned(last)
+
+    assert again[: len(more)] == more
+    if sizes[2] == sizes[1]:
+        assert again == more + rest
+    rows = np.array([row for step in head + more + rest for row in step])
+    assert 120 == len(rows)
+    later = np.array([row for step in following for row in step])
+    for run in (rows, np.concatenate([rows, later])):
+        for number, size in enumerate((90, 64, 30)):
+            counts = np.bincount(run[run // 1000 == number] - 1000 * number, minlength=size)
+            assert np.ptp(counts) <= 1  # whole own epochs, and a part of the next
+    for number, name in enumerate("abc"):
+        share = 120 * weights.get(name, 0) / sum(weights.values())
+        assert abs(np.count_nonzero(later // 1000 == number) - share) < 8
+
+
+@pytest.mark.parametrize("options", BINNED, ids=["batch_tokens", "pack"])
+def test_bins_of_a_blend_that_did_not_change_go_on_and_a_dataset_may_not_leave(token_rows, options):
+    weights = {"a": 2, "b": 1}
+    whole, _ = rows_of_binned(binned(token_rows, weights, 1, options))
+    head, state = rows_of_binned(binned(token_rows, weights, 1, options), 3)
+    same = loaded(binned(token_rows, weights, 1, options), state, changed="weights")
+    assert whole == head + rows_of_binned(same)[0]
+
+    (other,) = binned(token_rows, {"a": 1}, 1, options)
+    with raised(StreamError, setting="datasets", value="b", remedy="schedule"):
+        other.load_state_dict(state, changed="datasets")
+    (other,) = binned(token_rows, weights, 1, options, schedule=[(0, {"a": 1})])
+    other.load_state_dict(state, changed="weights")
+    rest, _ = rows_of_binned([other])
+    assert 120 == sum(map(len, head + rest))
+    assert {0} == {row // 1000 for row in rows_of_binned([other])[0][0]}

@@ -36,7 +36,7 @@ ENVIRONMENT = os.environ | {
     "RAY_worker_niceness": "0",
     "RAY_TRAIN_METRICS_ENABLED": "0",
 }
-OWN = {"hf_trainer", "trl_sft", "llama_factory", "elastic"}  # see test_hf_examples, test_elastic
+OWN = {"hf_trainer", "trl_sft", "llama_factory", "elastic", "anneal"}  # with tests of their own
 STOPPED = {
     1: "1 ranks, 2 steps: 16 of 49 rows, none twice\n",
     2: "2 ranks, 2 steps: 32 of 49 rows, none twice\n",

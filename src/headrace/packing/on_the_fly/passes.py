@@ -186,7 +186,7 @@ class PackingPass(BinnedPass):
     def make_bins(self, lengths: I64, rank: int, window: int) -> Bins:
         settings = self.passes.pack
         start = self.rows.start
-        retained = self.retained_lengths(lengths)
+        retained = settings.retained(lengths, self.passes.longest)
         taking = np.flatnonzero(retained)
         seed = derive_key(start.seed, "stream.pack", start.epoch, rank, window)[0] >> 1
         bins = pack(
@@ -199,21 +199,13 @@ class PackingPass(BinnedPass):
         bins = Bins(bins.offsets, taking[bins.sequences])
         return bins.shuffled(seed) if start.shuffle else bins
 
-    def retained_lengths(self, lengths: I64) -> I64:
-        """Return the tokens of rows after packing: long rows truncated, 0 for rows that are left
-        out.
-        """
-        if self.passes.pack.too_long == "drop":
-            return np.where(lengths > self.passes.longest, 0, lengths)
-        return np.minimum(lengths, self.passes.longest)
-
     def report(self) -> PackingReport:
         """Return the figures of the pass, over all ranks, from where its rows begin.
 
         Rows that are too long or empty are counted too, although they are not packed.
         """
         packed = np.concatenate([self.lengths_of(rank) for rank in range(self.world_size)])
-        retained = self.retained_lengths(packed)
+        retained = self.passes.pack.retained(packed, self.passes.longest)
         bins = sum(int(self.bins_of_windows(rank).sum()) for rank in range(self.world_size))
         long = packed > self.passes.longest
         cut = long & (retained > 0)
@@ -287,7 +279,8 @@ class PackingPass(BinnedPass):
                 if part.columns is not checked:
                     self._check(columns, part.lengths)
                     checked = part.columns
-                yield self._lay(columns, part.bins, self.retained_lengths(part.lengths))
+                retained = self.passes.pack.retained(part.lengths, self.passes.longest)
+                yield self._lay(columns, part.bins, retained)
 
     def _check(self, columns: Columns, lengths: I64) -> None:
         pack = self.passes.pack

@@ -9,6 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import numpy as np
+
+from headrace.arrays import I32, I64
 from headrace.bins.pack import ALGORITHMS, Algorithm
 from headrace.checks import check_integer, check_word
 from headrace.dataset.counts import count_lengths
@@ -110,7 +113,38 @@ class PackRows:
                     " good, else prepare a dataset of the good ones"
                 ),
             )
-        lengths = count_lengths(
+        lengths = self._lengths(index, read_block, contents=contents, cache_dir=cache_dir)
+        return partial(PackingPasses, lengths=lengths)
+
+    def count_tokens(
+        self,
+        index: SplitIndex,
+        read_block: ReadBlock,
+        *,
+        contents: str | None,
+        cache_dir: Path | None,
+    ) -> I64:
+        """Count the tokens of rows that bins hold; see `RowSource`."""
+        lengths = self._lengths(index, read_block, contents=contents, cache_dir=cache_dir)
+        return self.retained(lengths.astype(np.int64), self.capacity)
+
+    def retained(self, lengths: I64, longest: int) -> I64:
+        """Return the tokens of rows after packing: long rows truncated, 0 for rows that are left
+        out.
+        """
+        if self.too_long == "drop":
+            return np.where(lengths > longest, 0, lengths)
+        return np.minimum(lengths, longest)
+
+    def _lengths(
+        self,
+        index: SplitIndex,
+        read_block: ReadBlock,
+        *,
+        contents: str | None,
+        cache_dir: Path | None,
+    ) -> I32:
+        return count_lengths(
             index,
             read_block,
             self.lengths or self.tokens,
@@ -118,7 +152,6 @@ class PackRows:
             contents=contents,
             cache_dir=cache_dir,
         )
-        return partial(PackingPasses, lengths=lengths)
 
 
 def pack_setting(value: Any) -> PackRows:

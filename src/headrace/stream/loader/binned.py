@@ -35,7 +35,7 @@ from headrace.stream.order.layout import BlendIndex
 from headrace.stream.order.plan import Plan, plan_pools
 from headrace.stream.order.remaining import Remainder, Remaining, check_batches, resolve_remainder
 from headrace.stream.order.remixed import Changed
-from headrace.stream.order.state import CountedState
+from headrace.stream.order.state import CountedState, StreamState
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.read.columns import Columns, cut
 from headrace.stream.read.reader import read_share
@@ -114,16 +114,10 @@ class BinnedPasses(ABC):
     def resume(self, values: Mapping[str, Any], changed: Changed = "nothing") -> BinnedPass:
         """Resume from a saved state: exactly with the same ranks and batch size, otherwise with the
         remaining rows.
+
+        A changed blend holds behind the windows that have begun, and their rows that nobody has
+        received come first.
         """
-        if changed != "nothing":
-            words = " or ".join(setting_name(word) for word in self.settings_words)
-            raise StreamError(
-                f"stream state: {setting('changed', changed)} is for streams of rows, and this one"
-                f" has {words}",
-                setting="changed",
-                value=changed,
-                remedy="leave it out",
-            )
         state = CountedState.from_dict(values)
         if state.identity != self.identity:
             words = " or ".join(setting_name(word) for word in self.settings_words)
@@ -131,17 +125,45 @@ class BinnedPasses(ABC):
                 f"the state was saved with another {words}, so bins would hold other rows",
                 remedy="pass the saved ones, or start the epoch again",
             )
-        rows = self.rows.at(self.rows.checked(state.start.to_dict()))
-        saved = self.pass_of(rows, state.world_size, state.batch_size)
+        if changed == "nothing":
+            start = self.rows.checked(state.start.to_dict())
+        else:
+            start = self._of_changed_blend(state.start, changed)
+        saved = self.pass_of(self.rows.at(start), state.world_size, state.batch_size)
         if state.batches > saved.steps:
             raise StreamError(
                 f"the state counts {state.batches} batches of a pass of {saved.steps}",
                 remedy="pass it on unchanged",
             )
-        if (state.world_size, state.batch_size) == (self.topology.world_size, self.bins_per_batch):
+        ranks = (self.topology.world_size, self.bins_per_batch)
+        is_exact = ranks == (state.world_size, state.batch_size)
+        if is_exact and changed == "nothing":
             return replace(saved, delivered=state.batches)
-        left = saved.left_after(state.batches)
-        return self._of(self.rows.at(rows.start.at(left, batches=state.batches)))
+        left = start.at(saved.left_after(state.batches), batches=state.batches)
+        if changed != "nothing":
+            left = self.rows.checked(self.rows.remixed(left, changed).to_dict())
+        if is_exact and left.mixture == start.mixture:
+            return replace(saved, delivered=state.batches)
+        return self._of(self.rows.at(left))
+
+    def _of_changed_blend(self, saved: StreamState, changed: Changed) -> StreamState:
+        """Return `RowPasses.of_changed_blend`. Raises `StreamError` also for removed datasets."""
+        start = self.rows.of_changed_blend(saved.to_dict(), changed)
+        assert start.mixture is not None
+        assert isinstance(self.index, BlendIndex)
+        for source in start.mixture.sources:
+            if source.name not in self.index.names:
+                raise StreamError(
+                    "stream state: which rows nobody has received follows from the lengths of all"
+                    " that were read together, and the stream has none of this dataset",
+                    setting="datasets",
+                    value=source.name,
+                    remedy=(
+                        "open the blend with it, and leave it out of the weights of"
+                        f" {setting('schedule')}"
+                    ),
+                )
+        return start
 
     def _of(self, rows: RowPass) -> BinnedPass:
         return self.pass_of(rows, self.topology.world_size, self.bins_per_batch)

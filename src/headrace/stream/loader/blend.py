@@ -24,7 +24,7 @@ from headrace.stream.loader.options import (
 from headrace.stream.loader.source import StreamSource, source_of_rows
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.order.layout import BlendIndex
-from headrace.stream.order.mixture import Mixture
+from headrace.stream.order.mixture import Mixture, SourceTokens, WeightUnit
 from headrace.stream.ranks.topology import Topology, resolve_topology
 from headrace.stream.read.batch import import_torch
 from headrace.stream.read.reader import ReadBlock
@@ -156,6 +156,9 @@ class Blend:
         if form is not None:
             indexes = [form.index_of(index) for index in indexes]
         index = join_indexes(indexes, self.mixture, columns=options.columns)
+        if self.mixture.needs_tokens:
+            counts = [dataset.count_tokens(chosen, options) for dataset, chosen in splits]
+            index = replace(index, tokens=tuple(map(SourceTokens.of, counts)))
         readers = [dataset.reader(chosen, options) for dataset, chosen in splits]
         return index, partial(
             _read_part, readers, offsets_from_lengths([len(part.rows) for part in indexes])
@@ -169,6 +172,7 @@ def blend(
     schedule: Sequence[tuple[Begin, Proportions]] | None = None,
     temperature: float | str | None = None,
     limits: Mapping[str, float] | None = None,
+    unit: WeightUnit = "rows",
 ) -> Blend:
     """Stream several datasets as one: every batch holds rows of all of them, in proportion to the
     weights.
@@ -178,10 +182,14 @@ def blend(
     temperature: weights are size ** (1 / temperature) instead: a number from 1 on, or
     "proportional" (1), "sqrt" (2) or "uniform" (infinite).
     schedule: stages instead: [(0, {"web": 9, "code": 1}), ("80%", {"web": 1, "code": 3})]. A stage
-    begins at rows or steps of the run ("3M rows", "20k steps"), or a share of the first epoch
-    ("80%" or 0.8), and has weights, 0 included, or a temperature.
+    begins at rows, steps or tokens of the run ("3M rows", "20k steps", "2B tokens"), or a share of
+    the first epoch ("80%" or 0.8), and has weights, 0 included, or a temperature.
     limits: how many times a dataset may be read in the run, such as {"code": 4}. Its share then
     goes to the others; `plan().stages` shows when.
+    unit: what weights and temperatures are of. "tokens" become rows by the mean length of each
+    dataset, so shares are exact if all its rows have one length; else `plan().tokens` has the
+    expected tokens and their deviation. Tokens are counted once, in the column that `pack` or
+    `group_by_length` name, else "input_ids".
 
     Without any of them, an epoch is every row of every dataset once. Otherwise it has the total
     number of rows of the datasets, or `samples_per_epoch`. Small datasets then repeat, each row
@@ -217,7 +225,12 @@ def blend(
             )
         parts.append((dataset, split))
     mixture = Mixture.build(
-        names, weights=weights, schedule=schedule, temperature=temperature, limits=limits
+        names,
+        weights=weights,
+        schedule=schedule,
+        temperature=temperature,
+        limits=limits,
+        unit=unit,
     )
     return Blend(tuple(parts), mixture)
 

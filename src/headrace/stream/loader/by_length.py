@@ -88,7 +88,31 @@ class LengthGroups:
         Raises `SettingsError` for a column without lengths, `InputError` for a row wider than a
         batch.
         """
-        lengths = count_lengths(
+        lengths = self._lengths(index, read_block, contents=contents, cache_dir=cache_dir)
+        self._check_widths(lengths)
+        return partial(LengthPasses, lengths=lengths)
+
+    def count_tokens(
+        self,
+        index: SplitIndex,
+        read_block: ReadBlock,
+        *,
+        contents: str | None,
+        cache_dir: Path | None,
+    ) -> I64:
+        """Count the lengths of rows, which batches keep; see `RowSource`."""
+        lengths = self._lengths(index, read_block, contents=contents, cache_dir=cache_dir)
+        return lengths.astype(np.int64)
+
+    def _lengths(
+        self,
+        index: SplitIndex,
+        read_block: ReadBlock,
+        *,
+        contents: str | None,
+        cache_dir: Path | None,
+    ) -> I32:
+        return count_lengths(
             index,
             read_block,
             self.column,
@@ -96,8 +120,6 @@ class LengthGroups:
             contents=contents,
             cache_dir=cache_dir,
         )
-        self._check_widths(lengths)
-        return partial(LengthPasses, lengths=lengths)
 
     def _check_widths(self, lengths: I32) -> None:
         if self.bound.tokens is None:

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Never, Unpack
 
+from headrace.arrays import I64
 from headrace.dataset.condition import Filter
 from headrace.dataset.entities import entity_column
 from headrace.dataset.filtered import FilteredRows, FilterReport
@@ -33,7 +34,9 @@ from headrace.formats.dialect import PLAIN, TextDialect, dialect_of
 from headrace.formats.listing import holds_data, no_data
 from headrace.storage.cache_room import cache_directory
 from headrace.storage.places import local_path_of, path_of, place_of
+from headrace.stream.loader.by_length import LengthGroups
 from headrace.stream.loader.options import (
+    TOKENS,
     Cache,
     LoopArguments,
     StreamArguments,
@@ -41,7 +44,7 @@ from headrace.stream.loader.options import (
     check_options,
     stream_options,
 )
-from headrace.stream.loader.source import StreamSource, source_of_rows
+from headrace.stream.loader.source import StreamSource, row_source, source_of_rows
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.order.balance import CountedIndex
 from headrace.stream.ranks.topology import Topology, resolve_topology
@@ -298,6 +301,36 @@ class Dataset(IndexedDataset):
         contents = self._contents_if_any()
         return options.form.count(
             index, self.reader(split, options), contents=contents, cache_dir=self._cache_dir
+        )
+
+    def count_tokens(self, split: str | None, options: StreamOptions) -> I64:
+        """Count the tokens that batches have of each row: int64 [rows].
+
+        Counted once and cached. options: those of a stream, which say where the tokens are. Raises
+        `SettingsError` if nothing says it.
+        """
+        if options.form is not None:
+            return self.counted_index(split, options).tokens
+        index = self.split_index(split)
+        source = row_source(options)
+        if source is None and TOKENS not in index.schema.names:
+            raise SettingsError(
+                "these rows have no such column, so nothing says how many tokens a row has",
+                setting="unit",
+                value="tokens",
+                column=TOKENS,
+                remedy=(
+                    f"give weights of rows, or name the column of tokens with {setting('pack')} or"
+                    f" {setting('group_by_length')}"
+                ),
+            )
+        if source is None:
+            source = LengthGroups.of(options, TOKENS)
+        return source.count_tokens(
+            index,
+            self.reader(split, options),
+            contents=self._contents_if_any(),
+            cache_dir=self._cache_dir,
         )
 
     def _contents_if_any(self) -> str | None:

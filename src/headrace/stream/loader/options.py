@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, get_args
 
 import pyarrow as pa
 
+from headrace.arrays import I64
 from headrace.checks import as_integer, check_boolean, check_word, nearest
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock, Verify
@@ -83,6 +84,7 @@ _NAMES_ELSEWHERE: Mapping[str, str] = {  # option of other loaders → its equiv
 }
 
 VALID = "valid"
+TOKENS = "input_ids"  # the column of tokens, unless a setting names another one
 BLEND_SOURCE = "blend_source"  # of rows of a blend: the number of their source
 IN_ARROW: tuple[BatchFormat, ...] = ("arrow", "rows")  # made of Arrow columns, which keep nulls
 
@@ -152,6 +154,16 @@ class RowSource(Protocol):
         contents: a word that changes whenever the rows may have changed; it keys what is cached
         under cache_dir. None: nothing is cached. Raises what reading blocks raises.
         """
+
+    def count_tokens(
+        self,
+        index: SplitIndex,
+        read_block: ReadBlock,
+        *,
+        contents: str | None,
+        cache_dir: Path | None,
+    ) -> I64:
+        """Count the tokens that batches have of each row: int64 [rows]; see `passes_of`."""
 
 
 class StreamArguments(TypedDict, total=False):
@@ -657,7 +669,7 @@ class StreamOptions:
     def grouped_column(self) -> str | None:
         """The column by whose lengths rows are grouped into batches; None if they are not."""
         if self.group_by_length is None and self.batch_tokens is not None:
-            return "input_ids"
+            return TOKENS
         return self.group_by_length
 
     @property

@@ -284,6 +284,7 @@ class RowPasses:
         self.memory = KeptSplit()
         self._order: tuple[StreamState, Order] | None = None
         self._mixing_logged = False
+        self._tokens_logged = False
 
     def declare(self, schema: pa.Schema, columns: Sequence[str] | None) -> None:
         """Set the schema of blocks and the columns to read, from the next pass on."""
@@ -336,6 +337,7 @@ class RowPasses:
             )
         )
         self._log_mixing(begun)
+        self._log_tokens(begun)
         return begun
 
     def _log_mixing(self, begun: RowPass) -> None:
@@ -347,6 +349,17 @@ class RowPasses:
             in_classes = sorted_mixing(begun.plan())
             if in_classes is not None:
                 log.info("split %r: %s", self.index.split, sentence_of(**asdict(in_classes)))
+
+    def _log_tokens(self, begun: RowPass) -> None:
+        """Log once, on one rank, the tokens that the sources of a blend are expected to have."""
+        counted = isinstance(self.index, BlendIndex) and self.index.tokens is not None
+        if self.topology.rank or self._tokens_logged or not counted:
+            return
+        self._tokens_logged = True
+        if log.isEnabledFor(logging.INFO):
+            expected = begun.plan().tokens.items()
+            text = ", ".join(f"{name} {tokens}" for name, tokens in expected)
+            log.info("split %r: expected tokens of the first epoch: %s", self.index.split, text)
 
     def state_of(self, epoch: int, lanes: Lanes, **more: Any) -> StreamState:
         """Return the state at the beginning of an epoch in these lanes.
@@ -402,7 +415,7 @@ class RowPasses:
         the next round on.
         """
         if changed != "nothing":
-            values = self._remixed(values, changed).to_dict()
+            values = self.remixed(self.of_changed_blend(values, changed), changed).to_dict()
         return self.at(self.continued(self.checked(values)))
 
     def order(self, state: StreamState) -> Order:
@@ -524,14 +537,17 @@ class RowPasses:
             changes.append(Change(position=border, **lanes._asdict()))
         return replace(state, changes=tuple(changes))
 
-    def _remixed(self, values: Mapping[str, Any], changed: Changed) -> StreamState:
-        """Return a saved state with the blend of this stream from its position on."""
+    def of_changed_blend(self, values: Mapping[str, Any], changed: Changed) -> StreamState:
+        """Return the state of a blend that differs from this stream's as one of the same epoch over
+        the blocks of this one.
+
+        Raises `StreamError` if more differs than weights and datasets.
+        """
         samples = samples_of_epoch(self.index, self.options.samples_per_epoch)
-        current = self._mixture(samples)
         state = None
         if isinstance(self.index, BlendIndex):
             state = StreamState.from_dict(values)
-        if state is None or state.mixture is None or current is None:
+        if state is None or state.mixture is None:
             raise StreamError(
                 f"stream state: {setting('changed', changed)} is for blends, and the state or this"
                 " stream is of one dataset",
@@ -540,29 +556,54 @@ class RowPasses:
                 remedy="leave it out, or give the dataset as a blend of one from the start",
             )
         rows = self.index.total_rows if samples is None else samples
-        if state.rows != rows or state.holes:
+        if state.rows != rows:
             raise StreamError(
                 f"stream state: its epochs have {state.rows:,} rows, those of this stream {rows:,}",
                 setting="samples_per_epoch",
                 value=rows,
                 remedy=f"pass {setting('samples_per_epoch', state.rows)}",
             )
-        row = state.epoch * state.rows + state.position
-        mixture = remixed(state.mixture, current, row=row, changed=changed) if row else current
-        is_new = mixture is not state.mixture
-        state = replace(
+        current = self._mixture(samples)
+        for source in () if current is None else current.sources:
+            state.mixture.check_source(source)
+        return replace(
             state,
             split=self.index.split,
             index=self.index.identity,
             samples_per_epoch=samples,
-            mixture=mixture,
         )
+
+    def remixed(self, state: StreamState, changed: Changed) -> StreamState:
+        """Return a state of `of_changed_blend` with the blend of this stream from its position
+        on.
+        """
+        current = self._mixture(state.samples_per_epoch)
+        assert state.mixture is not None
+        assert current is not None
+        row = state.epoch * state.rows + state.position
+        mixture = remixed(state.mixture, current, row=row, changed=changed) if row else current
+        is_new = mixture is not state.mixture
+        state = replace(state, mixture=mixture)
         if row and is_new:
+            self._refuse_tokens()
             lanes = None
             if changed == "datasets":
                 lanes = self._lanes(self.ranks, whole_shards=False)
             state = replace(state, mixture=self._changed_mixture(state, mixture, lanes))
         return state
+
+    def _refuse_tokens(self) -> None:
+        """Raise `SettingsError` if a stage of a changed blend begins at a token."""
+        assert isinstance(self.index, BlendIndex)
+        for stage in self.index.mixture.stages:
+            if stage.begin.unit == "tokens":
+                raise SettingsError(
+                    f"a stage begins at {stage.begin}, and a state does not say how many tokens the"
+                    " blend had before it changed",
+                    setting="schedule",
+                    value=str(stage.begin),
+                    remedy='write it in rows or a share, such as "3M rows" or "80%"',
+                )
 
     def _changed_mixture(
         self, state: StreamState, mixture: MixtureState, chosen: Lanes | None = None

@@ -92,6 +92,13 @@ class StreamSource:
         )
 
 
+def row_source(options: StreamOptions) -> RowSource | None:
+    """Return the `RowSource` of the options; None for plain rows."""
+    if options.grouped_column is not None:
+        return LengthGroups.of(options, options.grouped_column)
+    return cast("RowSource | None", options.pack)  # a number became a source when it was checked
+
+
 def source_of_rows(
     open_blocks: OpenBlocks,
     options: StreamOptions,
@@ -105,12 +112,8 @@ def source_of_rows(
     open_blocks: opens the blocks as given options say. contents, cache_dir: see `RowSource`;
     contents is called only if a row source asks for it.
     """
-    source: RowSource
-    if options.grouped_column is not None:
-        source = LengthGroups.of(options, options.grouped_column)
-    elif options.pack is not None:
-        source = cast(RowSource, options.pack)  # a number became a source when it was checked
-    else:
+    source = row_source(options)
+    if source is None:
         index, read_block = open_blocks(options)
         return StreamSource(index, read_block, options)
     index, read_block = open_blocks(replace(options, packed="off"))

@@ -40,7 +40,7 @@ from headrace.stream.order.epoch import (
 from headrace.stream.order.joined import ChainedOrder, EpochPart, lay_partition
 from headrace.stream.order.lanes import estimate_block_bytes
 from headrace.stream.order.mixed import Leg, MixedOrder, MixedSource
-from headrace.stream.order.mixture import Mixture, check_epoch, check_shares
+from headrace.stream.order.mixture import Mixture, SourceTokens, check_epoch, check_shares
 from headrace.stream.order.remaining import even_parts, split_at
 from headrace.stream.order.schedule import Schedule
 from headrace.stream.order.shard_partition import deal_shards
@@ -61,11 +61,13 @@ _DIGITS = 16  # of the identity of a source in a state
 class BlendIndex(SplitIndex):
     """The blocks of several splits, one after the other, streamed as one.
 
-    parts: the splits. mixture: their names and proportions.
+    parts: the splits. mixture: their names and proportions. tokens: of each split, if the mixture
+    needs them.
     """
 
     parts: tuple[SplitIndex, ...]
     mixture: Mixture
+    tokens: tuple[SourceTokens, ...] | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -96,7 +98,7 @@ def samples_of_epoch(index: SplitIndex, samples_per_epoch: int | None) -> int | 
     if samples is None and isinstance(index, BlendIndex) and not index.mixture.is_one_pass:
         samples = index.total_rows or None
     if samples is not None:
-        check_shares(_mixture(index), _sizes(index), samples)
+        check_shares(_mixture(index), _sizes(index), samples, _tokens(index))
     return samples
 
 
@@ -112,12 +114,15 @@ def begin_mixture(
     rows = index.total_rows if samples_per_epoch is None else samples_per_epoch
     mixture = _mixture(index)
     sizes = _sizes(index)
+    tokens = _tokens(index)
     laid = LaidMixture(
         begin=0,
         blend=mixture.description,
         sources=tuple(range(len(sizes))),
-        stages=mixture.stage_rows(epoch_rows=rows, global_batch=global_batch),
-        weights=tuple(stage.shares(sizes) for stage in mixture.stages),
+        stages=mixture.stage_rows(
+            epoch_rows=rows, global_batch=global_batch, sizes=sizes, tokens=tokens
+        ),
+        weights=tuple(mixture.weights_of_rows(sizes, tokens)),
         most=mixture.most_rows(sizes),
     )
     sources = []
@@ -473,6 +478,12 @@ def _parts(index: SplitIndex) -> tuple[SplitIndex, ...]:
 
 def _sizes(index: SplitIndex) -> tuple[int, ...]:
     return tuple(part.total_rows for part in _parts(index))
+
+
+def _tokens(index: SplitIndex) -> tuple[int, ...] | None:
+    if isinstance(index, BlendIndex) and index.tokens is not None:
+        return tuple(tokens.total for tokens in index.tokens)
+    return None
 
 
 def _mixture(index: SplitIndex) -> Mixture:

@@ -1,7 +1,8 @@
 """The proportions of a blend: stages, weights or a temperature for each, and limits. Pure.
 
-What a user asks for is kept as it was said. A stage may begin at a row, a step, or a share of an
-epoch; it becomes a row of the run when the run begins, and the state keeps that row.
+What a user asks for is kept as it was said. A stage may begin at a row, a step, a token, or a share
+of an epoch; it becomes a row of the run when the run begins, and the state keeps that row. So do
+weights of tokens, which become weights of rows by the mean lengths of each source.
 """
 
 from __future__ import annotations
@@ -13,29 +14,81 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from numbers import Real
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
+from headrace.arrays import I64
+from headrace.checks import check_word
 from headrace.digest import sha256_hex
 from headrace.errors import SettingsError, setting, setting_name
 from headrace.sealed import MOST_POSITIONS
-from headrace.stream.order.schedule import Schedule, period_rows, share_rows
+from headrace.stream.order.schedule import Schedule, StageWeights, period_rows, share_rows
 
-Unit = Literal["rows", "steps", "share"]
+Unit = Literal["rows", "steps", "share", "tokens"]
+WeightUnit = Literal["rows", "tokens"]
 
 _TEMPERATURES = {"proportional": 1.0, "sqrt": 2.0, "uniform": math.inf}
-_BORDER = re.compile(r"(\d[\d_,]*(?:\.\d+)?)\s*([kKMBT]?)\s*(rows?|steps?|%)")
+_BORDER = re.compile(r"(\d[\d_,]*(?:\.\d+)?)\s*([kKMBT]?)\s*(rows?|steps?|tokens?|%)")
+_UNITS: Mapping[str, Unit] = {"r": "rows", "s": "steps", "t": "tokens"}  # by first letters
 _THOUSANDS = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
-_BORDER_REMEDY = 'write a number with its unit, such as "2_000 steps", "3M rows" or "80%"'
+_BORDER_REMEDY = (
+    'write a number with its unit, such as "2_000 steps", "3M rows", "2B tokens" or "80%"'
+)
 _WEIGHT_BITS = 40  # of weights from sizes; the last bits of a power depend on the machine
 _MOST_DESCRIBED = 4000
 _MOST_LIMITED = 1 << 62  # rows, more than any run has
 
 
+class TokenShare(NamedTuple):
+    """The expected tokens of a source in some rows of a run, and their standard deviation if its
+    rows are in random order.
+    """
+
+    expected: int
+    deviation: float
+
+    def __str__(self) -> str:
+        return f"{self.expected:,} ± {self.deviation:,.0f}"
+
+
+@dataclass(frozen=True)
+class SourceTokens:
+    """The tokens of a source.
+
+    total: of all its rows. deviation: the standard deviation of the tokens of a row. rows: N.
+    """
+
+    total: int
+    deviation: float
+    rows: int
+
+    @classmethod
+    def of(cls, tokens: I64) -> SourceTokens:
+        """Sum the tokens of rows: int64 [N]."""
+        deviation = float(tokens.std()) if len(tokens) else 0.0
+        return cls(int(tokens.sum()), deviation, len(tokens))
+
+    def expected_in(self, begin: int, end: int) -> TokenShare:
+        """Return what its draws begin .. end - 1 are expected to have.
+
+        n rows of an own epoch of N deviate by σ·√(n(1 - n/N)), which is less than σ·√n, and whole
+        own epochs not at all.
+        """
+        size = max(1, self.rows)
+        parts = [end - begin]
+        if begin // size < end // size:
+            parts = [size - begin % size, end % size]
+        spread = sum(rows * (size - rows) for rows in parts) / max(1, size - 1)
+        expected = round(Fraction(self.total * (end - begin), size))
+        return TokenShare(expected, self.deviation * math.sqrt(spread))
+
+
 @dataclass(frozen=True)
 class StageBegin:
-    """Where a stage begins: so many rows or steps after the run began, or a share of an epoch."""
+    """Where a stage begins: so many rows, steps or tokens after the run began, or a share of an
+    epoch.
+    """
 
     amount: Fraction
     unit: Unit
@@ -59,10 +112,10 @@ class StageBegin:
         amount = Fraction(re.sub("[_,]", "", match[1])) * _THOUSANDS[match[2]]
         if match[3] == "%":
             return cls(amount / 100, "share")
-        return cls(amount, "rows" if match[3].startswith("row") else "steps")
+        return cls(amount, _UNITS[match[3][0]])
 
     def row(self, *, epoch_rows: int, global_batch: int) -> int:
-        """Return the row of the run that it means."""
+        """Return the row of the run that it means, unless it is a token."""
         of_unit = {"rows": 1, "steps": global_batch, "share": epoch_rows}
         return round(self.amount * of_unit[self.unit])
 
@@ -93,8 +146,23 @@ class MixtureStage:
                 return word
         return f"temperature {self.temperature!r}"
 
-    def shares(self, sizes: Sequence[int]) -> tuple[Fraction, ...]:
-        """Return the weights of sources of these rows."""
+    def shares(
+        self, sizes: Sequence[int], tokens: Sequence[int] | None = None
+    ) -> tuple[Fraction, ...]:
+        """Return the weight of the rows of each source.
+
+        sizes: rows of each source. tokens: those of all its rows, if weights are of tokens.
+        """
+        if tokens is None:
+            return self.shares_of(sizes)
+        weights = []
+        for weight, rows, total in zip(self.shares_of(tokens), sizes, tokens, strict=True):
+            # a row of length l brings l tokens, so it comes 1/l times as often
+            weights.append(weight * rows / max(1, total))
+        return tuple(weights)
+
+    def shares_of(self, sizes: Sequence[int]) -> tuple[Fraction, ...]:
+        """Return the weights of sources of these sizes, in rows or in tokens."""
         if self.weights is not None:
             # as they were written: the float 0.7 is a little less
             return tuple(Fraction(str(weight)) for weight in self.weights)
@@ -114,12 +182,14 @@ class MixtureStage:
 class Mixture:
     """The proportions of named sources over a run.
 
-    limits: how many times each source may be read in a run; None for any number.
+    limits: how many times each source may be read in a run; None for any number. unit: what weights
+    and temperatures are of.
     """
 
     names: tuple[str, ...]
     stages: tuple[MixtureStage, ...]
     limits: tuple[float | None, ...]
+    unit: WeightUnit = "rows"
 
     @classmethod
     def one_pass(cls, names: Sequence[str]) -> Mixture:
@@ -136,8 +206,10 @@ class Mixture:
         schedule: Any = None,
         temperature: Any = None,
         limits: Any = None,
+        unit: Any = "rows",
     ) -> Mixture:
         """Return the mixture that a user wrote, see `headrace.blend`. Raises `SettingsError`."""
+        check_word("unit", unit, get_args(WeightUnit))
         requested = {"weights": weights, "schedule": schedule, "temperature": temperature}
         provided = [name for name, value in requested.items() if value is not None]
         if len(provided) > 1:
@@ -155,7 +227,7 @@ class Mixture:
         else:
             number = 1.0 if temperature is None else _temperature(temperature, "temperature")
             stages = [MixtureStage(start, None, number)]
-        return cls(tuple(names), tuple(stages), _limits(limits, names))
+        return cls(tuple(names), tuple(stages), _limits(limits, names), unit)
 
     @property
     def is_one_pass(self) -> bool:
@@ -163,6 +235,23 @@ class Mixture:
         stage = self.stages[0]
         proportional = stage.weights is None and stage.temperature == 1
         return len(self.stages) == 1 and proportional and not any(self.limits)
+
+    @property
+    def needs_tokens(self) -> bool:
+        """True if the rows of the run follow from tokens, so these must be counted before."""
+        if any(stage.begin.unit == "tokens" for stage in self.stages):
+            return True
+        return self.unit == "tokens" and not self.is_one_pass
+
+    def weights_of_rows(
+        self, sizes: Sequence[int], tokens: Sequence[int] | None = None
+    ) -> list[tuple[Fraction, ...]]:
+        """Return the weight of the rows of each source, by stage.
+
+        sizes: rows of each source. tokens: of all its rows; None if nothing needs them.
+        """
+        of_tokens = tokens if self.unit == "tokens" else None
+        return [stage.shares(sizes, of_tokens) for stage in self.stages]
 
     @cached_property
     def description(self) -> str:
@@ -175,22 +264,35 @@ class Mixture:
         pairs = zip(self.names, self.limits, strict=True)
         limits = [f"{name} {limit!r}" for name, limit in pairs if limit is not None]
         text = "; ".join(stages)
+        if self.unit != "rows":
+            text += f"; in {self.unit}"
         if limits:
             text += "; at most " + ", ".join(limits) + " epochs"
         if len(text) > _MOST_DESCRIBED:
             return f"{text[:_MOST_DESCRIBED]}… ({sha256_hex(text.encode())})"
         return text
 
-    def stage_rows(self, *, epoch_rows: int, global_batch: int) -> tuple[int, ...]:
+    def stage_rows(
+        self,
+        *,
+        epoch_rows: int,
+        global_batch: int,
+        sizes: Sequence[int] = (),
+        tokens: Sequence[int] | None = None,
+    ) -> tuple[int, ...]:
         """Return the row of the run at which each stage begins.
 
+        sizes, tokens: rows of each source and their tokens, where a stage begins at a token.
         Raises `SettingsError` if a stage does not begin after the one before it, whatever the batch
         size; see `check_order`.
         """
-        rows = [
-            stage.begin.row(epoch_rows=epoch_rows, global_batch=global_batch)
-            for stage in self.stages
-        ]
+        rows: list[int] = []
+        for stage in self.stages:
+            if stage.begin.unit == "tokens":
+                row = self._row_of_tokens(stage.begin, rows, sizes, tokens or (), epoch_rows)
+            else:
+                row = stage.begin.row(epoch_rows=epoch_rows, global_batch=global_batch)
+            rows.append(row)
         self.check_order(rows, any_batch=True)
         for row, stage in zip(rows, self.stages, strict=True):
             if row > MOST_POSITIONS:
@@ -202,6 +304,44 @@ class Mixture:
                     remedy="leave it out",
                 )
         return tuple(rows)
+
+    def _row_of_tokens(
+        self,
+        begin: StageBegin,
+        begun: Sequence[int],
+        sizes: Sequence[int],
+        tokens: Sequence[int],
+        epoch_rows: int,
+    ) -> int:
+        """Return the first row of the run before which so many tokens are expected.
+
+        begun: the rows at which the stages before it begin.
+        """
+        if not epoch_rows:
+            return begun[-1] + 1
+        stages = []
+        latest = 0
+        for row, weights in zip(begun, self.weights_of_rows(sizes, tokens), strict=False):
+            latest = max(latest, row)  # steps may put stages out of order until the run begins
+            stages.append(StageWeights(latest, weights))
+        schedule = Schedule(
+            sizes=tuple(sizes),
+            stages=tuple(stages),
+            most=self.most_rows(sizes),
+            epoch_rows=epoch_rows,
+        )
+        pairs = zip(tokens, sizes, strict=True)
+        means = [Fraction(total, max(1, rows)) for total, rows in pairs]
+        row_of_begin = schedule.row_of_sum(means, begin.amount)
+        if row_of_begin is None:
+            raise SettingsError(
+                f"the stage from {begin} begins after all sources of the one before it reached"
+                " their limits",
+                setting="schedule",
+                value=str(begin),
+                remedy="raise the limits, or let it begin earlier",
+            )
+        return row_of_begin
 
     def check_order(self, rows: Sequence[int], *, any_batch: bool = False) -> None:
         """Raise `SettingsError` if a stage does not begin after the one before it.
@@ -236,8 +376,16 @@ class Mixture:
         return tuple(most)
 
 
-def check_shares(mixture: Mixture, sizes: Sequence[int], epoch_rows: int) -> None:
-    """Raise `SettingsError` if a source with a weight has no rows, or would never be read."""
+def check_shares(
+    mixture: Mixture,
+    sizes: Sequence[int],
+    epoch_rows: int,
+    tokens: Sequence[int] | None = None,
+) -> None:
+    """Raise `SettingsError` if a source with a weight has no rows, or would never be read.
+
+    tokens: see `Mixture.weights_of_rows`.
+    """
     if not any(sizes):
         if not epoch_rows:
             return
@@ -247,11 +395,14 @@ def check_shares(mixture: Mixture, sizes: Sequence[int], epoch_rows: int) -> Non
             remedy="leave it out",
         )
     where = "schedule" if len(mixture.stages) > 1 else "weights"
+    amounts = sizes if tokens is None or mixture.unit == "rows" else tokens
     for stage in mixture.stages:
-        for name, weight, size in zip(mixture.names, stage.shares(sizes), sizes, strict=True):
+        for name, weight, size in zip(
+            mixture.names, stage.shares_of(amounts), amounts, strict=True
+        ):
             if weight and not size:
                 raise SettingsError(
-                    f"{name} has no rows, and it has a weight of {float(weight):g}",
+                    f"{name} has no {mixture.unit}, and it has a weight of {float(weight):g}",
                     setting=where,
                     remedy="leave it out",
                 )
@@ -265,7 +416,7 @@ def check_shares(mixture: Mixture, sizes: Sequence[int], epoch_rows: int) -> Non
                 value=limit,
                 remedy="raise it, or leave the dataset out",
             )
-    weights = mixture.stages[-1].shares(sizes)
+    weights = mixture.weights_of_rows(sizes, tokens)[-1]
     rows = period_rows(weights, epoch_rows)
     counts = share_rows(rows, weights, [None] * len(sizes))
     for name, weight, count in zip(mixture.names, weights, counts, strict=True):

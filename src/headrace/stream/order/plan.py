@@ -38,7 +38,9 @@ from headrace.stream.order.lanes import (
     is_kept,
     mixes_everything,
 )
+from headrace.stream.order.layout import BlendIndex
 from headrace.stream.order.mixed import MixedOrder
+from headrace.stream.order.mixture import TokenShare
 from headrace.stream.order.remaining import (
     RankRows,
     Remainder,
@@ -148,6 +150,8 @@ class Plan:
         for stage in self.stages:
             counts = [f"{name} {count:,}" for name, count in stage.rows.items()]
             figures.append([f"rows {stage.begin:,} to {stage.end:,}", ", ".join(counts)])
+        for name, expected in self.tokens.items():
+            figures.append([f"expected tokens of {name}", str(expected)])
         if self.imbalance is not None:
             figures.append(
                 ["cost of the slowest rank of a step over the mean", f"{self.imbalance:.3f}"]
@@ -179,6 +183,24 @@ class Plan:
                 stages.append(PlanStage(begin, end, rows))
                 before = segment
         return stages
+
+    @property
+    def tokens(self) -> dict[str, TokenShare]:
+        """The expected tokens of each source in the epoch, of a blend by tokens; else empty."""
+        by_source: dict[str, TokenShare] = {}
+        first = parts_of(self.order)[0].order
+        last = parts_of(self.order)[-1].order
+        if not isinstance(first, MixedOrder) or not isinstance(last, MixedOrder):
+            return by_source
+        begin = first.schedule.drawn_before(first.begin).tolist()
+        end = last.schedule.drawn_before(last.end).tolist()
+        if isinstance(self.index, BlendIndex) and self.index.tokens is not None:
+            of_source = dict(zip(self.index.names, self.index.tokens, strict=True))
+            for number, source in enumerate(last.sources):
+                if source.name in of_source:
+                    tokens = of_source[source.name]
+                    by_source[source.name] = tokens.expected_in(begin[number], end[number])
+        return by_source
 
     @property
     def steps_per_rank(self) -> int:

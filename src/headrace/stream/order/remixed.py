@@ -39,7 +39,6 @@ def remixed(
         )
     sources = list(saved.sources)
     for source in current.sources:
-        saved.check_source(source)
         if source.name not in numbers:
             numbers[source.name] = len(sources)
             sources.append(source)

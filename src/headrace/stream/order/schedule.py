@@ -15,6 +15,8 @@ begins to hold, are numbered too. Both counts are sums over segments of closed f
 from __future__ import annotations
 
 import math
+import operator
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -24,6 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from headrace.arrays import I64, offsets_from_lengths
+from headrace.sealed import MOST_POSITIONS
 from headrace.stream.order.interleave import MOST_ROWS, Interleave, quotas
 
 _PERIOD_ROWS = 1 << 30  # of weights that no fewer rows have exactly
@@ -149,6 +152,26 @@ class Schedule:
                 period, draw = np.divmod(draws[inside] - first, count)
                 rows[inside] = run.begin + period * run.rows + self._find_in(run, source, draw)
         return rows
+
+    def row_of_sum(self, values: Sequence[Fraction], least: Fraction) -> int | None:
+        """Return the first row of the run before which the draws are worth at least `least`; None
+        if limits end the run earlier, and a row beyond `MOST_POSITIONS` for one that no run has.
+
+        values: of a draw of each source.
+        """
+
+        def is_reached(row: int) -> bool:
+            draws = self.drawn_before(row).tolist()
+            return bool(sum(map(operator.mul, values, draws)) >= least)
+
+        high = 1
+        while not is_reached(high):
+            if self.rows is not None and high >= self.rows:
+                return None
+            if high > MOST_POSITIONS:
+                return high
+            high *= 2
+        return bisect_left(range(high), True, lo=self.begin, key=is_reached)
 
     @staticmethod
     def _find_in(run: LikePeriods, source: int, draws: I64) -> I64:

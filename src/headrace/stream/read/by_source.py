@@ -18,11 +18,9 @@ import pyarrow.compute as pc
 
 from headrace.arrays import I64
 from headrace.errors import StreamError, setting
-from headrace.stream.loader.options import BLEND_SOURCE, VALID
+from headrace.stream.loader.options import BLEND_SOURCE, TOKENS, VALID
 from headrace.stream.read.columns import Column, Columns
 from headrace.stream.read.ragged import Ragged
-
-TOKENS = "input_ids"
 
 
 class SourceCounts:
