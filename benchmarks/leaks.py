@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -90,17 +91,25 @@ PUBLIC = {
 }
 
 
+@cache
+def rows_of(name: str) -> pd.DataFrame:
+    """Rows of the table of a data set, whose compared columns differ."""
+    made, roles = DATA[name]
+    assert made is not None
+    table = made()
+    if "text" in roles:
+        texts = table[roles["text"]]
+        table = table[texts.str.len() >= TEXT_LENGTH].drop_duplicates(roles["text"])
+    return table.drop_duplicates([*roles.values()]).sample(TRAIN + TEST, random_state=5)
+
+
 def drawn(name: str) -> tuple[Columns, Columns]:
     """Rows of train and of test of a data set, as `clean` gives them."""
     made, roles = DATA[name]
     splits = clean(TRAIN, 1), clean(TEST, 2)
     if made is None:
         return splits
-    table = made()
-    if "text" in roles:
-        texts = table[roles["text"]]
-        table = table[texts.str.len() >= TEXT_LENGTH].drop_duplicates(roles["text"])
-    rows = table.drop_duplicates([*roles.values()]).sample(TRAIN + TEST, random_state=5)
+    rows = rows_of(name)
     for columns, part in zip(splits, (rows[:TRAIN], rows[TRAIN:]), strict=True):
         columns["label"] = part["label"].to_numpy()
         for role, column in roles.items():

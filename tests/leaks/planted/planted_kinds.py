@@ -268,7 +268,7 @@ KINDS = (
         converted(x=lambda v: (v - 3.7) / 2.9, y=lambda v: 100 * v),
     ),
     Kind(
-        "numbers of a split on another scale", "not seen", converted(y=lambda v: float(np.log1p(v)))
+        "numbers of a split on another scale", "not seen", converted(y=lambda v: float(np.cbrt(v)))
     ),
     Kind("numbers with noise of 1 %", "not seen", rows_copied(x=lambda v: v * 1.01 + 0.01)),
     Kind("texts in other case", "alarm", rows_copied(text=str.upper), near, NEAR),

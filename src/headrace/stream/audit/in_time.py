@@ -285,22 +285,22 @@ def other_dates(
                 counts[1, number] = (is_date & (begin != MISSING) & (known_us >= begin)).sum()
         return counts
 
-    behind_cutoff: list[LaterDates] = []
-    behind_row: list[LaterDates] = []
+    past_cutoff: list[LaterDates] = []
+    past_row: list[LaterDates] = []
     for split in splits:
         blocks = split.map([*columns, *times], count)
-        behind, late = np.sum([np.zeros((2, len(columns)), np.int64), *blocks], axis=0)
+        later, late = np.sum([np.zeros((2, len(columns)), np.int64), *blocks], axis=0)
         if split is not splits[-1]:
-            behind_cutoff += _counted(split, columns, behind)
-        behind_row += _counted(split, columns, late)
-    return tuple(behind_cutoff), tuple(behind_row)
+            past_cutoff += _counted(split, columns, later)
+        past_row += _counted(split, columns, late)
+    return tuple(past_cutoff), tuple(past_row)
 
 
 def _counted(split: SplitBlocks, columns: Iterable[str], rows: I64) -> list[LaterDates]:
     """List the columns of a split in which rows were counted."""
-    later = []
+    counted = []
     for name, count in zip(columns, rows.tolist(), strict=True):
         if count:
             fraction = count / split.index.total_rows
-            later.append(LaterDates(split=split.name, column=name, rows=count, fraction=fraction))
-    return later
+            counted.append(LaterDates(split=split.name, column=name, rows=count, fraction=fraction))
+    return counted

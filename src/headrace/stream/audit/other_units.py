@@ -4,7 +4,7 @@ Such a copy differs from its original in every number of a column. Where the qua
 in the last split are those of the first, stretched and shifted, rows of the two are paired by all
 other compared columns, and one affine map is fitted to the pairs. It counts if it explains nearly
 all of them, to the digits that are written. Nothing is found if only some rows are in other units,
-or if the other columns do not tell rows apart: then other units were not looked at.
+or if the other columns do not tell rows differ: then other units were not looked at.
 """
 
 from __future__ import annotations
@@ -149,7 +149,8 @@ def _paired(first: SplitBlocks, last: SplitBlocks, others: Sequence[str]) -> U64
         digests = concatenated(split.map(others, row_digests), np.uint64)
         values, counts = np.unique(digests[digests != NOTHING], return_counts=True)
         once.append(values[counts == 1])
-    return once[1][among(once[1], once[0])]
+    paired: U64 = once[1][among(once[1], once[0])]
+    return paired
 
 
 def _numbers_of(
@@ -160,8 +161,8 @@ def _numbers_of(
     def read(table: pa.Table) -> tuple[U64, F64]:
         digests = row_digests(table.select(list(others)))
         rows = among(digests, paired)
-        kept = table.filter(pa.array(rows))
-        return digests[rows], np.stack([_floats(kept, name) for name in moved])
+        remaining = table.filter(pa.array(rows))
+        return digests[rows], np.stack([_floats(remaining, name) for name in moved])
 
     blocks = split.map([*others, *moved], read)
     digests = np.concatenate([block[0] for block in blocks])
@@ -199,10 +200,10 @@ def _fit(x: F64, y: F64) -> tuple[float, float]:
     order = np.argsort(x)
     half = len(x) // 2
     low, high = order[:half], order[-half:]
-    apart = x[high] != x[low]
-    if not apart.any():
+    differ = x[high] != x[low]
+    if not differ.any():
         return 0.0, 0.0
-    scale = float(np.median((y[high] - y[low])[apart] / (x[high] - x[low])[apart]))
+    scale = float(np.median((y[high] - y[low])[differ] / (x[high] - x[low])[differ]))
     offset = float(np.median(y - scale * x))
     near = np.abs(y - scale * x - offset) <= np.ptp(y) / _COARSEST
     middle = x[near].mean() if near.any() else 0.0
