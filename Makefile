@@ -70,12 +70,12 @@ duplicate-peers: $(VENV)/base ## an environment for the packages that `make benc
 		$(DUPLICATE_PEERS)/bin/pip install --quiet $$each; done
 	-$(DUPLICATE_PEERS)/bin/pip install --quiet --no-deps text-dedup
 
-# Peers of bench-leaks: deepchecks works with releases of some years ago only.
+# Peers of bench-leaks: deepchecks works with releases of some years ago only, so all are resolved together.
 LEAK_PEERS ?= build/leak_peers
 leak-peers: $(VENV)/base ## an environment for the packages that `make bench-leaks` measures
 	$(BIN)/python -m venv $(LEAK_PEERS)
-	-for each in "deepchecks setuptools<80 numpy<2 pandas<2.2 scikit-learn<1.5" cleanlab evidently rensa datasketch datatrove; do \
-		$(LEAK_PEERS)/bin/pip install --quiet $$each pyarrow; done
+	$(LEAK_PEERS)/bin/pip install --quiet deepchecks 'cleanlab[datalab]' evidently rensa datasketch datatrove \
+		'setuptools<80' 'numpy<2' 'pandas<2.2' 'scikit-learn<1.5' 'pyarrow<20'
 
 # The server for tests of az://, from npm in exactly these versions; where it cannot be had those tests are skipped.
 AZURITE := build/azurite/node_modules/.bin/azurite-blob
