@@ -74,7 +74,7 @@ duplicate-peers: $(VENV)/base ## an environment for the packages that `make benc
 LEAK_PEERS ?= build/leak_peers
 leak-peers: $(VENV)/base ## an environment for the packages that `make bench-leaks` measures
 	$(BIN)/python -m venv $(LEAK_PEERS)
-	$(LEAK_PEERS)/bin/pip install --quiet deepchecks 'cleanlab[datalab]' evidently rensa datasketch datatrove \
+	$(LEAK_PEERS)/bin/pip install --quiet deepchecks 'cleanlab[datalab]' evidently rensa datasketch datatrove tokenizers \
 		'setuptools<80' 'numpy<2' 'pandas<2.2' 'scikit-learn<1.5' 'pyarrow<20'
 
 # The server for tests of az://, from npm in exactly these versions; where it cannot be had those tests are skipped.
