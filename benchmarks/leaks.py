@@ -1,6 +1,6 @@
 """What `headrace leaks` sees of planted leaks, by kind, on five data sets, and what other packages see.
 
-    python benchmarks/leaks.py [--peers DIR] [--before DIR]
+    python benchmarks/leaks.py [--peers DIR] [--before DIR] [--tables planted public]
 
 Each kind of `tests/leaks/planted` is planted in 400 rows of train and 150 of test, which have nothing in common but
 what chance gives. The rows are of five data sets: one is drawn, and of four public tables come numbers, labels and
@@ -270,12 +270,14 @@ def public(root: Path) -> Table:
 
 
 def tables(asked: argparse.Namespace) -> Iterator[Table]:
-    """Both."""
+    """Both, or those that are asked for."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        write_cases(root / "cases")
-        yield planted(asked, root / "cases")
-        yield public(root / "public")
+        if "planted" in asked.tables:
+            write_cases(root / "cases")
+            yield planted(asked, root / "cases")
+        if "public" in asked.tables:
+            yield public(root / "public")
 
 
 def main() -> None:
@@ -283,6 +285,7 @@ def main() -> None:
     made = parser(__doc__)
     made.add_argument("--peers", type=Path, help="a virtual environment with the other packages")
     made.add_argument("--ways", nargs="*", default=PEERS, choices=PEERS, help="which of them")
+    made.add_argument("--tables", nargs="+", default=("planted", "public"))
     made.add_argument("--before", type=Path, help="the sources of an older headrace")
     made.add_argument("--scan", type=Path, help=argparse.SUPPRESS)
     asked = made.parse_args()
