@@ -11,7 +11,7 @@ COMPOSER := $(VENV)-composer
 PYTHON312 ?= python3.12
 
 .DEFAULT_GOAL := help
-.PHONY: help demo remarks packed caravan weather purchases histories maxtext titan trainers test test-all test-rest faults fuzz check format lint types imports words changes docs bench bench-long performance series-peers duplicate-peers megatron package lowest newest attacks changelog clean
+.PHONY: help demo remarks packed caravan weather purchases histories maxtext titan trainers test test-all test-rest faults fuzz check format lint types imports words changes docs bench bench-long performance series-peers duplicate-peers leak-peers megatron package lowest newest attacks changelog clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -69,6 +69,13 @@ duplicate-peers: $(VENV)/base ## an environment for the packages that `make benc
 	-for each in rensa datasketch datatrove "datasets click click-option-group rich ftfy regex psutil scipy xxhash bitarray"; do \
 		$(DUPLICATE_PEERS)/bin/pip install --quiet $$each; done
 	-$(DUPLICATE_PEERS)/bin/pip install --quiet --no-deps text-dedup
+
+# Peers of bench-leaks: deepchecks works with releases of some years ago only, so all are resolved together.
+LEAK_PEERS ?= build/leak_peers
+leak-peers: $(VENV)/base ## an environment for the packages that `make bench-leaks` measures
+	$(BIN)/python -m venv $(LEAK_PEERS)
+	$(LEAK_PEERS)/bin/pip install --quiet deepchecks 'cleanlab[datalab]' evidently rensa datasketch datatrove tokenizers \
+		'setuptools<80' 'numpy<2' 'pandas<2.2' 'scikit-learn<1.5' 'pyarrow<20'
 
 # The server for tests of az://, from npm in exactly these versions; where it cannot be had those tests are skipped.
 AZURITE := build/azurite/node_modules/.bin/azurite-blob
@@ -223,9 +230,10 @@ OPTIONS_split := --rounds 3
 OPTIONS_streaming := --rounds 3
 OPTIONS_first_batch := --rounds 21
 OPTIONS_duplicates = $(if $(wildcard $(DUPLICATE_PEERS)),--peers $(DUPLICATE_PEERS))
+OPTIONS_leaks = $(if $(wildcard $(LEAK_PEERS)),--peers $(LEAK_PEERS))
 OPTIONS_series = $(if $(wildcard $(SERIES_PEERS)),--peers $(SERIES_PEERS))
 BENCHES := streaming first_batch split stores packing tokenising histories series series_prep
-LONG := index packed_reading entities contexts plan scale order balance duplicates other_loaders
+LONG := index packed_reading entities contexts plan scale order balance duplicates leaks other_loaders
 
 bench: ## what docs/performance.md says, in 40 minutes on a quiet machine; outputs are kept in build/bench
 bench-long: ## the other tables of benchmarks/measurements.md, in two hours

@@ -1,12 +1,17 @@
 """What other loaders deliver of the same rows: how often each comes, in which global batches, and after a stop.
 
-    python benchmarks/other_loaders.py [--rows 1003] [--shards 6] [--loaders headrace grain] [--workers 0 1 2 3]
+    python benchmarks/other_loaders.py [--rows 1003 1009 10007] [--shards 6] [--loaders headrace grain] [--workers 0]
 
 No clock: counts only, so any machine gives the same. Real processes, from one to eight of them, read the same rows with
 the same global batch of 48, each in its own process or with one to three worker processes. Each loader is used as its
-documentation says: shuffled, an epoch; on two ranks six steps and a saved state; the rest on as many ranks, and on
-three. Its global batches are compared with its own on one rank without workers, and after a stop with those of the run
-without a stop. Delivered is what the loop receives, a filling row counted unless the batch says that it is one.
+documentation says, and with another setting beside it where that serves it better: shuffled, an epoch; on two ranks six
+steps and a saved state; the rest on as many ranks, and on three. Its global batches are compared with its own on one
+rank without workers, and after a stop with those of the run without a stop. Delivered is what the loop receives, a
+filling row counted unless the batch says that it is one.
+
+Whether ranks get equal steps, and how many rows are left over, depends on the number of rows: 1,003 are dealt evenly
+where 1,009 are not. So the first table has several numbers of rows, without workers, and the second the first of them
+with each number of workers. `--workers 0` leaves the second out.
 
 LanceDB and Grain, whose workers import everything anew, are played with workers on one, two and three ranks only.
 
@@ -45,10 +50,10 @@ from reporting import parser, publish
 
 GLOBAL_BATCH, STOP, SMALL, LARGE = 48, 6, 2, 3
 WORLDS, WORKERS = (1, 2, 3, 4, 6, 8), (0, 1, 2, 3)
+ROWS = (1003, 1009, 10_007)
 PATIENCE_S = 1800  # for a group of processes to give all its passes
 HEADS = (
     "loader",
-    "workers",
     "rows again",
     "rows never",
     "equal steps on all ranks",
@@ -194,8 +199,8 @@ def steps(ranks: list[Batches]) -> list[frozenset[int]]:
     return [frozenset(chain.from_iterable(step)) for step in zip_longest(*ranks, fillvalue=[])]
 
 
-def line(name: str, workers: int, found: Found, rows: int) -> tuple[Cell, ...]:
-    """One loader with one number of workers in the table."""
+def line(name: str, second: str, workers: int, found: Found, rows: int) -> tuple[Cell, ...]:
+    """One loader with one number of workers in a table. second: its second cell."""
     whole = {
         world: found[world, workers, "whole"]
         for world in WORLDS
@@ -203,7 +208,7 @@ def line(name: str, workers: int, found: Found, rows: int) -> tuple[Cell, ...]:
     }
     given = {world: ranks for world, ranks in whole.items() if not isinstance(ranks, str)}
     if not given:
-        return (name, str(workers), *["refused"] * (len(HEADS) - 2))
+        return (name, second, *["refused"] * (len(HEADS) - 1))
     again, never = zip(*(counted(ranks, rows) for ranks in given.values()), strict=True)
     equal = sum(len({len(rank) for rank in ranks}) == 1 for ranks in given.values())
     wanted = found[1, 0, "whole"]
@@ -221,7 +226,7 @@ def line(name: str, workers: int, found: Found, rows: int) -> tuple[Cell, ...]:
         cells[-1] += f", on {len(given)} of {len(WORLDS)} worlds"
     return (
         name,
-        str(workers),
+        second,
         *cells,
         *(_resumed(world, workers, found, rows) for world in (SMALL, LARGE)),
     )
@@ -260,36 +265,65 @@ def refusals(name: str, found: Found) -> str:
 
 
 def tables(asked: argparse.Namespace) -> Iterator[Table]:
-    """Every loader that is there, one after the other."""
+    """Every loader that is there, one after the other: several sizes of data, then numbers of workers."""
     missing = {name: why for name in asked.loaders if (why := PEERS[name].missing()) is not None}
-    lines: list[tuple[Cell, ...]] = []
-    notes = []
-    workers = tuple(asked.workers)
-    for name in asked.loaders:
-        if name in missing:
-            continue
-        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-            data = Path(folder, "data")
-            data.mkdir()
-            write_shards(data, asked.rows, asked.shards)
-            PEERS[name].prepare(data)
-            found = played(name, folder, workers)
-        lines += [
-            line(f"{name} {PEERS[name].version()}", each, found, asked.rows) for each in workers
-        ]
-        if said := refusals(name, found):
-            notes.append(said)
-    title = (
-        f"{asked.rows:,} rows in {asked.shards} shards of unequal sizes, global batches of {GLOBAL_BATCH}, shuffled, on"
+    loaders = [name for name in asked.loaders if name not in missing]
+    by_size, notes = [], []
+    for name in loaders:
+        for rows in asked.rows:
+            found = delivered(name, rows, asked.shards, (0,))
+            by_size.append(line(titled(name), f"{rows:,}", 0, found, rows))
+            notes.append(refusals(f"{name}, {rows:,} rows,", found))
+    how = (
+        f"{asked.shards} shards of unequal sizes, global batches of {GLOBAL_BATCH}, shuffled, on"
         f" {', '.join(map(str, WORLDS))} ranks; stopped after {STOP} steps on {SMALL}"
     )
-    yield Table("delivered", title, HEADS, lines, note=" ".join(notes), missing=missing)
+    yield Table(
+        "sizes",
+        f"Without workers, {how}",
+        (HEADS[0], "rows", *HEADS[1:]),
+        by_size,
+        note=" ".join(filter(None, notes)),
+        missing=missing,
+    )
+    workers = tuple(asked.workers)
+    if workers == (0,):
+        return
+    rows = asked.rows[0]
+    by_workers, notes = [], []
+    for name in loaders:
+        found = delivered(name, rows, asked.shards, workers)
+        by_workers += [line(titled(name), str(each), each, found, rows) for each in workers]
+        notes.append(refusals(name, found))
+    yield Table(
+        "delivered",
+        f"{rows:,} rows in {how}",
+        (HEADS[0], "workers", *HEADS[1:]),
+        by_workers,
+        note=" ".join(filter(None, notes)),
+        missing=missing,
+    )
+
+
+def titled(name: str) -> str:
+    """The loader with its version."""
+    return f"{name} {PEERS[name].version()}"
+
+
+def delivered(name: str, rows: int, shards: int, workers: tuple[int, ...]) -> Found:
+    """Write so many rows, and play a loader on them."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        data = Path(folder, "data")
+        data.mkdir()
+        write_shards(data, rows, shards)
+        PEERS[name].prepare(data)
+        return played(name, folder, workers)
 
 
 def main() -> None:
     """Parse, count, print."""
     made = parser(__doc__)
-    made.add_argument("--rows", type=int, default=1003)
+    made.add_argument("--rows", type=int, nargs="+", default=ROWS)
     made.add_argument("--shards", type=int, default=6)
     made.add_argument("--loaders", nargs="+", choices=PEERS, default=list(PEERS))
     made.add_argument("--workers", nargs="+", type=int, default=WORKERS, choices=WORKERS)

@@ -231,14 +231,15 @@ def write_litdata(data: Path) -> None:
     )
 
 
-def lit_data(asked: Pass) -> Any:
-    """StreamingDataset in its own loader; it begins with its first epoch."""
+def lit_data(asked: Pass, *, drop: bool | None = None) -> Any:
+    """StreamingDataset in its own loader; it begins with its first epoch. drop: None: its default."""
     import litdata
 
     dataset = litdata.StreamingDataset(
         str(asked.data / "litdata"),
         cache_dir=f"{asked.work}-{dist.get_rank()}",
         shuffle=True,
+        drop_last=drop,
         seed=SEED,
     )
     loader = litdata.StreamingDataLoader(
@@ -248,6 +249,11 @@ def lit_data(asked: Pass) -> Any:
         loader.load_state_dict(asked.states[0])
     batches = listed(loader, asked.stop)
     return batches, loader.state_dict() if asked.stop is not None else None
+
+
+def lit_data_keeping(asked: Pass) -> Any:
+    """The same without dropping rows, of which it warns."""
+    return lit_data(asked, drop=False)
 
 
 def write_lance(data: Path) -> None:
@@ -288,13 +294,19 @@ def lance_db(asked: Pass) -> Any:
     return batches, dataset.state_dict() if asked.stop is not None else None
 
 
-def grain_dataset(asked: Pass) -> Any:
-    """A global shuffle, a rank's slice of it and batches of that; its workers take turns at the batches."""
+def grain_modules() -> Any:
+    """Its package, whose flags nobody parses here."""
     import grain
     from absl import flags
 
     if not flags.FLAGS.is_parsed():
         flags.FLAGS.mark_as_parsed()
+    return grain
+
+
+def grain_dataset(asked: Pass) -> Any:
+    """A global shuffle, a rank's slice of it and batches of that; its workers take turns at the batches."""
+    grain = grain_modules()
     ranks = (
         grain.MapDataset.source(Rows(asked.data))
         .seed(SEED)
@@ -306,6 +318,28 @@ def grain_dataset(asked: Pass) -> Any:
     given = iter(batches)
     if asked.own_state is not None:
         given.set_state(asked.own_state)
+    found = listed(given, asked.stop)
+    return found, given.get_state() if asked.stop is not None else None
+
+
+def grain_elastic(asked: Pass) -> Any:
+    """Its iterator for changes in ranks: any rank's state is that of all, and the last rows are left out."""
+    grain = grain_modules()
+    from grain.experimental import ElasticIterator
+
+    ranks = dist.get_world_size()
+    rows = grain.MapDataset.source(Rows(asked.data)).seed(SEED).shuffle()
+    workers = grain.MultiprocessingOptions(num_workers=asked.workers) if asked.workers else None
+    given = iter(
+        ElasticIterator(
+            rows,
+            asked.batch_size * ranks,
+            grain.sharding.ShardOptions(dist.get_rank(), ranks),
+            multiprocessing_options=workers,
+        )
+    )
+    if asked.states is not None:
+        given.set_state(asked.states[0])
     found = listed(given, asked.stop)
     return found, given.get_state() if asked.stop is not None else None
 
@@ -337,6 +371,13 @@ PEERS = {
             needs=lambda: importlib.import_module("litdata"),
         ),
         Peer(
+            name="litdata, drop_last=False",
+            package="litdata",
+            read=lit_data_keeping,
+            prepare=write_litdata,
+            needs=lambda: importlib.import_module("litdata"),
+        ),
+        Peer(
             name="lancedb",
             package="lancedb",
             read=lance_db,
@@ -349,6 +390,13 @@ PEERS = {
             package="grain",
             read=grain_dataset,
             needs=lambda: importlib.import_module("grain"),
+            workers="imported",
+        ),
+        Peer(
+            name="grain, ElasticIterator",
+            package="grain",
+            read=grain_elastic,
+            needs=lambda: importlib.import_module("grain.experimental"),
             workers="imported",
         ),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -176,6 +177,7 @@ def _print(report: LeakReport) -> None:
         say(f"{printable(column.column)} alone predicts the label: {right}")
     _print_tried(report)
     _print_times(report)
+    _print_late(report)
     _print_items(report)
 
 
@@ -193,6 +195,7 @@ def _print_compared(report: LeakReport) -> None:
         )
     if report.constant:
         say(f"one value in the rows looked at: {_names(report.constant)}")
+    _print_units(report)
     for pair in report.shared:
         if pair.rounded:
             say(
@@ -204,6 +207,26 @@ def _print_compared(report: LeakReport) -> None:
                 f"{pair.split} in {pair.earlier}: chance gives up to {pair.by_chance:.2%}; what is"
                 " above that counts"
             )
+
+
+def _print_units(report: LeakReport) -> None:
+    """Say which columns of a copy are in other units, and of which units were not looked at."""
+    converted = set()
+    units = report.other_units
+    if units is not None:
+        say(
+            f"{pluralise(units.rows, 'row')} of {units.split} {verb(units.rows, 'is', 'are')} in"
+            f" {units.earlier} in other units ({units.fraction:.2%})"
+        )
+        for conversion in units.conversions:
+            converted.add(conversion.column)
+            say(
+                f"{printable(conversion.column)} of {units.split}: that of {units.earlier} ×"
+                f" {conversion.scale:.6g} {conversion.offset:+.6g}"
+            )
+    as_written = [name for name in report.numbers if name not in converted]
+    if as_written:
+        say(f"compared as written, other units not looked at: {_names(as_written)}")
 
 
 def _print_tried(report: LeakReport) -> None:
@@ -305,6 +328,19 @@ def _print_times(report: LeakReport) -> None:
         say(
             f"{pluralise(later.rows, 'row')} of {later.split} ({later.fraction:.2%}), before the"
             f" cutoff, {verb(later.rows, 'holds', 'hold')} a later {printable(later.column)}"
+        )
+
+
+def _print_late(report: LeakReport) -> None:
+    """Print dates that are not before their row."""
+    late: Counter[str] = Counter()
+    for value in report.late_values:
+        late[value.column] += value.rows
+    for column, rows in late.items():
+        say(
+            f"{pluralise(rows, 'row')} {verb(rows, 'holds', 'hold')} a {printable(column)} that is"
+            " not before the row: what it dates may be from later. Preparing with"
+            f" {setting('known_at', column)} would refuse them"
         )
 
 

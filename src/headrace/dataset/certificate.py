@@ -8,6 +8,7 @@ signature and does not identify the author.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -38,6 +39,7 @@ _UNPROVED = (
         " made it."
     ),
 )
+_NUMBERS = ("int", "uint", "float", "halffloat", "double", "decimal")
 LABELS_END = "labels end before the cutoff"  # the check that proves it
 _LABELS = (
     "Labels may be made from what happened after the cutoff; `headrace leaks --label-horizon`"
@@ -48,11 +50,19 @@ _LINKED = (
     " (`linked_by`); `headrace leaks` looks for such columns."
 )
 _FORMS = (
-    "Rows that differ only in how numbers are rounded or written may be in two splits, and in other"
-    " units or in words too; `headrace leaks` rounds numbers, and looks at no units."
+    "Rows that differ in case, in how a value is written or in words may be in two splits: values"
+    " were compared as they are."
+)
+_UNITS = (
+    "Numbers were compared as they are written: rounding and other units were not looked at in"
+    " {columns}. `headrace leaks` rounds numbers, and looks for a split in other units."
 )
 _DATES = (
     "Dates in other columns than {time} may lie behind the cutoff; `headrace leaks` counts them."
+)
+_KNOWN = (
+    "A value that no column of `known_at` dates, such as a total of the same day, may be from after"
+    " the time of its row; `headrace leaks` counts dates that are not before it."
 )
 _ENTITY = "An entity may be in two splits: no column was named as the entity of the rows."
 _CONTENT = "Rows with exactly the same content may be in two splits; nothing kept them apart."
@@ -121,16 +131,19 @@ def _of_columns(run: FinishedRun) -> list[str]:
     """Say, column by column, what the comparison of rows did not look at."""
     metadata = run.manifest.metadata
     sentences = []
-    if metadata.get("cutoff_us") is not None and metadata.get("time") is not None:
-        time = metadata["time"]
+    time = metadata.get("time")
+    if time is not None and metadata.get("cutoff_us") is not None:
         names = time if isinstance(time, str) else " and ".join(time)
         sentences.append(_DATES.format(time=names))
+    if time is not None:
+        sentences.append(_KNOWN)
     duplicates = metadata.get("duplicates") or {}
     if not isinstance(duplicates, dict) or "content" not in duplicates:
         return sentences
     sentences.append(_FORMS)
     distinct = Distinguishing.recorded(duplicates)
     compared = {name.partition(".")[0] for name in duplicates["content"]}
+    sentences += _of_numbers(run, compared)
     for name in (field["name"] for field in run.manifest.schema):
         if name in distinct.left_out:
             sentences.append(
@@ -147,6 +160,17 @@ def _of_columns(run: FinishedRun) -> list[str]:
                 f"Column {name!r} was not compared: rows are the same whatever it holds."
             )
     return sentences
+
+
+def _of_numbers(run: FinishedRun, compared: Collection[str]) -> list[str]:
+    """Name the compared columns of numbers, whose units were not looked at."""
+    numbers = []
+    for field in run.manifest.schema:
+        if field["name"] in compared and field["type"].startswith(_NUMBERS):
+            numbers.append(field["name"])
+    if not numbers:
+        return []
+    return [_UNITS.format(columns=", ".join(numbers))]
 
 
 def write_certificate(run: FinishedRun, verdict: Verdict, path: Path) -> None:

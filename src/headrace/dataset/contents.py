@@ -52,6 +52,7 @@ def roles_of(dataset: IndexedDataset) -> dict[str, Any]:
             "null_values": dialect.null_values,
             "label_horizon": settings.get("label_horizon"),
             "cutoff_us": manifest.metadata.get("cutoff_us"),
+            "known_at": tuple(settings.get("known_at") or ()),
         }
         named |= recipe_of_run(manifest.recipe).roles(settings)
     schema = dataset.schema

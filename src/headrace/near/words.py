@@ -3,8 +3,8 @@
 | texts | are compared as |
 |---|---|
 | full-width, superscript and other compatibility forms, composed or not | their NFKC form |
-| zero-width characters, soft hyphens, other format characters, variation selectors | nothing |
-| upper case, title case, `ß`, final `ς` | lower case, `ss`, `σ` |
+| zero-width characters, soft hyphens, variation selectors, other unseen ones | nothing |
+| upper case, title case, `ß`, final `ς`, Turkish `ı` and `İ` | lower case, `ss`, `σ`, `i` |
 | `_` and every other character that is no letter, digit or mark | a blank between words |
 | Han, kana, Thai, Lao, Khmer, Myanmar | one word a character |
 
@@ -20,9 +20,10 @@ from headrace.arrays import I64
 
 _NO_BLANKS = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
 _WORD = rf"[{_NO_BLANKS}]|[\w&&[^_{_NO_BLANKS}]]+"
-_UNSEEN = r"[\p{Cf}\x{FE00}-\x{FE0F}]"
-# what Unicode's case folding does beyond lower case, in NFKC
-_FOLDED = {"ß": "ss", "ς": "σ"}
+_UNSEEN = r"[\p{Cf}\p{Default_Ignorable_Code_Point}]"
+# What Unicode's case folding does beyond lower case, in NFKC. Which of the two Turkish letters a
+# text has depends on who wrote it in capitals, so they are one here.
+_FOLDED = {"ß": "ss", "ς": "σ", "i\u0307": "i", "ı": "i"}
 
 
 def folded(texts: pl.Series) -> pl.Series:

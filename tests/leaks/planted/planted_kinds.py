@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 import numpy as np
@@ -80,15 +80,75 @@ def numbered(name: str, value: Callable[[int], Any]) -> Any:
     return plant
 
 
-def renamed(change: Callable[[str], str]) -> Any:
+def renamed(change: Callable[[str], str], own: str = "Customer-{:04d}") -> Any:
     """Let half of the customers of test be customers of train under another spelling."""
 
     def plant(train: Columns, test: Columns) -> None:
-        train["who"] = [f"Customer-{n // 2:04d}" for n in range(TRAIN)]
-        own = [change(name) for name in train["who"][: TEST // 2]]
-        test["who"] = own + test["who"][TEST // 2 :]
+        train["who"] = [own.format(n // 2) for n in range(TRAIN)]
+        test["who"] = [change(name) for name in train["who"][: TEST // 2]] + test["who"][
+            TEST // 2 :
+        ]
 
     return plant
+
+
+def suffixed(own: str, other: str) -> Any:
+    """Copy rows whose words end in one form of a text in train, and in another form in test."""
+
+    def plant(train: Columns, test: Columns) -> None:
+        train["text"] = [
+            " ".join(f"{word}{own}" for word in text.split()) for text in train["text"]
+        ]
+        rows_copied(text=lambda text: text.replace(own, other))(train, test)
+
+    return plant
+
+
+def converted(**changes: Callable[[Any], Any]) -> Any:
+    """Copy rows, and change columns of all rows of test."""
+
+    def plant(train: Columns, test: Columns) -> None:
+        rows_copied()(train, test)
+        for name, change in changes.items():
+            test[name] = [change(value) for value in test[name]]
+
+    return plant
+
+
+def dated(value: Callable[[datetime], Any]) -> Any:
+    """Give each row a time, and a date of a joined value that is not before it."""
+
+    def plant(train: Columns, test: Columns) -> None:
+        for columns, year in ((train, 2023), (test, 2024)):
+            rows = range(len(columns["label"]))
+            columns["when"] = [datetime(year, 1, 1, 10) + timedelta(hours=n) for n in rows]
+            columns["day"] = [value(when) for when in columns["when"]]
+
+    return plant
+
+
+def from_files(name: str, value: Callable[[int, int], Any]) -> Any:
+    """Say in a column of lineage which file, or which row of it, a row came from."""
+
+    def plant(train: Columns, test: Columns) -> None:
+        for columns in (train, test):
+            labels = columns["label"].tolist()
+            columns[name] = [value(label, n) for n, label in enumerate(labels)]
+
+    return plant
+
+
+def in_order_of_labels(train: Columns, test: Columns) -> None:
+    for columns in (train, test):
+        columns["label"] = np.sort(columns["label"])
+
+
+def born(train: Columns, test: Columns) -> None:
+    """Let a first name and a day of birth together say who a customer of both splits is."""
+    for columns, first in ((train, 0), (test, 0)):
+        rows = range(len(columns["label"]))
+        columns["first_name"] = [f"name {(first + n) % 40}" for n in rows]
+        columns["birthday"] = [f"{1950 + (first + n) // 40}-05-0{1 + n % 9}" for n in rows]
 
 
 def told(value: Callable[[int, int], Any]) -> Any:
@@ -143,11 +203,20 @@ def links(report: LeakReport) -> bool:
     return bool(report.links)
 
 
+def late(report: LeakReport) -> bool:
+    return "day" in {value.column for value in report.late_values}
+
+
+def from_lineage(report: LeakReport) -> bool:
+    return any(telling.column.startswith("source_") for telling in report.telling)
+
+
 def near(report: LeakReport) -> bool:
     return report.near is not None and report.near.shared[0].rows > 10
 
 
 LABEL = {"label": "label"}
+TIME = {"time": "when"}
 NEAR = {"near": 0.8}
 AGAINST = {"against": True}
 CONTENT = {"content": ["text"]}
@@ -185,7 +254,22 @@ KINDS = (
     Kind("numbers with noise of 1e-9", "alarm", rows_copied(x=lambda v: v + 1e-9)),
     Kind("numbers in float32", "alarm", rows_copied(y=lambda v: float(np.float32(v)))),
     Kind("numbers rounded to nine places", "alarm", rows_copied(x=lambda v: round(v, 9))),
-    Kind("numbers in other units", "not seen", rows_copied(x=lambda v: 1.8 * v + 32)),
+    Kind("numbers of some rows in other units", "not seen", rows_copied(x=lambda v: 1.8 * v + 32)),
+    Kind("numbers of a split in other units", "alarm", converted(x=lambda v: 1.8 * v + 32)),
+    Kind(
+        "numbers of a split in rounded other units",
+        "alarm",
+        converted(x=lambda v: round(1.8 * v + 32, 2)),
+    ),
+    Kind("numbers of a split with a changed sign", "alarm", converted(y=lambda v: -v)),
+    Kind(
+        "all numbers of a split in other units",
+        "alarm",
+        converted(x=lambda v: (v - 3.7) / 2.9, y=lambda v: 100 * v),
+    ),
+    Kind(
+        "numbers of a split on another scale", "not seen", converted(y=lambda v: float(np.cbrt(v)))
+    ),
     Kind("numbers with noise of 1 %", "not seen", rows_copied(x=lambda v: v * 1.01 + 0.01)),
     Kind("texts in other case", "alarm", rows_copied(text=str.upper), near, NEAR),
     Kind(
@@ -197,6 +281,43 @@ KINDS = (
         "texts with zero-width characters",
         "alarm",
         rows_copied(text=lambda t: t.replace("o", "o\u200b")),
+        near,
+        NEAR,
+    ),
+    Kind("texts in Turkish capitals", "alarm", suffixed("ışi", "IŞİ"), near, NEAR),
+    Kind("texts with ligatures", "alarm", suffixed("fi", "\ufb01"), near, NEAR),
+    Kind(
+        "texts with marks of direction",
+        "alarm",
+        rows_copied(text=lambda t: t.replace(" ", " \u200f")),
+        near,
+        NEAR,
+    ),
+    Kind(
+        "texts with variation selectors",
+        "alarm",
+        rows_copied(text=lambda t: t.replace("o", "o\ufe0f\U000e0101")),
+        near,
+        NEAR,
+    ),
+    Kind(
+        "texts with unseen fillers",
+        "alarm",
+        rows_copied(text=lambda t: t.replace("o", "o\u034f\u3164")),
+        near,
+        NEAR,
+    ),
+    Kind(
+        "texts with look-alike letters",
+        "not seen",
+        rows_copied(text=lambda t: t.replace("o", "\u043e")),
+        near,
+        NEAR,
+    ),
+    Kind(
+        "texts with hyphens at the ends of lines",
+        "not seen",
+        rows_copied(text=lambda t: t.replace("o", "o-\n")),
         near,
         NEAR,
     ),
@@ -217,6 +338,15 @@ KINDS = (
     Kind("names with blanks", "alarm", renamed(lambda n: f" {n} "), same_name),
     Kind("names in full width", "alarm", renamed(lambda n: n.replace("C", "\uff23")), same_name),
     Kind("names with zero-width", "alarm", renamed(lambda n: f"{n}\u200b"), same_name),
+    Kind(
+        "names in Turkish capitals",
+        "alarm",
+        renamed(lambda n: n.replace("i", "\u0130").upper(), "inci-{:04d}"),
+        same_name,
+    ),
+    Kind("numbers of customers with a blank", "alarm", renamed(lambda n: f"{n} ", "{}"), same_name),
+    Kind("numbers of customers with a point", "named", renamed(lambda n: f"{n}.0", "{}"), spelled),
+    Kind("numbers of customers with a zero", "named", renamed(lambda n: f"0{n}", "{}"), spelled),
     Kind("names with other hyphens", "named", renamed(lambda n: n.replace("-", "_")), spelled),
     Kind("names without hyphens", "named", renamed(lambda n: n.replace("-", "")), spelled),
     Kind("names without leading zeros", "named", renamed(lambda n: n.replace("-0", "-")), spelled),
@@ -226,6 +356,7 @@ KINDS = (
     Kind("an e-mail address in other case", "named", linked(str.upper), links),
     Kind("a device", "named", linked(str, "device"), links),
     Kind("a household", "named", linked(str, "address"), links),
+    Kind("a first name and a day of birth", "not seen", born, links),
     Kind("an e-mail address at another provider", "not seen", linked(lambda m: f"{m}.org"), links),
     Kind("the label as a word", "named", told(lambda y, n: ["no", "yes"][y]), hinted, LABEL),
     Kind("the label as a number", "named", told(lambda y, n: y + n / 1e4), hinted, LABEL),
@@ -250,9 +381,61 @@ KINDS = (
         hinted,
         LABEL,
     ),
+    Kind(
+        "the label as a missing value",
+        "named",
+        told(lambda y, n: None if y else n / 7),
+        hinted,
+        LABEL,
+    ),
+    Kind(
+        "the label as the file of a row",
+        "named",
+        from_files("source_shard", lambda y, n: ["no.csv", "yes.csv"][y]),
+        from_lineage,
+        LABEL,
+    ),
+    Kind(
+        "the label as the number of a row",
+        "named",
+        from_files("source_row", lambda y, n: 1_000 * y + n),
+        from_lineage,
+        LABEL,
+    ),
+    Kind("the label as the order of rows", "not seen", in_order_of_labels, hinted, LABEL),
     Kind("the label inside a text", "not seen", told(lambda y, n: f"row {n}, {y}"), hinted, LABEL),
     Kind("the label in two columns together", "not seen", sums, hinted, LABEL),
     Kind("the label four times of five", "not seen", told(random_hint), hinted, LABEL),
+    Kind("a total of the same day", "named", dated(datetime.date), late, TIME),
+    Kind(
+        "a total of the same day, as midnight",
+        "named",
+        dated(lambda when: datetime(when.year, when.month, when.day)),
+        late,
+        TIME,
+    ),
+    Kind(
+        "a total of the same day, as a number",
+        "named",
+        dated(lambda when: int(when.strftime("%Y%m%d"))),
+        late,
+        TIME,
+    ),
+    Kind("a value of the same instant", "named", dated(lambda when: when), late, TIME),
+    Kind(
+        "a value of an hour later, in seconds since 1970",
+        "named",
+        dated(lambda when: int(when.replace(tzinfo=UTC).timestamp()) + 3_600),
+        late,
+        TIME,
+    ),
+    Kind(
+        "a total of the same day, as 31.12.2024",
+        "not seen",
+        dated(lambda when: when.strftime("%d.%m.%Y")),
+        late,
+        TIME,
+    ),
     Kind("an item of a benchmark", "alarm", quoted(str), found, AGAINST),
     Kind("an item in upper case", "alarm", quoted(str.upper), found, AGAINST),
     Kind(

@@ -3,12 +3,14 @@
 Rows of different entities at one time share what happened then: weather, a holiday, a market. A
 label that is derived from the days after its row contains information of the test period if the row
 is close to the cutoff. A row before the cutoff that holds a date behind it was written, or changed,
-after the cutoff: the column that the splits were cut by may be the wrong one.
+after the cutoff: the column that the splits were cut by may be the wrong one. A row that holds a
+date not before its own time may hold values that came after it: a total of a day is known when the
+day is over.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -21,14 +23,15 @@ import pyarrow.compute as pc
 from headrace.arrays import I64
 from headrace.checks import duration_us
 from headrace.errors import SettingsError
-from headrace.formats.dates import MISSING, parse_dates
+from headrace.formats.dates import DAY_US, MISSING, parse_dates
 from headrace.formats.text_columns import as_text, joined_time, nulled
 from headrace.formats.types import is_text
 from headrace.stream.audit.near import SplitBlocks
 
 _FIRST = 256
 _DATED = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9]{2}:[0-9]{2}.*)?$"
-_DATES = 0.9  # share of a column of text that makes it one of dates
+_DATES = 0.9  # share of a column's values that makes it one of dates
+_YEARS_US = 5 * 366 * DAY_US  # around the times of rows, beyond which a number is no date
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +78,7 @@ class PastCut:
 
 @dataclass(frozen=True, kw_only=True)
 class LaterDates:
-    """Rows of `split`, before the cutoff, whose date in `column` is not before it.
+    """Rows of `split` whose date in `column` is not before the cutoff, or not before the row.
 
     fraction: of the rows of `split`, 0 to 1.
     """
@@ -215,40 +218,89 @@ def _of_others(spans: pl.DataFrame, column: str, *, descending: bool) -> pl.Expr
     return pl.when(of_first).then(pl.lit(second, pl.Int64)).otherwise(pl.lit(first, pl.Int64))
 
 
-def date_columns(looked_at: pa.Table, columns: Sequence[str]) -> list[str]:
-    """Select the columns of dates: by their type, or texts that nearly all begin as ISO dates."""
-    selected = []
+def date_columns(
+    looked_at: pa.Table, columns: Sequence[str], span_us: tuple[int, int] | None
+) -> dict[str, bool]:
+    """Select the columns of dates: by their type, texts that nearly all begin as ISO dates, and
+    numbers that nearly all are dates, as 20240131 or seconds since 1970 are, close to the rows'
+    times. Returns whether each names days, as all its dates are midnights.
+
+    span_us: the first and last time of the rows; None: no number is a date.
+    """
+    selected = {}
     for name in columns:
         column = looked_at[name]
-        if pa.types.is_date(column.type) or pa.types.is_timestamp(column.type):
-            selected.append(name)
-        elif is_text(column.type):
-            filled = pc.drop_null(column).slice(0, _FIRST)
-            matches = pc.match_substring_regex(filled, _DATED)
-            if len(filled) and pc.mean(matches).as_py() >= _DATES:
-                selected.append(name)
+        type_ = column.type
+        some = pc.drop_null(column).slice(0, _FIRST)
+        if is_text(type_):
+            is_dates = _share(pc.match_substring_regex(some, _DATED)) >= _DATES
+        elif pa.types.is_integer(type_) or pa.types.is_floating(type_):
+            is_dates = span_us is not None and _are_near(some, span_us)
+        else:
+            is_dates = pa.types.is_date(type_) or pa.types.is_timestamp(type_)
+        if is_dates:
+            micros = parse_dates(column, "auto").micros
+            selected[name] = bool((micros[micros != MISSING] % DAY_US == 0).all())
     return selected
 
 
-def later_dates(
-    splits: Sequence[SplitBlocks], columns: Sequence[str], cutoff_us: int
-) -> tuple[LaterDates, ...]:
-    """Count the rows of all splits but the last whose other dates are not before the cutoff."""
+def _share(matches: pa.ChunkedArray) -> float:
+    return pc.mean(matches).as_py() or 0.0
 
-    def count(table: pa.Table) -> list[int]:
-        counts = []
-        for name in columns:
-            micros = parse_dates(nulled(table[name], ("",)), "auto").micros
-            counts.append(int(((micros != MISSING) & (micros >= cutoff_us)).sum()))
+
+def _are_near(numbers: pa.ChunkedArray, span_us: tuple[int, int]) -> bool:
+    """Return whether nearly all numbers are dates within some years of a span."""
+    micros = parse_dates(numbers, "auto").micros
+    first_us, last_us = span_us
+    near = (micros >= first_us - _YEARS_US) & (micros <= last_us + _YEARS_US)
+    return len(numbers) > 0 and float(near.mean()) >= _DATES
+
+
+def other_dates(
+    splits: Sequence[SplitBlocks], columns: Mapping[str, bool], roles: Mapping[str, Any]
+) -> tuple[tuple[LaterDates, ...], tuple[LaterDates, ...]]:
+    """Count the rows of all splits but the last whose other dates are not before the cutoff, and
+    those of any split whose other dates are not before the row; a day is over at its end.
+
+    columns: as `date_columns`. Columns of `known_at` are not compared with the row: that is proved.
+    """
+    if not columns:
+        return (), ()
+    times = columns_of(roles["time"])
+    nulls = ("", *roles.get("null_values", ()))
+    cutoff_us = roles.get("cutoff_us")
+    if cutoff_us is None:
+        cutoff_us = np.iinfo(np.int64).max
+
+    def count(table: pa.Table) -> I64:
+        joined = joined_time([nulled(table[name], nulls) for name in times])
+        begin = parse_dates(joined, roles.get("time_format", "auto")).micros
+        counts = np.zeros((2, len(columns)), np.int64)
+        for number, (name, is_day) in enumerate(columns.items()):
+            micros = parse_dates(nulled(table[name], nulls), "auto").micros
+            is_date = micros != MISSING
+            counts[0, number] = (is_date & (micros >= cutoff_us)).sum()
+            if name not in roles.get("known_at", ()):
+                known_us = micros + is_day * (DAY_US - 1)
+                counts[1, number] = (is_date & (begin != MISSING) & (known_us >= begin)).sum()
         return counts
 
+    past_cutoff: list[LaterDates] = []
+    past_row: list[LaterDates] = []
+    for split in splits:
+        blocks = split.map([*columns, *times], count)
+        later, late = np.sum([np.zeros((2, len(columns)), np.int64), *blocks], axis=0)
+        if split is not splits[-1]:
+            past_cutoff += _counted(split, columns, later)
+        past_row += _counted(split, columns, late)
+    return tuple(past_cutoff), tuple(past_row)
+
+
+def _counted(split: SplitBlocks, columns: Iterable[str], rows: I64) -> list[LaterDates]:
+    """List the columns of a split in which rows were counted."""
     counted = []
-    for split in splits[:-1] if columns else ():
-        totals = np.sum([np.zeros(len(columns), np.int64), *split.map(columns, count)], axis=0)
-        for name, rows in zip(columns, totals.tolist(), strict=True):
-            if rows:
-                fraction = rows / split.index.total_rows
-                counted.append(
-                    LaterDates(split=split.name, column=name, rows=rows, fraction=fraction)
-                )
-    return tuple(counted)
+    for name, count in zip(columns, rows.tolist(), strict=True):
+        if count:
+            fraction = count / split.index.total_rows
+            counted.append(LaterDates(split=split.name, column=name, rows=count, fraction=fraction))
+    return counted

@@ -22,8 +22,8 @@ from headrace.dataset.contents import roles_of
 from headrace.dataset.manifest import in_usual_order
 from headrace.engine.local import default_workers
 from headrace.errors import InputError, SettingsError, setting
-from headrace.formats.column_paths import has_column, with_paths
-from headrace.formats.content import NOTHING, content_columns
+from headrace.formats.column_paths import has_column, known_columns, with_paths
+from headrace.formats.content import LINEAGE, NOTHING, content_columns
 from headrace.near.stages import check_near
 from headrace.stream.audit.chance import by_chance
 from headrace.stream.audit.in_time import (
@@ -35,7 +35,7 @@ from headrace.stream.audit.in_time import (
     concurrent,
     date_columns,
     dated,
-    later_dates,
+    other_dates,
     past_cut,
     periods,
 )
@@ -48,6 +48,7 @@ from headrace.stream.audit.names import (
     same_names,
 )
 from headrace.stream.audit.near import NearDuplicates, SplitBlocks, near_duplicates
+from headrace.stream.audit.other_units import OtherUnits, find_other_units, numeric_columns
 from headrace.stream.audit.overlap import (
     Benchmark,
     Overlap,
@@ -75,7 +76,9 @@ class LeakReport:
     unit: what is compared: "row", "sequence" or "entity". rows: units of each split. content: the
     compared columns. left_out: identifiers of rows, which are not. distinguishing: compared columns
     in which all rows looked at differ. constant: columns with one value in these rows. rounded:
-    columns whose numbers are compared rounded too.
+    columns whose numbers are compared rounded too. numbers: all compared columns of numbers.
+    other_units: rows of the first split in the last one with numbers in other units; None if none
+    are found, see `OtherUnits`.
     blank: units of each split that are empty in the compared columns, and are not compared.
     repeated: units of each split whose content an earlier unit of the same split has.
     shared: for each pair of splits.
@@ -87,7 +90,8 @@ class LeakReport:
     short_items: those with fewer than five words, which are not.
     periods, concurrent: of splits whose rows have a time, see `Period` and `Together`.
     past_cut: of labels derived from times after their row, see `PastCut`. later_dates: other dates
-    behind the cutoff in rows before it. cutoff_us: None if there is none. dates: columns of them.
+    behind the cutoff in rows before it. late_values: other dates not before the time of their row.
+    dates: columns of them.
     near: near duplicates, if requested.
     """
 
@@ -100,6 +104,8 @@ class LeakReport:
     distinguishing: tuple[str, ...] = ()
     constant: tuple[str, ...] = ()
     rounded: tuple[str, ...] = ()
+    numbers: tuple[str, ...] = ()
+    other_units: OtherUnits | None = None
     same_entities: Mapping[str, int] = field(default_factory=dict)
     near_ids: NearIds | None = None
     spellings: NearIds | None = None
@@ -115,6 +121,7 @@ class LeakReport:
     past_cut: tuple[PastCut, ...] = ()
     dates: tuple[str, ...] = ()
     later_dates: tuple[LaterDates, ...] = ()
+    late_values: tuple[LaterDates, ...] = ()
     blank: Mapping[str, int] = field(default_factory=dict)
     near: NearDuplicates | None = None
 
@@ -141,6 +148,8 @@ class LeakReport:
             *(leak.excess for leak in self.shared),
             *(leak.fraction for leak in self.past_cut),
         ]
+        if self.other_units is not None:
+            of_rows.append(self.other_units.fraction)
         if self.near is None:
             near = []
         else:
@@ -201,14 +210,14 @@ def find_leaks(  # noqa: PLR0913 - all are settings
     columns = list(dict.fromkeys(filter(None, [*content, *features, roles.get("entity")])))
     looked_at = first_rows(splits, columns)
     units = digest_units(dataset, splits, content, features, looked_at)
-    report = _of_content(splits, units, roles)
+    report = _of_content(splits, units, roles, numeric_columns(looked_at, units))
+    units = replace(units, digests={}, rounded={})  # up to 24 bytes a row that nothing reads again
     report = replace(report, **_of_time(splits, roles, features, looked_at))
     if roles.get("entity") is not None:
         linking = () if units.packed else units.distinguishing.without(features)
         report = replace(report, **_of_entities(splits, roles, linking, looked_at))
     if roles.get("label") is not None:
-        telling, tried = find_telling(splits, roles["label"], features, _nulls(roles))
-        report = replace(report, telling=telling, tried=tried)
+        report = replace(report, **_of_label(splits, roles, features))
     report = replace(report, **_of_benchmarks(splits, benchmarks))
     if near is not None:
         pairs = near_duplicates(splits, units.read, near, packed=units.packed)
@@ -245,8 +254,22 @@ def _nulls(roles: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(roles.get("null_values", ()))
 
 
+def _of_label(
+    splits: Sequence[SplitBlocks], roles: Mapping[str, Any], features: Sequence[str]
+) -> dict[str, Any]:
+    """Try each column as one that gives the label away; also those that say which file, and which
+    row of it, a row came from.
+    """
+    lineage = known_columns(splits[0].index.schema, LINEAGE)
+    telling, tried = find_telling(splits, roles["label"], [*features, *lineage], _nulls(roles))
+    return {"telling": telling, "tried": tried}
+
+
 def _of_content(
-    splits: Sequence[SplitBlocks], units: Units, roles: Mapping[str, Any]
+    splits: Sequence[SplitBlocks],
+    units: Units,
+    roles: Mapping[str, Any],
+    numbers: tuple[str, ...],
 ) -> LeakReport:
     """Compare the contents of all splits."""
     contents = {name: values[values != NOTHING] for name, values in units.digests.items()}
@@ -262,6 +285,8 @@ def _of_content(
         distinguishing=units.distinguishing.compared,
         constant=units.constant,
         rounded=tuple(grid.column for grid in units.grids),
+        numbers=numbers,
+        other_units=find_other_units(splits, units, numbers),
         blank={name: len(units.digests[name]) - len(values) for name, values in contents.items()},
         repeated={name: len(values) - len(distinct(values)) for name, values in contents.items()},
         shared=tuple(shared),
@@ -279,14 +304,21 @@ def _of_time(
         return {}
     dates = dated(splits, roles)
     fields: dict[str, Any] = {"periods": periods(dates), "concurrent": concurrent(dates)}
-    cutoff_us = roles.get("cutoff_us")
     if roles.get("label_horizon") is not None:
-        fields["past_cut"] = past_cut(dates, roles["label_horizon"], cutoff_us)
-    if cutoff_us is not None:
-        columns = date_columns(looked_at, features)
-        fields["dates"] = tuple(columns)
-        fields["later_dates"] = later_dates(splits, columns, cutoff_us)
+        fields["past_cut"] = past_cut(dates, roles["label_horizon"], roles.get("cutoff_us"))
+    columns = date_columns(looked_at, features, _span(fields["periods"]))
+    fields["dates"] = tuple(columns)
+    fields["later_dates"], fields["late_values"] = other_dates(splits, columns, roles)
     return fields
+
+
+def _span(spans: Sequence[Period]) -> tuple[int, int] | None:
+    """Return the first and last time of all splits; None if there is none."""
+    firsts = [span.first_us for span in spans if span.first_us is not None]
+    lasts = [span.last_us for span in spans if span.last_us is not None]
+    if not firsts:
+        return None
+    return min(firsts), max(lasts)
 
 
 def _of_entities(

@@ -132,7 +132,10 @@ def same_names(parts: Sequence[pl.DataFrame]) -> tuple[NearIds, NearIds]:
 
 def _grouped(parts: Sequence[pl.DataFrame], ids: pl.DataFrame, key: pl.Series) -> NearIds:
     """Group entities by a key of their names."""
-    ids = ids.with_columns(key.alias("plain"))
+    # Nearly every key has one name: hashes of 8 bytes find the others without a list for each key.
+    pairs = pl.DataFrame({"plain": key.hash(), "raw": ids["raw"].hash()})
+    several = pairs.unique().group_by("plain").len().filter(pl.col("len") > 1)["plain"]
+    ids = ids.with_columns(key.alias("plain")).filter(pairs["plain"].is_in(several.implode()))
     names = ids.group_by("plain", "raw").agg(pl.col("split").min().alias("first"))
     groups = (
         ids.group_by("plain")

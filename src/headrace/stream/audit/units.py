@@ -87,7 +87,8 @@ class Grid:
         if self.is_text:
             texts = pl.Series(pl.from_arrow(column))
             return texts.cast(pl.Float64, strict=False).fill_null(np.nan).to_numpy()
-        values: F64 = pc.fill_null(column.cast(pa.float64()), np.nan).to_numpy()
+        numbers = column.cast(pa.float64(), safe=False)
+        values: F64 = pc.fill_null(numbers, np.nan).to_numpy()
         return values
 
     def cells(self, column: pa.ChunkedArray, shift: float) -> F64:
