@@ -17,6 +17,7 @@ raises. The source of a loader makes its passes; see `passes`.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
@@ -107,12 +108,23 @@ class DeliveredCount:
 
         steps: the number of batches, so that the last one ends the pass: a loop that knows len()
         may never ask for more. None: not known yet. Raises `StreamError` at the next batch after
-        `begin` or `forget`, if one is left or `steps` is None.
+        `begin` or `forget`, if one is left or `steps` is None; and in a fork of the process that
+        began the pass, as both would go on with the same batches.
         """
         counted = self._pass
+        process = os.getpid()
         delivered_count = 0
         with closing(batches):
             while True:
+                if process != os.getpid():
+                    raise StreamError(
+                        f"epoch {epoch}: process {process} began this loop, and process"
+                        f" {os.getpid()}, a fork of it, would get the same batches",
+                        remedy=(
+                            "begin the loop in the process that goes on with it; for workers of a"
+                            " DataLoader use headrace.open(...).torch_dataset(...)"
+                        ),
+                    )
                 # before a batch is taken: passes may share what makes their batches
                 if counted != self._pass:
                     if delivered_count == steps:
@@ -461,7 +473,7 @@ class StreamLoader:
         Raises `StreamError` if the pass has fewer.
         """
         self._check_reader()
-        return self._present.state_after(batches)
+        return self._present.state_after(as_integer("batches", batches))
 
     def _check_reader(self) -> None:
         """Raise `SettingsError` in a worker of a DataLoader, which knows neither the length nor the
