@@ -421,7 +421,7 @@ LAW_SIZES = (
     (50_000_000, 6),
     (50_000_000, 100),
 )
-LAW_BLOCKS, LAW_RANKS = (1, 10, 100, 1_000), (1, 2, 8, 64)
+LAW_BLOCKS, LAW_RANKS = (1, 30, 1_000), (1, 8, 64)
 EPOCHS_ROWS = 50_000  # of small data, whose batches are those of several epochs
 
 

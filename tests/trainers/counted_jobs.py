@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import multiprocessing
 import sys
 import tempfile
 import time
@@ -23,7 +24,7 @@ if __name__ == "__main__":
     sys.path[:0] = [str(tests), str(tests / "stream")]
 
 from counted_cases import ORDER, SAVED, STEP_ROWS, TRAINERS, live, write_data
-from rank_processes import end_ranks
+from rank_processes import PRELOADED, end_ranks
 from script_processes import held_store
 
 import headrace
@@ -133,6 +134,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", choices=TRAINERS, help="jobs of one trainer")
     asked = parser.parse_args()
+    multiprocessing.set_forkserver_preload(
+        [*PRELOADED, "transformers.trainer", "trl.trainer.sft_trainer"]
+    )
     heads = ("trainer", "ranks", "workers", "first life", "rows lost", "rows repeated")
     print(f"| {' | '.join((*heads, 'equal global batches', 'seconds'))} |")
     print("|---" * (len(heads) + 2) + "|")
