@@ -430,9 +430,11 @@ class Met:
     """What batches of rows sorted by 100 classes met.
 
     sigmas: how far they are from a permutation's, of classes and of batches of one class of two.
-    share: classes, of the printed bound. spread: chi-squared per degree of freedom, of its bound.
+    share: classes, of the printed bound. spread: chi-squared per degree of freedom, of its bound. ranks: that share a
+    step; 1: batches are global.
     """
 
+    ranks: int
     sigmas: tuple[float, float]
     share: float
     spread: float
@@ -461,17 +463,22 @@ def law_tables(_asked: argparse.Namespace) -> Iterator[Table]:
     for name, met in found.items():
         sigmas = [abs(sigma) for case in met for sigma in case.sigmas]
         corrected = -NormalDist().inv_cdf(0.00135 / len(sigmas))
-        cells = [f"{max(sigmas):.1f} of {corrected:.1f}", "–", "–"]
+        cells = [f"{max(sigmas):.1f} of {corrected:.1f}", "–", "–", "–"]
         if name == "larger":
-            fewest, most = min(case.share for case in met), max(case.spread for case in met)
-            cells = ["–", f"{100 * (fewest - 1):+.1f} %", f"{most:.2f}"]
+            fewest = min(case.share for case in met)
+            spreads = [
+                [case.spread for case in met if (case.ranks > 1) is of_rank]
+                for of_rank in (False, True)
+            ]
+            cells = ["–", f"{100 * (fewest - 1):+.1f} %", *(f"{max(each):.2f}" for each in spreads)]
         lines.append((name, f"{len(met):,}", *cells))
     heads = (
         "data",
         "cases",
         "furthest from a permutation, of three sigma corrected for the cells",
         "fewest classes, beside the printed bound",
-        "most chi-squared, of its bound",
+        "most chi-squared of a global batch, of its bound",
+        "of a rank's",
     )
     title = (
         f"{LAW_SIZES[0][0]:,} to {LAW_SIZES[-1][0]:,} rows sorted by class, in 1 to"
@@ -502,6 +509,7 @@ def batches_met(plans: Sequence[Plan], batch_rows: int, ranks: int) -> Met:
     drawn = s * (1 - (1 - 1 / s) ** batch_rows)
     bound = min(classes, CLASSES * (1 - (1 - 1 / CLASSES) ** drawn))
     return Met(
+        ranks=ranks,
         sigmas=(
             deviation(missed, batches * (CLASSES - classes), batches * variance),
             deviation(alike, batches * single, batches * single * (1 - single)),

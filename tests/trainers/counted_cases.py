@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -376,6 +377,7 @@ def live(
 ) -> None:
     """One rank of one life of a job."""
     warnings.simplefilter("ignore")
+    sys.stdout = sys.stderr  # trainers print, and the table is on the other one
     torch.set_num_threads(1)
     os.environ["HOME"] = f"{folder}/home"  # indexes of plain shards are kept below it
     tell_rank(rank, ranks, port)

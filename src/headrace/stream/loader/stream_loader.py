@@ -145,6 +145,23 @@ class DeliveredCount:
             self.has_ended = self.is_over = True
 
 
+class LoopEpochs:
+    """What Lightning tells that an epoch begins, in place of the samplers of a DataLoader.
+
+    For Lightning, the epoch of a checkpoint after the last batch is over: the pass that it begins
+    then is the next epoch, and not the empty rest that a stream has after `load_state_dict`.
+    """
+
+    def __init__(self, stream: StreamLoader) -> None:
+        self.batch_size = stream.options.batch_size
+        self.sampler = self
+        self._stream = stream
+
+    def set_epoch(self, epoch: int) -> None:  # noqa: ARG002 - of a loop that may have begun later
+        """Go on to the next epoch if a loaded state left nothing of the present one."""
+        self._stream.skip_empty_rest()
+
+
 class NotADataLoader(SettingsError, AttributeError):
     """An attribute of torch's DataLoader that a stream does not have; `hasattr` is false."""
 
@@ -381,6 +398,11 @@ class StreamLoader:
         )
 
     @property
+    def batch_sampler(self) -> LoopEpochs:
+        """What Lightning tells that an epoch begins."""
+        return LoopEpochs(self)
+
+    @property
     def dataset(self) -> NoReturn:
         """Raise `NotADataLoader`: Accelerate's `skip_first_batches` asks a DataLoader for it, to
         read the same rows again from the beginning.
@@ -451,6 +473,11 @@ class StreamLoader:
     def begin_next(self) -> None:
         """Advance to the next epoch if the last pass was read to its end."""
         if self._received.has_ended:
+            self._begin(self.passes.begin(self.epoch + 1, self._present))
+
+    def skip_empty_rest(self) -> None:
+        """Make the next epoch the present one if a loaded state left no batch of it."""
+        if self._present.is_partial and self._present.steps == 0:
             self._begin(self.passes.begin(self.epoch + 1, self._present))
 
     def set_epoch(self, epoch: int) -> None:
