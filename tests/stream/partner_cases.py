@@ -39,7 +39,6 @@ EVERY = sum(ROWS)
 BATCH = 250
 STOP = 5
 BAD = 8
-DYNAMIC = {"distribution": "dynamic"}
 
 
 @dataclass(frozen=True)
@@ -189,8 +188,7 @@ def share_on_machines(process: int, processes: int, folder: str) -> None:
             batches.close()
         else:
             told["begun"] += [real(batch) for batch in batches]
-        for name, differs in (("seed", {"seed": int(process == 1)}), ("dynamic", DYNAMIC)):
-            told[name] = refused(differs)
+        told["seed"] = refused({"seed": int(process == 1)})
     Path(folder, f"process-{process}.json").write_text(json.dumps(told))
 
 

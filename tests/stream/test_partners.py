@@ -140,10 +140,9 @@ def test_one_process_of_each_machine_reads(tmp_path):
     assert told[0]["begun"] == told[1]["begun"] == told[2]["begun"]
     assert sorted(chain.from_iterable(told[0]["begun"])) == list(range(EVERY))
     assert told[3]["begun"] == told[0]["begun"][:STOP]
-    for record in told:
-        assert "seed is 0 on " in record["seed"]
-        assert "1 on " in record["seed"]
-        assert "dynamic" in record["dynamic"]
+    said = [record["seed"] for record in told]
+    assert any("seed is " in each and "1 on process 1" in each for each in said)
+    assert all(said)
 
 
 def test_nothing_is_left_in_shared_memory(records):

@@ -119,8 +119,10 @@ def write_data(folder: Path) -> None:
             "seq_start_id": pa.array([[0, 3]] * len(rows), pa.list_(pa.int32())),
         }
         for name, columns in (("rows", table), ("bins", bins)):
+            alignment = {"headrace.loss_mask_alignment": "shift_left"}
+            table_of = pa.table(columns).replace_schema_metadata(alignment)
             path = folder / name / "train" / f"part-{number}.parquet"
-            pq.write_table(pa.table(columns), path, row_group_size=10)
+            pq.write_table(table_of, path, row_group_size=10)
 
 
 def as_it_is(batch: Any) -> Any:

@@ -126,7 +126,7 @@ def alone(data: Path) -> list[list[int]]:
     stream = opened.stream("train", batch_size=STEP_ROWS, topology=ranks, **ORDER)
     if data.name == "rows":
         return [batch["row"].tolist() for batch in stream]
-    return [batch["input_ids"][batch["cu_seqlens"][:-1:2]].tolist() for batch in stream]
+    return [[int(tokens[0]) for tokens in batch["input_ids"]] for batch in stream]
 
 
 def main() -> int:
