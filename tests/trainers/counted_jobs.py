@@ -123,7 +123,7 @@ def alone(data: Path) -> list[list[int]]:
     """The global batches of an epoch as one process reads it, without a trainer."""
     opened = headrace.open(data, cache_dir=data.parent / "cache")
     ranks = headrace.Topology(rank=0, world_size=1)
-    stream = opened.stream("train", batch_size=STEP_ROWS, topology=ranks, **ORDER)
+    stream = opened.stream("train", batch_size=STEP_ROWS, topology=ranks, packed="off", **ORDER)
     if data.name == "rows":
         return [batch["row"].tolist() for batch in stream]
     return [[int(tokens[0]) for tokens in batch["input_ids"]] for batch in stream]
