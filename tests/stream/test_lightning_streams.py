@@ -17,6 +17,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated:FutureWarning"),
     pytest.mark.filterwarnings("ignore:The 'train_dataloader' does not have many workers"),
     pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`"),
+    pytest.mark.filterwarnings("ignore:Your `IterableDataset` has `__len__` defined"),
 ]
 
 
