@@ -142,7 +142,6 @@ def test_one_process_of_each_machine_reads(tmp_path):
     assert told[3]["begun"] == told[0]["begun"][:STOP]
     said = [record["seed"] for record in told]
     assert any("seed is " in each and "1 on process 1" in each for each in said)
-    assert all(said)
 
 
 def test_nothing_is_left_in_shared_memory(records):
