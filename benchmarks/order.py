@@ -1,6 +1,6 @@
 """The order of an epoch: the same batches on any ranks and workers, how well they mix, and what is decoded for it.
 
-    python benchmarks/order.py [--parts batches mixing sizes reads resume] [--rows 2000000 10000000]
+    python benchmarks/order.py [--parts batches mixing sizes law reads resume] [--rows 2000000 10000000]
 
 No clock: counts only, so any machine gives the same.
 
@@ -10,6 +10,8 @@ mixing: every batch of an epoch of files that are sorted by label, of headrace's
 mosaicml-streaming makes with its own functions, beside a true permutation in closed form.
 sizes: classes that a global batch and one rank's batch of sorted rows meet, of small, kept and larger data on 1 to 64
 ranks, beside a permutation and what `headrace plan` says; and chi-squared of global batches.
+law: the same for 1,000 to 50,000,000 rows in 1 to 1,000 blocks, beside what is promised: how far small and kept data are
+from a permutation, and larger data from the bounds.
 reads: blocks that streams of 1 to 64 ranks decode, counted where they are read, and what the plan says of it.
 resume: the same for the rest of an epoch that goes on with other ranks.
 
@@ -26,7 +28,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice, zip_longest
+from math import exp, lgamma, log
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -48,8 +52,10 @@ from headrace.stream.order.advice import (
     natural_rows,
     permutation_mixing,
     sample_batches,
+    segment_count,
     sorted_mixing,
 )
+from headrace.stream.order.lanes import Lanes
 from headrace.stream.order.plan import Plan
 from headrace.stream.order.remaining import even_parts
 from headrace.stream.ranks.topology import Topology
@@ -353,17 +359,17 @@ def sizes_tables(_asked: argparse.Namespace) -> Iterator[Table]:
             plan = planned(index, ranks, STEP_ROWS // ranks, EPOCH)
             said = sorted_mixing(plan)
             assert said is not None
-            of_global = class_counts(plan, STEP_ROWS, 1)
-            of_rank = class_counts(plan, STEP_ROWS // ranks, ranks)
-            expected = STEP_ROWS / CLASSES
-            chi_squared = ((of_global - expected) ** 2).sum(axis=1).mean() / expected
+            natural = natural_batches(plan, STEP_ROWS, 1)
+            of_global = class_counts(natural, rows)
+            natural = natural_batches(plan, STEP_ROWS // ranks, ranks)
+            of_rank = class_counts(natural, rows)
             lines.append(
                 (
                     f"{rows:,} × {row_bytes} in {blocks:,}",
                     f"{ranks}",
                     f"{plan.order.lanes:,}, {plan.order.window_rows:,}",
                     f"{(of_global > 0).sum(axis=1).mean():.1f}",
-                    f"{chi_squared / (CLASSES - 1):.1f}",
+                    f"{chi_squared(of_global, STEP_ROWS):.1f}",
                     f"{(of_rank > 0).sum(axis=1).mean():.1f}",
                     f"{said.classes:.1f}",
                     f"{said.permutation_classes:.1f}",
@@ -383,14 +389,153 @@ def sizes_tables(_asked: argparse.Namespace) -> Iterator[Table]:
     yield Table("sizes", title, heads, lines)
 
 
-def class_counts(plan: Plan, batch_rows: int, ranks: int) -> I64:
-    """The rows of each class in sampled batches of one rank: int64 [batches, classes]."""
+def natural_batches(plan: Plan, batch_rows: int, ranks: int) -> I64:
+    """The natural row numbers of sampled batches of one rank: int64 [batches, rows]."""
     positions = sample_batches(plan.order, batch_rows=batch_rows, ranks=ranks)
-    natural = natural_rows(plan.index, plan.order, positions.ravel()).reshape(positions.shape)
-    batch = np.arange(len(positions), dtype=np.int64)[:, None]
-    of_class = natural * CLASSES // plan.split_rows + batch * CLASSES
-    counts = np.bincount(of_class.ravel(), minlength=len(positions) * CLASSES)
-    return counts.reshape(-1, CLASSES)
+    return natural_rows(plan.index, plan.order, positions.ravel()).reshape(positions.shape)
+
+
+def class_counts(natural: I64, rows: int, classes: int = CLASSES) -> I64:
+    """The rows of each class in each batch of sorted rows: int64 [batches, classes]."""
+    batch = np.arange(len(natural), dtype=np.int64)[:, None]
+    of_class = natural * classes // rows + batch * classes
+    counts = np.bincount(of_class.ravel(), minlength=len(natural) * classes)
+    return counts.reshape(-1, classes)
+
+
+def chi_squared(counts: I64, batch_rows: int) -> float:
+    """Chi-squared of the classes of batches per degree of freedom, mean over the batches."""
+    expected = batch_rows / CLASSES
+    return float(((counts - expected) ** 2).sum(axis=1).mean() / expected / (CLASSES - 1))
+
+
+# (rows, bytes of a row), each in as many blocks as LAW_BLOCKS says, on as many ranks as LAW_RANKS says
+LAW_SIZES = (
+    (1_000, 100),
+    (30_000, 100),
+    (1_000_000, 6),
+    (1_000_000, 100),
+    (3_000_000, 100),
+    (10_000_000, 6),
+    (10_000_000, 100),
+    (50_000_000, 6),
+    (50_000_000, 100),
+)
+LAW_BLOCKS, LAW_RANKS = (1, 30, 1_000), (1, 8, 64)
+EPOCHS_ROWS = 50_000  # of small data, whose batches are those of several epochs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Met:
+    """What batches of rows sorted by 100 classes met.
+
+    sigmas: how far they are from a permutation's, of classes and of batches of one class of two.
+    share: classes, of the printed bound. spread: chi-squared per degree of freedom, of its bound. ranks: that share a
+    step; 1: batches are global.
+    """
+
+    ranks: int
+    sigmas: tuple[float, float]
+    share: float
+    spread: float
+
+
+def law_tables(_asked: argparse.Namespace) -> Iterator[Table]:
+    """A line for small, kept and larger data: how far batches are from what is promised of them."""
+    found: dict[str, list[Met]] = {}
+    for rows, row_bytes in LAW_SIZES:
+        for blocks in LAW_BLOCKS:
+            index = replace(
+                wide_index(even_parts(rows, blocks).tolist()),
+                schema=pa.schema([("x", pa.binary(row_bytes))]),
+            )
+            step_rows = min(STEP_ROWS, rows // 2)
+            for ranks in LAW_RANKS:
+                epochs = range(EPOCH, EPOCH + max(1, EPOCHS_ROWS // rows))
+                plans = [planned(index, ranks, step_rows // ranks, epoch) for epoch in epochs]
+                name = "larger"
+                if plans[0].keeps_split:
+                    name = "small" if plans[0].order.lanes == 1 else "kept"
+                met = found.setdefault(name, [])
+                for among in {1, ranks}:
+                    met.append(batches_met(plans, step_rows // among, among))
+    lines: list[tuple[Cell, ...]] = []
+    for name, met in found.items():
+        sigmas = [abs(sigma) for case in met for sigma in case.sigmas]
+        corrected = -NormalDist().inv_cdf(0.00135 / len(sigmas))
+        cells = [f"{max(sigmas):.1f} of {corrected:.1f}", "–", "–", "–"]
+        if name == "larger":
+            fewest = min(case.share for case in met)
+            spreads = [
+                [case.spread for case in met if (case.ranks > 1) is of_rank]
+                for of_rank in (False, True)
+            ]
+            cells = ["–", f"{100 * (fewest - 1):+.1f} %", *(f"{max(each):.2f}" for each in spreads)]
+        lines.append((name, f"{len(met):,}", *cells))
+    heads = (
+        "data",
+        "cases",
+        "furthest from a permutation, of three sigma corrected for the cells",
+        "fewest classes, beside the printed bound",
+        "most chi-squared of a global batch, of its bound",
+        "of a rank's",
+    )
+    title = (
+        f"{LAW_SIZES[0][0]:,} to {LAW_SIZES[-1][0]:,} rows sorted by class, in 1 to"
+        f" {LAW_BLOCKS[-1]:,} blocks, on 1 to {LAW_RANKS[-1]} ranks: global batches, and a rank's"
+    )
+    yield Table("law", title, heads, lines)
+
+
+def batches_met(plans: Sequence[Plan], batch_rows: int, ranks: int) -> Met:
+    """Compare sampled batches of one rank, in some epochs, with a permutation's and with the bounds of larger data."""
+    plan = plans[0]
+    rows = plan.split_rows
+    natural = np.concatenate([natural_batches(each, batch_rows, ranks) for each in plans])
+    counts = class_counts(natural, rows)
+    batches = len(counts)
+    missed = batches * CLASSES - int((counts > 0).sum())
+    alike = int((class_counts(natural, rows, classes=2).max(axis=1) == batch_rows).sum())
+
+    single, classes = permutation_mixing(rows, batch_rows)
+    one, two = (missing(rows, part * rows // CLASSES, batch_rows) for part in (1, 2))
+    variance = CLASSES * one + CLASSES * (CLASSES - 1) * two - (CLASSES * one) ** 2
+    s = segment_count(
+        Lanes(plan.order.lanes, plan.order.window_rows, plan.order.groups),
+        rows=rows,
+        block_rows=float(np.median(plan.index.rows)),
+        ranks=ranks,
+    )
+    drawn = s * (1 - (1 - 1 / s) ** batch_rows)
+    bound = min(classes, CLASSES * (1 - (1 - 1 / CLASSES) ** drawn))
+    return Met(
+        ranks=ranks,
+        sigmas=(
+            deviation(missed, batches * (CLASSES - classes), batches * variance),
+            deviation(alike, batches * single, batches * single * (1 - single)),
+        ),
+        share=(CLASSES - missed / batches) / bound,
+        spread=chi_squared(counts, batch_rows) / (1 + (batch_rows - 1) / s),
+    )
+
+
+def missing(rows: int, others: int, drawn: int) -> float:
+    """The probability that none of `drawn` rows of a permutation is among `others`."""
+    if drawn > rows - others:
+        return 0.0
+    left = lgamma(rows - others + 1) - lgamma(rows - others - drawn + 1)
+    return exp(left - lgamma(rows + 1) + lgamma(rows - drawn + 1))
+
+
+def deviation(found: int, expected: float, variance: float) -> float:
+    """How many standard deviations a count is from the expected one; of rare events by Poisson's distribution."""
+    if expected >= 30:
+        return float((found - expected) / max(variance, 1e-9) ** 0.5)
+    if expected < 1e-9:
+        return float("inf") if found else 0.0
+    terms = [exp(k * log(expected) - expected - lgamma(k + 1)) for k in range(found + 1)]
+    tail = min(sum(terms), 1 - sum(terms[:-1]))
+    return -NormalDist().inv_cdf(max(tail, 1e-300)) if tail < 0.5 else 0.0
 
 
 # ---- what is decoded ------------------------------------------------------------------------------------------------
@@ -534,6 +679,7 @@ PARTS = {
     "batches": batches_tables,
     "mixing": mixing_tables,
     "sizes": sizes_tables,
+    "law": law_tables,
     "reads": reads_tables,
     "resume": resume_tables,
 }

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.arrays import I32
-from headrace.checks import check_integer
+from headrace.checks import as_integer
 from headrace.errors import MissingExtra, SettingsError
 
 try:  # before contexts, which need less: where both are missing, this extra has both
@@ -51,7 +51,7 @@ class ContextMapDataset(_MapDataset):  # type: ignore[misc]  # Grain has no type
     def __init__(self, source: Contexts, batch_size: int | None = None) -> None:
         super().__init__()
         if batch_size is not None:
-            check_integer("batch_size", batch_size, least=1)
+            batch_size = as_integer("batch_size", batch_size, least=1)
         if batch_size is not None and len(source) < batch_size:
             raise SettingsError(
                 f"an epoch has {len(source)} contexts",
@@ -148,12 +148,9 @@ def elastic(  # noqa: PLR0913 - all are settings
     workers: processes that make batches; 0 for threads of this process. buffer_bytes: size of the
     read-ahead. Raises `SettingsError`.
     """
-    for name, value, least in (
-        ("hosts", hosts, 1),
-        ("host", host, 0),
-        ("global_batch_size", global_batch_size, 1),
-    ):
-        check_integer(name, value, least=least)
+    hosts = as_integer("hosts", hosts, least=1)
+    host = as_integer("host", host, least=0)
+    global_batch_size = as_integer("global_batch_size", global_batch_size, least=1)
     if host >= hosts:
         raise SettingsError(
             f"there are {hosts} hosts", setting="host", value=host, remedy="count them from 0"

@@ -54,7 +54,7 @@ def test_hosts_share_an_epoch_without_overlap(out):
 
 def test_batches_are_the_contexts_in_order_over_the_ends_of_epochs(out):
     contexts = open_contexts(out)
-    dataset = headrace_grain.contexts(out, "train", 8)
+    dataset = headrace_grain.contexts(out, "train", np.int64(8))
     batches = [dataset[place] for place in range(2 * len(dataset))]
     together = {name: np.concatenate([each[name] for each in batches]) for name in batches[0]}
 

@@ -28,6 +28,7 @@ import headrace
 from headrace.errors import CorruptShard
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.source import StreamSource
+from headrace.stream.ranks import group, peers
 from headrace.stream.ranks.topology import Topology, resolve_topology
 from headrace.stream.workers import parcel
 from headrace.stream.workers.options import WorkerOptions
@@ -167,6 +168,38 @@ def share_passes(process: int, processes: int, folder: str) -> None:
         except headrace.HeadraceError as error:
             told["torn"] = [type(error).__name__, getattr(error, "row", None), str(error)]
     Path(folder, f"process-{process}.json").write_text(json.dumps(told))
+
+
+def share_on_machines(process: int, processes: int, folder: str) -> None:
+    """A pass of one replica whose processes are on two machines, as far as kernels name themselves."""
+    warnings.simplefilter("ignore")
+    for module in (group, peers):
+        module.boot_id = lambda: f"kernel {process // 2}"
+    told: dict[str, Any] = {"pid": os.getpid()}
+    with process_group(process, processes, folder):
+        stream = stream_of(rank_of(1))
+        told["rows"] = in_step(stream, real)
+        told["blocks"] = stream.stats().blocks_read
+        batches = iter(stream)
+        told["begun"] = in_step(islice(batches, STOP), real)
+        if (
+            process == processes - 1
+        ):  # its partner goes on alone, and the other machine does not mind
+            batches.close()
+        else:
+            told["begun"] += [real(batch) for batch in batches]
+        told["seed"] = refused({"seed": int(process == 1)})
+    Path(folder, f"process-{process}.json").write_text(json.dumps(told))
+
+
+def refused(settings: dict[str, Any]) -> str:
+    """What partners are told that cannot read the same."""
+    try:
+        for _ in stream_of(rank_of(1), **settings):
+            pass
+    except headrace.HeadraceError as error:
+        return str(error)
+    return ""
 
 
 def cut_by_torch(folder: str) -> list[list[list[int]]]:

@@ -24,20 +24,19 @@ TIMEOUT = timedelta(
     seconds=240
 )  # what would hang fails instead, before the test itself runs out of time
 
-multiprocessing.set_forkserver_preload(
-    [
-        "torch.distributed.checkpoint.state_dict",
-        "torch.distributed.fsdp",
-        "torch.utils.data",
-        "pyarrow.csv",
-        "pyarrow.parquet",
-        "headrace.stream.loader.dataset",
-        "headrace.stream.loader.torch_dataset",
-        "accelerate",
-        "torchdata.stateful_dataloader",
-        "lightning.pytorch",
-    ]
-)
+PRELOADED = [
+    "torch.distributed.checkpoint.state_dict",
+    "torch.distributed.fsdp",
+    "torch.utils.data",
+    "pyarrow.csv",
+    "pyarrow.parquet",
+    "headrace.stream.loader.dataset",
+    "headrace.stream.loader.torch_dataset",
+    "accelerate",
+    "torchdata.stateful_dataloader",
+    "lightning.pytorch",
+]
+multiprocessing.set_forkserver_preload(PRELOADED)
 
 
 def run_ranks(function: Callable[..., None], processes: int, *arguments: object) -> None:

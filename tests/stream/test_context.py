@@ -201,7 +201,7 @@ def test_numbers_belong_to_position_draw_purpose_epoch_and_seed_and_to_nothing_e
 
     assert (3, 3) == numbers.shape
     assert np.array_equal(numbers, context(step=8, rank=4).uniform(3))
-    assert np.array_equal(numbers[:, :2], context().uniform(2))
+    assert np.array_equal(numbers[:, :2], context().uniform(np.int64(2)))
     assert np.array_equal(numbers[::-1], context(positions=np.array([9, -1, 5])).uniform(3))
     for other in (
         context(seed=2).uniform(3),

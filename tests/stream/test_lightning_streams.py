@@ -1,5 +1,6 @@
 """A stream that is given to Lightning as it is resumes inside an epoch, and the epoch keeps its length."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,14 @@ pytest.importorskip("lightning", reason="needs lightning")
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from torch_cases import ROWS, real_rows
+from torch_cases import ROWS, dataset_of, real_rows
 from wrapper_cases import stream_of
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated:FutureWarning"),
     pytest.mark.filterwarnings("ignore:The 'train_dataloader' does not have many workers"),
     pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`"),
+    pytest.mark.filterwarnings("ignore:Your `IterableDataset` has `__len__` defined"),
 ]
 
 
@@ -41,7 +43,19 @@ class Seen(LightningModule):
         return torch.optim.SGD(self.parameters(), 0.1)
 
 
-def fit(path: Path, *, stop: int, resumed: bool = False, accumulated: int) -> Seen:
+def loader_of() -> Any:
+    """The loader of a dataset, whose batches are those of the stream."""
+    return dataset_of(0, shuffle_rows=None).data_loader()
+
+
+def fit(
+    path: Path,
+    *,
+    stop: int,
+    resumed: bool = False,
+    accumulated: int = 1,
+    made: Callable[[], Any] = stream_of,
+) -> Seen:
     model = Seen(path, stop)
     trainer = Trainer(
         max_epochs=2,
@@ -53,13 +67,13 @@ def fit(path: Path, *, stop: int, resumed: bool = False, accumulated: int) -> Se
         enable_model_summary=False,
         accumulate_grad_batches=accumulated,
     )
-    trainer.fit(model, train_dataloaders=stream_of(), ckpt_path=path if resumed else None)
+    trainer.fit(model, train_dataloaders=made(), ckpt_path=path if resumed else None)
     return model
 
 
 @pytest.mark.parametrize(
     ("stop", "accumulated"),
-    [(5, 1), (5, 2), *(pytest.param(n, 1, marks=pytest.mark.slow) for n in (1, 16, 31))],
+    [(5, 1), (5, 2), (33, 1), *(pytest.param(n, 1, marks=pytest.mark.slow) for n in (1, 16, 32))],
 )
 def test_the_rest_of_an_epoch_is_read_to_its_end(
     tmp_path: Path, stop: int, accumulated: int
@@ -68,4 +82,13 @@ def test_the_rest_of_an_epoch_is_read_to_its_end(
     whole = fit(path, stop=stop, accumulated=accumulated).rows
     after = fit(path, stop=-1, resumed=True, accumulated=accumulated).rows
     assert whole[stop:] == after
+    assert stop < 33 or whole[32][0] == 32  # the last batch of the first epoch
     assert sorted(row for _, rows in whole for row in rows) == sorted(2 * list(range(sum(ROWS))))
+
+
+@pytest.mark.parametrize("stop", [5, 33])
+def test_the_loader_of_a_dataset_goes_on_too(tmp_path: Path, stop: int) -> None:
+    path = tmp_path / "middle.ckpt"
+    whole = fit(path, stop=stop, made=loader_of).rows
+    after = fit(path, stop=-1, resumed=True, made=loader_of).rows
+    assert whole[stop:] == after

@@ -7,7 +7,15 @@ from itertools import chain
 
 import pytest
 import torch
-from partner_cases import EVERY, STOP, kill_one, share_passes, stream_of, write_bins
+from partner_cases import (
+    EVERY,
+    STOP,
+    kill_one,
+    share_on_machines,
+    share_passes,
+    stream_of,
+    write_bins,
+)
 from partner_cases import real as real_rows
 from rank_processes import end_ranks, run_ranks
 
@@ -119,6 +127,21 @@ def test_a_process_that_is_killed_is_named_and_leaves_nothing(tmp_path, who):
     assert sorted(codes) == [-9, 0, 0]
     assert [(each["kind"], each["gone"]) for each in others] == [("RankGone", pid)] * 2
     assert left_behind([*others, {"pid": pid}]) == []
+
+
+def test_one_process_of_each_machine_reads(tmp_path):
+    run_ranks(share_on_machines, PROCESSES, PROCESSES, str(tmp_path))
+    told = told_in(tmp_path)
+    rows = [real_rows(batch) for batch in stream_of(Topology(rank=0, world_size=1))]
+
+    assert [rows] * PROCESSES == [record["rows"] for record in told]
+    for machine in (told[:2], told[2:]):
+        assert [False, True] == sorted(record["blocks"] > 0 for record in machine)
+    assert told[0]["begun"] == told[1]["begun"] == told[2]["begun"]
+    assert sorted(chain.from_iterable(told[0]["begun"])) == list(range(EVERY))
+    assert told[3]["begun"] == told[0]["begun"][:STOP]
+    said = [record["seed"] for record in told]
+    assert any("seed is " in each and "1 on process 1" in each for each in said)
 
 
 def test_nothing_is_left_in_shared_memory(records):

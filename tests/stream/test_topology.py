@@ -1,8 +1,10 @@
 """The rank is found where it is told, and a launcher without a rank is an error."""
 
+import numpy as np
 import pytest
 
 from headrace.errors import SettingsError, StreamError
+from headrace.stream.ranks import topology
 from headrace.stream.ranks.topology import Topology, capture, confirm
 from raised import raised
 
@@ -46,3 +48,21 @@ def test_a_rank_that_does_not_exist_is_an_error():
 
 def test_without_a_group_nothing_contradicts_the_capture():
     confirm(Topology(rank=1, world_size=2, source="environment"))
+
+
+def test_integers_of_numpy_are_ranks():
+    ours = Topology(rank=np.int64(1), world_size=np.int32(2), partners=np.uint8(3))
+
+    assert ours == Topology(rank=1, world_size=2, partners=3)
+    assert {int} == {type(value) for value in (ours.rank, ours.world_size, ours.partners)}
+    for name, value in (("world_size", 2.0), ("partners", np.bool_(True)), ("rank", -1)):
+        with raised(SettingsError, setting=name, value=value):
+            Topology(**{"rank": 0, "world_size": 2, name: value})
+
+
+def test_a_mesh_whose_dimensions_have_no_names_is_warned_of(monkeypatch, caplog):
+    monkeypatch.setattr(topology, "_dimensions", lambda: {"dim_0": 2, "dim_1": 2})
+    topology._warn_once.cache_clear()
+    topology._check_mesh_is_given(Topology(rank=0, world_size=4))
+
+    assert "device mesh have no names" in caplog.text

@@ -11,10 +11,11 @@ from rank_processes import run_ranks
 from script_processes import held_store
 from torch.utils.data import DataLoader
 from torch_cases import ROWS, dataset_of
-from wrapper_cases import Asking, Wrapped, stream_of
+from wrapper_cases import Asking, Begun, InOneWorker, Wrapped, stream_of
 
-from headrace.errors import SettingsError
+from headrace.errors import SettingsError, StreamError
 from headrace.stream.ranks.topology import Topology
+from headrace.stream.workers import serving
 from headrace.stream.workers.options import WorkerOptions
 from raised import raised
 
@@ -45,6 +46,22 @@ def test_a_wrapped_stream_is_refused_in_workers(method: str) -> None:
 def test_a_wrapped_dataset_gives_every_row_once(method: str) -> None:
     assert EVERY == sorted(rows_of(read_by_workers(Wrapped(dataset_of(2)), method)))
     assert EVERY == sorted(rows_of(DataLoader(Wrapped(stream_of()), batch_size=None)))
+
+
+def test_batches_that_no_worker_takes_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "_COME_S", 0.3)
+    with pytest.raises(StreamError, match=r"\d batches were read for worker 1 of 2"):
+        rows_of(read_by_workers(InOneWorker(dataset_of(2)), "fork"))
+    assert EVERY == sorted(rows_of(read_by_workers(InOneWorker(dataset_of(1)), "fork", workers=1)))
+
+
+@pytest.mark.parametrize("make", [stream_of, partial(dataset_of, 0)], ids=["stream", "dataset"])
+def test_forks_do_not_go_on_with_a_loop_that_their_parent_began(make: Any) -> None:
+    begun = Begun(make())
+    first = [next(begun.batches)]
+    with pytest.raises(StreamError, match="began this loop, and process"):
+        rows_of(read_by_workers(begun, "fork"))
+    assert EVERY == sorted(rows_of([*first, *begun.batches]))
 
 
 @pytest.mark.parametrize("asks", ["length", "state", "batches"])
@@ -96,6 +113,7 @@ def test_integers_of_numpy_are_integers() -> None:
     plain.set_epoch(3)
     assert rows_of(stream) == rows_of(plain)
     assert json.dumps(stream.state_dict()) == json.dumps(plain.state_dict())
+    assert json.dumps(stream.state_after(np.int8(2))) == json.dumps(plain.state_after(2))
     for wrong in (np.float64(5), np.bool_(True), True, np.arange(2), "5"):  # fmt: skip
         with raised(SettingsError, setting="batch_size"):
             stream_of(batch_size=wrong)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from script_processes import tell_rank
 from stream_cases import Numbers, index_of
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from torch_cases import ROWS, dataset_of
 
 from headrace.errors import SettingsError
@@ -39,6 +39,26 @@ class Wrapped(IterableDataset[Any]):
 
     def load_state_dict(self, values: dict[str, Any]) -> None:
         self._hidden[0].load_state_dict(values)
+
+
+class InOneWorker(Wrapped):
+    """A wrapper that reads in the first worker alone, as datasets does with what has one shard."""
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        if info is None or info.id == 0:
+            yield from super().__iter__()
+
+
+class Begun(Wrapped):
+    """A wrapper that goes on with a loop over its stream, whoever asks."""
+
+    def __init__(self, stream: StreamLoader) -> None:
+        super().__init__(stream)
+        self.batches = iter(stream)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.batches
 
 
 class Asking(Wrapped):

@@ -147,12 +147,12 @@ def arguments_of(folder: str, **settings: Any) -> TrainingArguments:
         "learning_rate": 1e-2,
         "logging_steps": 1,
         "report_to": [],
+        "per_device_train_batch_size": BATCH,
+        "per_device_eval_batch_size": BATCH,
     }
     return TrainingArguments(
         output_dir=folder,
         use_cpu=True,
-        per_device_train_batch_size=BATCH,
-        per_device_eval_batch_size=BATCH,
         disable_tqdm=True,
         **{**usual, **settings},
     )

@@ -10,10 +10,11 @@ import pytest
 
 pytest.importorskip("transformers", reason="needs transformers")
 
+from datasets import Dataset
 from hf_cases import BATCH, StreamTrainer, arguments_of, score_model, stream_of, write_rows
-from transformers import TrainingArguments
+from transformers import Trainer, TrainingArguments
 
-from headrace.errors import SettingsError
+from headrace.errors import SettingsError, StreamError
 from raised import raised
 
 # Of all arguments about data, those that a stream obeys without a check, and why.
@@ -133,3 +134,46 @@ def test_an_evaluation_needs_no_seed_of_its_own(data: Path, tmp_path: Path) -> N
         eval_dataset=stream_of(data, "score"),
     )
     assert trainer.evaluate()["eval_loss"] > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("per_device_train_batch_size", 2 * BATCH), ("dataloader_num_workers", 3)],
+)
+def test_a_number_that_is_not_the_streams_is_refused(
+    data: Path, tmp_path: Path, name: str, value: int
+) -> None:
+    with raised(SettingsError, setting=name):
+        trainer_of(data, tmp_path, stream={}, **{name: value})
+
+
+def test_a_transform_that_loses_valid_is_refused(data: Path, tmp_path: Path) -> None:
+    def scored(batch: Any) -> Any:
+        return {"row": batch["row"], "labels": batch["target"]}
+
+    trainer = trainer_of(data, tmp_path, stream={"transform": scored})
+    with raised(SettingsError, column="valid", remedy="let the transform keep it"):
+        trainer.train()
+
+
+def rows_of_datasets() -> Any:
+    """Rows that the Trainer reads by itself."""
+    return Dataset.from_dict({"row": [1] * BATCH, "labels": [0.5] * BATCH})
+
+
+def test_a_checkpoint_without_the_position_is_refused(data: Path, tmp_path: Path) -> None:
+    arguments = arguments_of(str(tmp_path), save_strategy="steps", save_steps=1, max_steps=1)
+    Trainer(score_model(), arguments, train_dataset=rows_of_datasets()).train()
+    saved = tmp_path / "checkpoint-1"
+    with raised(StreamError, path=saved / "trainer_state.json", remedy="HeadraceTrainerMixin"):
+        trainer_of(data, tmp_path, stream={}).train(resume_from_checkpoint=str(saved))
+
+
+def test_without_the_mixin_the_first_batch_says_what_to_write(data: Path, tmp_path: Path) -> None:
+    plain = Trainer(
+        score_model(),
+        arguments_of(str(tmp_path)),
+        train_dataset=stream_of(data, "score", shuffle=True),
+    )
+    with raised(SettingsError, remedy="class StreamTrainer(HeadraceTrainerMixin, Trainer)"):
+        plain.train()

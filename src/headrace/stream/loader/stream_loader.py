@@ -17,6 +17,7 @@ raises. The source of a loader makes its passes; see `passes`.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
@@ -107,12 +108,23 @@ class DeliveredCount:
 
         steps: the number of batches, so that the last one ends the pass: a loop that knows len()
         may never ask for more. None: not known yet. Raises `StreamError` at the next batch after
-        `begin` or `forget`, if one is left or `steps` is None.
+        `begin` or `forget`, if one is left or `steps` is None; and in a fork of the process that
+        began the pass, as both would go on with the same batches.
         """
         counted = self._pass
+        process = os.getpid()
         delivered_count = 0
         with closing(batches):
             while True:
+                if process != os.getpid():
+                    raise StreamError(
+                        f"epoch {epoch}: process {process} began this loop, and process"
+                        f" {os.getpid()}, a fork of it, would get the same batches",
+                        remedy=(
+                            "begin the loop in the process that goes on with it; for workers of a"
+                            " DataLoader use headrace.open(...).torch_dataset(...)"
+                        ),
+                    )
                 # before a batch is taken: passes may share what makes their batches
                 if counted != self._pass:
                     if delivered_count == steps:
@@ -131,6 +143,23 @@ class DeliveredCount:
                 yield cast(Given, batch)
         if counted == self._pass:
             self.has_ended = self.is_over = True
+
+
+class LoopEpochs:
+    """What Lightning tells that an epoch begins, in place of the samplers of a DataLoader.
+
+    For Lightning, the epoch of a checkpoint after the last batch is over: the pass that it begins
+    then is the next epoch, and not the empty rest that a stream has after `load_state_dict`.
+    """
+
+    def __init__(self, stream: StreamLoader) -> None:
+        self.batch_size = stream.options.batch_size
+        self.sampler = self
+        self._stream = stream
+
+    def set_epoch(self, epoch: int) -> None:  # noqa: ARG002 - of a loop that may have begun later
+        """Go on to the next epoch if a loaded state left nothing of the present one."""
+        self._stream.skip_empty_rest()
 
 
 class NotADataLoader(SettingsError, AttributeError):
@@ -369,6 +398,11 @@ class StreamLoader:
         )
 
     @property
+    def batch_sampler(self) -> LoopEpochs:
+        """What Lightning tells that an epoch begins."""
+        return LoopEpochs(self)
+
+    @property
     def dataset(self) -> NoReturn:
         """Raise `NotADataLoader`: Accelerate's `skip_first_batches` asks a DataLoader for it, to
         read the same rows again from the beginning.
@@ -441,6 +475,11 @@ class StreamLoader:
         if self._received.has_ended:
             self._begin(self.passes.begin(self.epoch + 1, self._present))
 
+    def skip_empty_rest(self) -> None:
+        """Make the next epoch the present one if a loaded state left no batch of it."""
+        if self._present.is_partial and self._present.steps == 0:
+            self._begin(self.passes.begin(self.epoch + 1, self._present))
+
     def set_epoch(self, epoch: int) -> None:
         """Make the next pass this epoch from its beginning; if a loaded state left a rest of this
         epoch, keep it.
@@ -461,7 +500,7 @@ class StreamLoader:
         Raises `StreamError` if the pass has fewer.
         """
         self._check_reader()
-        return self._present.state_after(batches)
+        return self._present.state_after(as_integer("batches", batches))
 
     def _check_reader(self) -> None:
         """Raise `SettingsError` in a worker of a DataLoader, which knows neither the length nor the

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import logging
 import re
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from multiprocessing import get_start_method
 from typing import TYPE_CHECKING, Any, cast
 
@@ -23,6 +23,7 @@ from torch.utils.data import DataLoader
 
 from headrace.errors import EngineError, HeadraceError, StreamError
 from headrace.stream.loader.check_collation import told_to_accelerate
+from headrace.stream.loader.stream_loader import LoopEpochs
 from headrace.stream.ranks.stats import StreamStats
 from headrace.stream.read.batch import Batch
 from headrace.stream.workers.deaths import REMEDY, death_of, why_not_again
@@ -43,6 +44,20 @@ class WatchedLoader(DataLoader[Batch]):
 
     Dead workers are restarted, twice for each batch. Raises `EngineError` if that does not help.
     """
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.sampler: Any
+        self.sampler.set_epoch = LoopEpochs(self._source).set_epoch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position of the dataset, for trainers that save that of their loader."""
+        state: dict[str, Any] = self._source.state_dict()
+        return state
+
+    def load_state_dict(self, values: Mapping[str, Any]) -> None:
+        """Continue from a saved state; see `StreamLoader.load_state_dict`."""
+        self._source.load_state_dict(values)
 
     def set_epoch(self, epoch: int) -> None:
         """Make the following passes this epoch; called by trainers that set the epoch on their

@@ -454,8 +454,9 @@ class _Start:
         if not differences:
             return
         sentences = []
+        word = "process" if _share_a_rank(sides) else "rank"
         for name, values in list(differences.items())[:_MOST_FIELDS]:
-            parts = [f"{short_repr(value)} on rank {rank}" for rank, value in values.items()]
+            parts = [f"{short_repr(value)} on {word} {number}" for number, value in values.items()]
             sentences.append(f"{name} is {', '.join(parts[:-1])} and {parts[-1]}")
         more = ""
         if len(differences) > _MOST_FIELDS:
@@ -473,15 +474,22 @@ class _Start:
         raise error_type(problem, remedy=remedy)
 
 
+def _share_a_rank(sides: Sequence[_Side]) -> bool:
+    return len({side.rank for side in sides}) < len({side.process for side in sides})
+
+
 def differing(sides: Sequence[_Side]) -> dict[str, dict[int, Any]]:
-    """Return the fields that differ between contracts, each with its values by their first rank."""
+    """Return the fields that differ between contracts, each with its values by their first rank; by
+    their first process where several read as one rank.
+    """
+    of_processes = _share_a_rank(sides)
     differences = {}
     for name in dict.fromkeys(name for side in sides for name in side.contract):
         values: dict[int, Any] = {}
         for side in sides:
             value = side.contract.get(name)
             if value not in values.values() and len(values) < _MOST_VALUES:
-                values[side.rank] = value
+                values[side.process if of_processes else side.rank] = value
         if len(values) > 1:
             differences[name] = values
     return differences

@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from headrace.checks import as_integer
 from headrace.errors import SettingsError, StreamError, setting, setting_name, spell
 
 log = logging.getLogger("headrace")
@@ -75,15 +76,10 @@ class Topology:
     partners: int = 1
 
     def __post_init__(self) -> None:
-        if not (type(self.partners) is int and self.partners >= 1):
-            raise SettingsError(
-                setting="partners",
-                value=self.partners,
-                remedy="give the number of processes that read as this rank, this one included",
-            )
-        if not (
-            type(self.rank) is type(self.world_size) is int and 0 <= self.rank < self.world_size
-        ):
+        for name, least in (("rank", 0), ("world_size", 1), ("partners", 1)):
+            value = as_integer(name, getattr(self, name), least=least)
+            object.__setattr__(self, name, value)
+        if self.rank >= self.world_size:
             raise SettingsError(
                 f"there is no such rank of {self.world_size!r} (from {self.source})",
                 setting="rank",

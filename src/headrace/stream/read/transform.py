@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from headrace.arrays import F64, I64
-from headrace.checks import check_integer
+from headrace.checks import as_integer
 from headrace.digest import derive_key
 from headrace.draws import unit
 from headrace.errors import SettingsError, StreamError, setting, setting_name
@@ -62,7 +62,7 @@ class TransformContext:
         They are the same for a row on any ranks and workers, and after every resume. purpose:
         another purpose gives other numbers. Raises `SettingsError` if there are no positions.
         """
-        check_integer("uniform: draws", draws, least=1)
+        draws = as_integer("uniform: draws", draws, least=1)
         if self.positions is None:
             raise SettingsError(
                 f"with {setting('pack')} and {setting('distribution', 'dynamic')} rows have no"

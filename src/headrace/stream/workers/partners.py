@@ -363,6 +363,9 @@ class _SharedRun(PoolRun):
     def _retained(self, batch: Any) -> _SharedStep:
         return _SharedStep(batch)
 
+    def _check_end(self) -> None:
+        """Partners take passes whole: one that is absent loses nothing."""
+
     def _is_known(self, step: int) -> bool:
         return step < self._floor or super()._is_known(step)
 

@@ -64,6 +64,7 @@ _KEEP = "keep the dataset for as long as one loop reads it to its end"
 
 _START_S = 0.2  # seconds that a run waits for the rest of its pool; see `PoolRun._read_ahead`
 _LOOK_S = 0.5  # seconds between a waiting client's checks that it is not alone
+_COME_S = 60.0  # for all workers of a pool to begin, after one has its last batch
 _GOODBYE_S = 1.0  # for a client to receive what is left for it
 _kept_in = 0  # the process that called `keep_inherited`; a fork has another id
 _END_S = 10.0  # for a read to end with the interpreter
@@ -336,6 +337,9 @@ class PoolRun:
         self._ready: dict[int, Any] = {}
         self._asked = -1
         self._is_reading = self._has_ended = self._is_whole = False
+        self._is_resumed = (
+            False  # from the progress of each worker: one that has all begins no pass
+        )
         self.closed = ""  # why no worker gets a batch any more
         self._error: BaseException | None = None
 
@@ -367,6 +371,7 @@ class PoolRun:
             first = beginning.first + worker
         else:
             first = worker + progress.batches * self._workers
+            self._is_resumed = True
         with self._changed:
             self.next[worker] = first
             self._there.add(worker)
@@ -395,8 +400,32 @@ class PoolRun:
         while True:
             with self._changed:
                 if self._changed.wait_for(lambda: self._is_known(step), timeout=CHECK_S):
-                    return self._taken(worker, step)
+                    answer = self._taken(worker, step)
+                    break
             check_while_waiting()
+        if answer is END:
+            self._check_end()
+        return answer
+
+    def _check_end(self) -> None:
+        """Raise if some workers of the pool never begin the pass, whose batches nobody takes.
+
+        A wrapper that reads in one worker alone would lose them without a word.
+        """
+        with self._changed:
+            if self._changed.wait_for(self._loses_nothing, timeout=_COME_S):
+                return
+            lost = len(self._ready)
+            absent = min(set(range(self._workers)) - self.next.keys())
+        raise StreamError(
+            f"{lost:,} batches were read for worker {absent} of {self._workers}, which has not"
+            " begun the pass: what wraps the dataset reads it in some workers alone",
+            remedy="iterate over the dataset in every worker, or read it with num_workers=0",
+        )
+
+    def _loses_nothing(self) -> bool:
+        """Return whether all batches that were read are those of workers that are there."""
+        return bool(self.closed or self._is_resumed or self.is_complete or not self._ready)
 
     def _is_known(self, step: int) -> bool:
         return step in self._ready or self._has_ended or bool(self.closed)
