@@ -26,7 +26,7 @@ REPORT = "report.html"
 # All that may lie in a run without being named by its manifest: the manifest, which its own digest
 # proves; a file that must be empty; a page that may be drawn again at any time; and the lock.
 NOT_VOUCHED = frozenset({MANIFEST, SUCCESS, REPORT, LOCK})
-FORMAT_VERSION = 8
+FORMAT_VERSION = 9
 DIGEST = "digest"
 # the cells (splits of the run) that make up each split of a fold
 FoldLists: TypeAlias = Mapping[str, Sequence[str]]

@@ -18,7 +18,7 @@ SHARDS = {
     "val": "2177fb83b77285ff",
     "test": "e2de5b1a1c8c0937",
 }
-RUN_ID = "730f59b9-0396-5319-947f-8a5cfa6e4214"
+RUN_ID = "c64a7d71-cfbe-5514-ba60-4b79afc37da6"
 
 
 def split(tmp_path: Path) -> headrace.types.Prepared:
