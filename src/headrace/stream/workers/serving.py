@@ -337,9 +337,8 @@ class PoolRun:
         self._ready: dict[int, Any] = {}
         self._asked = -1
         self._is_reading = self._has_ended = self._is_whole = False
-        self._is_resumed = (
-            False  # from the progress of each worker: one that has all begins no pass
-        )
+        # from the progress of each worker: one that has all its batches begins no pass
+        self._is_resumed = False
         self.closed = ""  # why no worker gets a batch any more
         self._error: BaseException | None = None
 
