@@ -172,7 +172,7 @@ class Recipe:
         """Check the laws of the recipe in a finished run."""
         return []
 
-    def doubts(self, run: FinishedRun) -> Iterable[Doubt]:
+    def doubts(self, manifest: Manifest) -> Iterable[Doubt]:
         """Return what to know of a finished run before training on it, but for dropped rows."""
         return ()
 

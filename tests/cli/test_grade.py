@@ -64,7 +64,7 @@ def test_a_table_of_texts_alone_is_told(tmp_path: Path) -> None:
     ("days", "words", "code", "told"),
     [
         ((0, 200), (), 0, "overlap in calendar time"),
-        ((0, 0), ("--features", "x"), 0, "pass: "),
+        ((0, 0), ("--past-features", "x"), 0, "pass: "),
         ((0, 0), (), 0, "no inputs"),
     ],
     ids=["overlap", "pass", "no inputs"],
@@ -87,7 +87,7 @@ def test_entities_left_out_fail_above_half(tmp_path: Path) -> None:
     for name in "abc":
         lines = [f"{day(n // (2 if name > 'a' else 1))},{n % 7},{n % 5}" for n in range(300)]
         (tmp_path / f"raw/{name}.csv").write_text("\n".join(["date,y,x", *lines]) + "\n")
-    words = ("series", tmp_path / "raw", "--target", "y", "--features", "x")
+    words = ("series", tmp_path / "raw", "--target", "y", "--past-features", "x")
     done = command(*words, "--out", tmp_path / "out")
 
     assert 1 == done.returncode

@@ -14,6 +14,7 @@ class EveryNthRecipe(Recipe):
     init_word = "thin"
     stages = {"split": ("thin out files", "files")}
     reasons = {"between": "is between two rows that are kept"}
+    requested_drops = Recipe.requested_drops | {"between"}
     row = "kept row"
 
     def settings(self):

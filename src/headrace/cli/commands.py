@@ -118,7 +118,6 @@ def execute(recipe: Any, out: Path, options: RunOptions) -> Path:
     from headrace.cli.progress import progress_on
     from headrace.cli.tables import manifest_record
     from headrace.dataset.grade import MOST_DROPPED, grade_of
-    from headrace.dataset.open import FinishedRun
     from headrace.recipe import BUILT_IN
     from headrace.run.events import Note, RunBegan
     from headrace.run.prepare import prepare
@@ -143,9 +142,8 @@ def execute(recipe: Any, out: Path, options: RunOptions) -> Path:
             show(event)
 
         prepared = prepare(recipe, out, on_event=on_event, **options.options())
-    run = FinishedRun(prepared.run, prepared.manifest, texts="typed")
     most = MOST_DROPPED if options.max_dropped is None else options.max_dropped
-    grade = grade_of(run, most, warnings=warnings)
+    grade = grade_of(prepared.manifest, most, warnings=warnings)
     if options.as_json:
         record = manifest_record(prepared.manifest, prepared.run, prepared.how)
         doubts = [printable(in_flags(doubt.sentence)) for doubt in grade.doubts]

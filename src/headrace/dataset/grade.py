@@ -1,6 +1,7 @@
 """Grade a finished run in one line, pass, warn or fail: by what it lost, and by doubts about it.
 
-Only what the run holds counts, so a run that is reused is graded as when it was made.
+Only what its manifest says counts, so a run that is reused is graded as when it was made, and no
+library of data is loaded for it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from headrace.errors import setting
 
 if TYPE_CHECKING:
-    from headrace.dataset.open import FinishedRun
+    from headrace.dataset.manifest import Manifest
 
 MOST_DROPPED = 0.5
 NOTED = 0.25  # a smaller share is usual
@@ -53,13 +54,13 @@ class Grade:
         return f"fail: {words}; correct that, or give {setting('max_dropped', enough)}"
 
 
-def grade_of(run: FinishedRun, most: float = MOST_DROPPED, *, warnings: int = 0) -> Grade:
+def grade_of(manifest: Manifest, most: float = MOST_DROPPED, *, warnings: int = 0) -> Grade:
     """Grade a run. most: see `Grade`. warnings: how many it gave while it was made."""
     from headrace.recipe import recipe_of_run
 
-    recipe = recipe_of_run(run.manifest.recipe)
+    recipe = recipe_of_run(manifest.recipe)
     doubts = []
-    for doubt in (*_dropped(run, recipe.requested_drops), *recipe.doubts(run)):
+    for doubt in (*_dropped(manifest, recipe.requested_drops), *recipe.doubts(manifest)):
         if not doubt.fraction or doubt.fraction > min(NOTED, most):
             doubts.append(doubt)
     doubts.sort(key=lambda doubt: -doubt.fraction)
@@ -71,11 +72,11 @@ def grade_of(run: FinishedRun, most: float = MOST_DROPPED, *, warnings: int = 0)
     return Grade(word, doubts, most)
 
 
-def _dropped(run: FinishedRun, requested: frozenset[str]) -> Iterator[Doubt]:
+def _dropped(manifest: Manifest, requested: frozenset[str]) -> Iterator[Doubt]:
     """Yield how many rows were dropped, but for the reasons that settings ask for."""
-    rows = int(run.manifest.source["rows"])
+    rows = int(manifest.source["rows"])
     dropped = {}
-    for reason, count in run.manifest.dropped.items():
+    for reason, count in manifest.dropped.items():
         if count and reason not in requested:
             dropped[reason] = count
     fraction = sum(dropped.values()) / max(1, rows)

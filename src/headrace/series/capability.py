@@ -80,10 +80,10 @@ class SeriesRecipe(Recipe):
 
         return verify_series(run, workers)
 
-    def doubts(self, run: FinishedRun) -> Iterable[Doubt]:
+    def doubts(self, manifest: Manifest) -> Iterable[Doubt]:
         from headrace.series.doubts import doubts_of
 
-        return doubts_of(run)
+        return doubts_of(manifest)
 
     def figures(
         self, run_facts: RunFacts, common: Callable[[RunFacts], list[Figure]]

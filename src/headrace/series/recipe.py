@@ -41,6 +41,7 @@ from headrace.series.store import (
     SUMMARY,
     Entity,
     readable_schema,
+    shared_times,
     split_directory,
     stacked,
     train_rows,
@@ -118,10 +119,16 @@ def execute(  # noqa: PLR0914 - each stage needs earlier results
             "entities": {"original": original, "passed": passed, "failed": original - passed},
             **settings.division.manifest_entries(),
             "unusable_values": unusable,
+            "calendar_time": "shared" if shared_times(context.run, settings) else "apart",
+            "inputs": "features" if _has_features(settings) else "none",
             **result,
             "series_files": _digests(written, finished),
         },
     )
+
+
+def _has_features(settings: Series) -> bool:
+    return bool(settings.feature_names or settings.calendar or settings.static_features)
 
 
 def _digests(written: Sequence[Receipt], finished: Receipt) -> dict[str, str]:

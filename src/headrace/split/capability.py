@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from headrace.cli.init.commented import Section
     from headrace.cli.init.look import Data
     from headrace.dataset.grade import Doubt
+    from headrace.dataset.manifest import Manifest
     from headrace.dataset.open import FinishedRun
     from headrace.dataset.verify import Check
     from headrace.report.figure import Figure
@@ -61,10 +62,10 @@ class _SplitRecipe(Recipe):
 
         return verify_split(run, workers)
 
-    def doubts(self, run: FinishedRun) -> Iterable[Doubt]:
+    def doubts(self, manifest: Manifest) -> Iterable[Doubt]:
         from headrace.split.doubts import doubts_of
 
-        return doubts_of(run)
+        return doubts_of(manifest)
 
     def figures(self, data: RunFacts, common: Callable[[RunFacts], list[Figure]]) -> list[Figure]:
         from headrace.split.figures import figures

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import pyarrow as pa
-
 from headrace.dataset.grade import Doubt
-from headrace.dataset.open import FinishedRun
-from headrace.formats.types import is_text
-from headrace.split.earlier import settings_of
+from headrace.dataset.manifest import Manifest
 
 
-def doubts_of(run: FinishedRun) -> Iterator[Doubt]:
+def doubts_of(manifest: Manifest) -> Iterator[Doubt]:
     """Yield that no column is more than text, and that a split has no row."""
-    settings = settings_of(run)
-    roles = {*settings.time_columns, settings.entity_column, settings.label}
-    roles.update(settings.targets or ())
-    inputs = [field.type for field in run.index.schema if field.name not in roles]
-    if inputs and all(is_text(type_) or pa.types.is_temporal(type_) for type_ in inputs):
+    if manifest.metadata["inputs"] == "text":
         yield Doubt("no column besides those with a role holds numbers: streams deliver text")
-    if run.manifest.folds:
+    if manifest.folds:
         return
-    for split, totals in run.manifest.splits.items():
+    for split, totals in manifest.splits.items():
         if not totals.rows:
             yield Doubt(f"{split} has no row")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -379,11 +379,32 @@ def _finish(
             ],
         },
         directories=directories,
-        metadata={**_metadata(plan, scans, parts, splits), **feature_metadata},
+        metadata={
+            **_metadata(plan, scans, parts, splits),
+            **feature_metadata,
+            "inputs": _inputs(plan, types),
+        },
         dialect=settings.dialect.written,
         texts=types,
         gaps=(evidence.gaps() & types.keys()) | columns_with_gaps(source.shards, plan.schema),
     )
+
+
+def _inputs(plan: SplitPlan, types: Mapping[str, pa.DataType]) -> Literal["numbers", "text"]:
+    """Return what a stream delivers in the columns without a role: text if no number is there.
+
+    types: of columns that are stored as text.
+    """
+    settings = plan.settings
+    roles = {*settings.time_columns, settings.entity_column, settings.label}
+    roles.update(settings.targets or ())
+    inputs = []
+    for column in plan.schema:
+        if column.name not in roles:
+            inputs.append(types.get(column.name, column.type))
+    if inputs and all(is_text(type_) or pa.types.is_temporal(type_) for type_ in inputs):
+        return "text"
+    return "numbers"
 
 
 def _types_of_texts(plan: SplitPlan, evidence: Evidence) -> dict[str, pa.DataType]:

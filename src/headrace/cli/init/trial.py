@@ -20,7 +20,6 @@ import pyarrow.parquet as pq
 from headrace.cli.init.commented import Aside, Section, settings_of
 from headrace.cli.init.look import WHOLE, Data, evenly
 from headrace.dataset.grade import grade_of
-from headrace.dataset.open import FinishedRun
 from headrace.errors import HeadraceError, SettingsError
 from headrace.formats.listing import Listing
 from headrace.recipe import JobSettings, Recipe, find_recipe
@@ -153,7 +152,7 @@ def _run(trial: Trial, job: JobSettings, reasons: Mapping[str, str], out: Path) 
             f"no row would be in train{f' ({lost})' if lost else ''}",
             remedy="give the columns and the cutoff yourself",
         )
-    grade = grade_of(FinishedRun(prepared.run, manifest, texts="typed"))
+    grade = grade_of(manifest)
     if grade.word == "fail":  # a run of what is written must not
         raise SettingsError(
             grade.doubts[0].sentence, remedy="give the columns and the cutoff yourself"
