@@ -154,8 +154,12 @@ class LoopEpochs:
 
     def __init__(self, stream: StreamLoader) -> None:
         self.batch_size = stream.options.batch_size
-        self.sampler = self
         self._stream = stream
+
+    @property
+    def sampler(self) -> LoopEpochs:
+        """This object, as no cycle: a stream that is dropped ends its threads at once."""
+        return self
 
     def set_epoch(self, epoch: int) -> None:  # noqa: ARG002 - of a loop that may have begun later
         """Go on to the next epoch if a loaded state left nothing of the present one."""
