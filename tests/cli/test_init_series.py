@@ -168,8 +168,9 @@ def test_of_frequencies_that_are_equally_common_the_longest_is_named_as_runs_inf
     tmp_path: Path,
 ) -> None:
     (tmp_path / "raw").mkdir()
-    for name, every in (("a", "15m"), ("b", "1d")):
-        times = pl.datetime_range(datetime(2000, 1, 1), datetime(2000, 1, 20), every, eager=True)
+    for name, every, last in (("a", "15m", 1), ("b", "1d", 20)):
+        end = datetime(2000, 1, last, 4)
+        times = pl.datetime_range(datetime(2000, 1, 1), end, every, eager=True)
         pl.DataFrame({"date": times, "q": np.arange(len(times)) % 7 + 0.5}).write_csv(
             tmp_path / f"raw/{name}.csv"
         )

@@ -13,7 +13,7 @@ from tables import small_source
 
 
 @pytest.mark.parametrize(
-    ("version", "remedy"), [(1, "prepare the run again"), (9, "upgrade headrace"), (None, "upgrade headrace")]
+    ("version", "remedy"), [(1, "prepare the run again"), (10, "upgrade headrace"), (None, "upgrade headrace")]
 )  # fmt: skip
 def test_a_run_of_another_format_says_what_to_do(
     tmp_path: Path, version: int | None, remedy: str

@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import itertools
 import json
 import logging
 import multiprocessing
@@ -408,14 +409,15 @@ def steps(batches):
     return [int(batch["step"]) for batch in batches]
 
 
-def test_a_worker_that_begins_when_the_others_have_gone_gets_its_own_steps(server):
+def test_a_worker_that_begins_when_the_others_have_all_theirs_gets_its_own_steps(server):
     client, batches = worker_of(server, 1, 2)
-    assert [1, 3, 5, 7] == steps(batches)
-    client.close()
-    late, batches = worker_of(server, 0, 2)
+    assert [1, 3, 5, 7] == steps(itertools.islice(batches, 4))
+    late, rest = worker_of(server, 0, 2)
 
-    assert [0, 2, 4, 6] == steps(batches)
+    assert [0, 2, 4, 6] == steps(rest)
+    assert [] == steps(batches)
     assert 1 == len(server.opened)
+    client.close()
     late.close()
 
 

@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -253,6 +254,8 @@ def _refuse_wide(options: AskedSeries, data: Look, time: str, numbers: Sequence[
     """Raise `SettingsError` if the target is no column, and each column may be an entity."""
     others = set(data.columns) - {time}
     if options.target in data.columns or others != set(numbers) or len(others) < _LEAST_WIDE:
+        return
+    if get_close_matches(options.target, others, n=1):  # a mistyped name
         return
     raise SettingsError(
         "the source has no such column",

@@ -85,7 +85,7 @@ def test_a_run_warns_of_turns_without_a_stop_and_keeps_the_certificate(tmp_path)
             path, tmp_path / str(warned), tokenizer=small_tokenizer(tmp_path / f"t{warned}", template),
             on_event=events.append, **FULL,
         )  # fmt: skip
-        warnings = [event for event in events if "stop is trained" in str(event)]
+        warnings = [event for event in events if "no stop in the loss" in str(event)]
         assert warned == len(warnings)
         assert "default" in run.manifest.metadata["templates"]["certificates"]
 

@@ -80,7 +80,7 @@ def test_only_rewrites_of_bins_have_the_version_of_their_layout_in_their_identit
     write_bins(tmp_path / "raw" / "a.parquet", "shift_left")
     bins = headrace.Rewrite(source=[tmp_path / "raw"])
     part = headrace.Rewrite(source=[tmp_path / "raw"], columns=["input_ids"])
-    others = {"source", "cache_dir", "shuffle_seed"}
+    others = {"source", "cache_dir", "shuffle_seed", "drop_columns"}
     settings = part.model_dump(mode="json", exclude=others)
 
     assert {**settings, "columns": None, "source_run": None, "bins": 1} == bins.identity_settings()

@@ -173,7 +173,7 @@ def test_a_configuration_may_hold_a_date_or_a_text(tmp_path: Path) -> None:
     source = write_source(tmp_path / "raw", ["a"])
     config = tmp_path / "config.yaml"
     config.write_text(
-        f"recipe: series\nsource: {source}\ntarget: q\nfeatures: [rain, warm]\nmin_train_years: 0.5\nbatch_size: 2\n"
+        f"recipe: series\nsource: {source}\ntarget: q\nfuture_features: [rain, warm]\nmin_train_years: 0.5\nbatch_size: 2\n"
         "train_end: 2002-03-01\nval_end: '2002-09-01'\n"
     )
     done = json.loads(run_command("run", config, "--out", tmp_path / "out", "--json").stdout)

@@ -52,7 +52,7 @@ def test_entities_that_pass_are_no_reason_why_none_trains(tmp_path: Path) -> Non
     with pytest.raises(headrace.InputError) as raised:
         run_of(source, tmp_path / "out", **asked, frequency="1d")
 
-    assert "no entity of 2 trains: b: " in str(raised.value)
+    assert "no entity of 2 is in train: b: " in str(raised.value)
     assert "column 'rain': not in the file" in str(raised.value)
     assert "None" not in str(raised.value)
 

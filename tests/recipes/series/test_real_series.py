@@ -119,7 +119,7 @@ def test_caravan_quality_reports_tell_the_traps(prepared: Prepared) -> None:
 
 @needs_caravan
 def test_a_column_that_only_some_files_have_fails_the_others(tmp_path: Path) -> None:
-    prepared = caravan(tmp_path / "out", features=[*FORCING, "pr_emo1"])
+    prepared = caravan(tmp_path / "out", future_features=[*FORCING, "pr_emo1"])
 
     summary = json.loads((prepared.run / "quality_summary.json").read_bytes())
     assert ["camelses_1414"] == summary["retained_entities"]

@@ -367,7 +367,7 @@ def test_what_cannot_be_is_refused(source: Path, tmp_path: Path) -> None:
     for wrong, told in (
         (
             {"test_entities": ["a"]},
-            "a pipeline with strategy per_group, the default, has nothing to be fitted on",
+            "a per_group pipeline, the default, cannot be fitted",
         ),
         ({"folds": "rolling:n=2,step=9d"}, "folds roll on from train_end, which is not given"),
         ({"folds": "group-kfold:k=2", **DATES}, "would each need other scalers"),
