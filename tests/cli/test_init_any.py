@@ -673,7 +673,7 @@ def test_titles_are_found_in_a_compressed_file_too(tmp_path: Path) -> None:
 
 FLOWERS = "".join(f"{5 + n % 9 / 10},{n % 7 / 2},{n % 3},{'abc'[n % 3] * 4}\n" for n in range(90))
 PEOPLE = "".join(f"KX{n:04d},{'yes' if n % 2 else 'no'},{20 + n * 7 % 50}\n" for n in range(90))
-NUMBERS = "".join(f"{n % 7},{n % 5},9,2\n" for n in range(90))
+NUMBERS = "".join(f"{11 + n % 7},{3 + n % 5},9,2\n" for n in range(90))
 WORDS = "".join(f"{'ham' if n % 2 else 'spam'}\tThis is message {n} of them.\n" for n in range(90))
 
 

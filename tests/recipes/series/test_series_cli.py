@@ -49,7 +49,7 @@ def test_series_run_and_the_library_make_the_same_run(tmp_path: Path) -> None:
     ]
     for name in ("target", "frequency", "min_train_years", "batch_size", "out"):
         flags += [f"--{name.replace('_', '-')}", record[name]]
-    done = run_command("series", *flags, "--past-features", "rain,cold", "--json")
+    done = run_command("series", *flags, "--future-features", "rain,cold", "--json")
     again = run_command("run", config, "--json")
     same = series(
         tmp_path / "in", tmp_path / "library", preprocessing_configs=record["preprocessing_configs"]
