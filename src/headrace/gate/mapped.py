@@ -3,7 +3,7 @@
 A page of a mapped file that no longer exists ends the process (SIGBUS) when it is touched, and no
 code can catch that. So whoever makes a batch of mapped bytes calls `check_mapped` first, which
 compares the sizes of the files in use with those they had when they were mapped. Where a descriptor
-of the file is kept, that takes a third of a microsecond. A file that is cut between that and the
+of the file is kept, that takes a microsecond. A file that is cut between that and the
 touch still ends the process. A file that is replaced or deleted does no harm, because the mapping
 keeps its bytes.
 """
@@ -110,7 +110,8 @@ def check_mapped() -> None:
     """
     for descriptor, key in list(_descriptors.items()):
         try:
-            size = os.lseek(descriptor, 0, os.SEEK_END)
+            # no lseek: the number may be that of another file by now, whose position it would move
+            size = os.fstat(descriptor).st_size
         except OSError:
             continue  # it was unmapped just now
         if size < key[1].size:
