@@ -255,7 +255,7 @@ def _refuse_wide(options: AskedSeries, data: Look, time: str, numbers: Sequence[
     others = set(data.columns) - {time}
     if options.target in data.columns or others != set(numbers) or len(others) < _LEAST_WIDE:
         return
-    if get_close_matches(options.target, others, n=1):  # a mistyped name
+    if options.target and get_close_matches(options.target, others, n=1):  # a mistyped name
         return
     raise SettingsError(
         "the source has no such column",
