@@ -159,7 +159,7 @@ def main() -> None:
         options={"stride": 16 if arguments.small else 4, "history": "preceding"},
     )
     model = Rainfall(
-        len(series.features), len(series.static_features), 16 if arguments.small else 48
+        len(series.feature_names), len(series.static_features), 16 if arguments.small else 48
     )
     trainer = Trainer(
         max_epochs=arguments.epochs,

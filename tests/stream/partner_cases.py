@@ -188,6 +188,7 @@ def share_on_machines(process: int, processes: int, folder: str) -> None:
             batches.close()
         else:
             told["begun"] += [real(batch) for batch in batches]
+        dist.barrier()  # no process is in the pass any more
         told["seed"] = refused({"seed": int(process == 1)})
     Path(folder, f"process-{process}.json").write_text(json.dumps(told))
 
