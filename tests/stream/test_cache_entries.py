@@ -123,6 +123,6 @@ def test_an_entry_proves_what_it_is_and_every_byte_of_it() -> None:
             content_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :], identity)
     for size in range(len(data)):
         with pytest.raises(ValueError, match="it"):
-            content_bytes(data[:size], identity, check=False)
+            content_bytes(data[:size], identity)
     with pytest.raises(ValueError, match="another entry"):
-        content_bytes(data, identity_of("block", 2), check=False)
+        content_bytes(data, identity_of("block", 2))

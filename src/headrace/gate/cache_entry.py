@@ -38,17 +38,17 @@ def trailer_of(content: Any, identity: bytes) -> bytes:
     return identity + checksum.digest()
 
 
-def content_bytes(data: Any, identity: bytes | None, *, check: bool = True) -> int:
+def content_bytes(data: Any, identity: bytes | None) -> int:
     """Return how many of an entry's bytes are its content.
 
-    identity: what the entry must be; None: anything. check: whether to compare the checksum, which
-    reads every byte. Raises `ValueError` if it is another entry, or damaged.
+    identity: what the entry must be; None: anything. Reads every byte for the checksum. Raises
+    `ValueError` if it is another entry, or damaged.
     """
     view = memoryview(data).cast("B")
     size = len(view) - TRAILER_BYTES
     if size < 0:
         raise ValueError(f"it has only {len(view)} bytes")
-    if check and xxhash.xxh3_128_digest(view[:-_CHECKSUM_BYTES]) != view[-_CHECKSUM_BYTES:]:
+    if xxhash.xxh3_128_digest(view[:-_CHECKSUM_BYTES]) != view[-_CHECKSUM_BYTES:]:
         raise ValueError("its bytes are not those that were written")
     if identity is not None and view[size:-_CHECKSUM_BYTES] != identity:
         raise ValueError("it is another entry than its name says")
