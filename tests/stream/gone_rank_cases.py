@@ -29,6 +29,7 @@ from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.loader.torch_dataset import StreamingDataset
 from headrace.stream.ranks.group import default_group
 from headrace.stream.ranks.start import RanksDiffer
+from headrace.stream.ranks.watch import Watch
 from waits import wait_until
 
 ROWS = (40,) * 60
@@ -187,6 +188,28 @@ def leave_early(rank: int, world_size: int, port: int, folder: str, who: int, ho
     if how == "destroys":
         dist.destroy_process_group()
         wait_until(lambda: all(Path(folder, f"rank-{n}.json").exists() for n in range(world_size)))
+
+
+def fail_and_leave(rank: int, world_size: int, port: int, folder: str, who: int) -> None:
+    """One rank fails and leaves at once, where the threads of the others have no time to hear."""
+    join(rank, world_size, port)
+    me = Rank(rank, world_size, folder)
+    stream = me.stream(0)
+    if rank != who:
+        Watch._look = lambda watch: None
+    me.meet("made")
+
+    def read() -> None:
+        if rank == who:
+            here = default_group()
+            here.post(here.failure(ValueError("the cause")))
+            here.leave()
+            return
+        for _ in stream:
+            me.told["batches"] += 1
+
+    me.keep(read)
+    me.meet("end")  # rank 0 keeps the store
 
 
 def suspend(rank: int, world_size: int, port: int, folder: str, who: int) -> None:

@@ -15,6 +15,7 @@ from gone_rank_cases import (
     WHENS,
     begin_again,
     differ,
+    fail_and_leave,
     leave_early,
     lose,
     suspend,
@@ -124,6 +125,16 @@ def test_a_rank_that_ends_in_order_stops_no_pass_but_the_next_one(tmp_path, how,
             assert "" == rank["error"]
         else:
             assert "StreamError" == rank["kind"], rank
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_rank_that_fails_and_leaves_at_once_is_heard_at_the_start(tmp_path, who):
+    codes = run(fail_and_leave, tmp_path, who)
+
+    assert [0] * WORLD_SIZE == codes
+    for rank in told(tmp_path, but=[who]):
+        assert "StreamError" == rank["kind"], rank
+        assert f"rank {who} of {WORLD_SIZE} stopped the stream: the cause" in rank["error"]
 
 
 @pytest.mark.slow

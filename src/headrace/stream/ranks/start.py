@@ -47,7 +47,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import StreamError, setting
@@ -360,7 +360,7 @@ class _Start:
                 absent = self._absent()
                 # the last arrival may have come and gone in this moment
                 if absent and not self._is_set("judged"):
-                    raise next(iter(absent.values()))
+                    self._raise_absent(next(iter(absent.values())))
             self.check()
             if clock.waited_s > timeout_s:
                 raise StreamError(
@@ -391,7 +391,7 @@ class _Start:
                     absent = self._absent()
                 gone = [rank for rank in self._missing("read") if rank in absent] if absent else []
                 if gone and not differs:
-                    raise absent[gone[0]]
+                    self._raise_absent(absent[gone[0]])
                 if gone or clock.waited_s > _READ_S:
                     break
                 clock.pause()
@@ -423,6 +423,17 @@ class _Start:
                 remedy="read the same number of passes on every rank",
             )
         return absent
+
+    def _raise_absent(self, error: StreamError) -> NoReturn:
+        """Raise what a process posted before it ended, else that it has ended.
+
+        The thread that reads messages may not have run since: on a busy machine it waits for
+        seconds.
+        """
+        while self.group.unread() is not None:
+            pass
+        self.check()
+        raise error
 
     def _is_set(self, name: str) -> bool:
         return bool(self.group.store.check([f"{self.key}/{name}"]))
