@@ -20,6 +20,7 @@ from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.loader.torch_dataset import StreamingDataset
 from headrace.stream.order.epoch import block_identities, epoch_order
 from headrace.stream.order.remaining import Remaining
+from headrace.stream.ranks.topology import Topology
 from laws import examples
 from raised import raised
 
@@ -271,6 +272,9 @@ def test_what_does_not_go_together_is_refused():
     options = StreamOptions(batch_size=4, distribution="dynamic")
     with raised(SettingsError, setting="distribution", remedy="pass store="):
         StreamLoader(index_of([4]), Numbers((4,)), options, topology=ranks(2)[0])
+    partners = Topology(rank=0, world_size=1, partners=2)
+    with raised(SettingsError, setting="distribution", remedy='use distribution="balanced"'):
+        StreamLoader(index_of([9]), Numbers((9,)), options, topology=partners)
     with raised(SettingsError, setting="remainder", remedy="leave remainder= out"):
         loaders([4], 1, remainder="drop")
     with raised(SettingsError, setting="lanes", remedy='use distribution="balanced"'):

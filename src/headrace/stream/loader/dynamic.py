@@ -347,6 +347,12 @@ class DynamicPasses(RowPasses):
             raise SettingsError(
                 f"{_DYNAMIC} is for one dataset", remedy=f"use {_BALANCED} with blends"
             )
+        if topology.partners > 1:
+            raise SettingsError(
+                f"{_DYNAMIC}: {topology.partners} processes read as one rank, and each would get"
+                " other rows",
+                remedy=f"use {_BALANCED}, which gives all processes of a rank the same batches",
+            )
         for name in ("lanes", "shuffle_rows", "samples_per_epoch"):
             if getattr(options, name) is not None:
                 raise SettingsError(
