@@ -327,6 +327,31 @@ class Claims:
             time.sleep(_LOOK_S)
 
 
+def _check_options(index: SplitIndex, options: StreamOptions, topology: Topology) -> None:
+    """Refuse what does not go together with claims."""
+    if isinstance(index, BlendIndex):
+        raise SettingsError(f"{_DYNAMIC} is for one dataset", remedy=f"use {_BALANCED} with blends")
+    if topology.partners > 1:
+        raise SettingsError(
+            f"{_DYNAMIC}: {topology.partners} processes read as one rank, and each would get"
+            " other rows",
+            remedy=f"use {_BALANCED}, which gives all processes of a rank the same batches",
+        )
+    for name in ("lanes", "shuffle_rows", "samples_per_epoch"):
+        if getattr(options, name) is not None:
+            raise SettingsError(
+                f"{setting(name, getattr(options, name))}, and {_DYNAMIC} gives every row once,"
+                " blocks and the rows inside them shuffled",
+                remedy=f"leave it out, or use {_BALANCED}",
+            )
+    if options.remainder not in (None, "pad"):
+        raise SettingsError(
+            f"{setting('remainder', options.remainder)} and {_DYNAMIC} do not go together:"
+            " ranks that run out of rows fill their batches",
+            remedy=f'leave {setting("remainder")} out, and see batch["valid"]',
+        )
+
+
 class DynamicPasses(RowPasses):
     """Passes over the rows of a split: every row once over all ranks, and the same number of
     batches on each.
@@ -343,29 +368,7 @@ class DynamicPasses(RowPasses):
         topology: Topology,
         store: Any = None,
     ) -> None:
-        if isinstance(index, BlendIndex):
-            raise SettingsError(
-                f"{_DYNAMIC} is for one dataset", remedy=f"use {_BALANCED} with blends"
-            )
-        if topology.partners > 1:
-            raise SettingsError(
-                f"{_DYNAMIC}: {topology.partners} processes read as one rank, and each would get"
-                " other rows",
-                remedy=f"use {_BALANCED}, which gives all processes of a rank the same batches",
-            )
-        for name in ("lanes", "shuffle_rows", "samples_per_epoch"):
-            if getattr(options, name) is not None:
-                raise SettingsError(
-                    f"{setting(name, getattr(options, name))}, and {_DYNAMIC} gives every row once,"
-                    " blocks and the rows inside them shuffled",
-                    remedy=f"leave it out, or use {_BALANCED}",
-                )
-        if options.remainder not in (None, "pad"):
-            raise SettingsError(
-                f"{setting('remainder', options.remainder)} and {_DYNAMIC} do not go together:"
-                " ranks that run out of rows fill their batches",
-                remedy=f'leave {setting("remainder")} out, and see batch["valid"]',
-            )
+        _check_options(index, options, topology)
         # States, seeds and columns work as in any stream of rows; only the assignment to ranks
         # differs.
         super().__init__(index, read_block, replace(options, remainder="pad"), topology)
