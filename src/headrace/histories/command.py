@@ -42,7 +42,7 @@ class _PrepareByDefault(TyperGroup):
 app = typer.Typer(
     cls=_PrepareByDefault,
     no_args_is_help=True,
-    help="Measurements of many entities, in any order, into big rows of one entity in time order.",
+    help="Gather the measurements of each entity into one long row, in time order.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
