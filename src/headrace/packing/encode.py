@@ -72,7 +72,7 @@ _COUNTED = (
     ),
     *("special_text_rows", "encoded_sequences", "encoded_tokens", "encoded_labels"),
     *("backend_compared", "backend_different"),
-    *("chat_sequences", "read_sequences", "transcripts"),
+    *("chat_sequences", "read_sequences", "transcripts", "empty_answers"),
 )
 
 
@@ -366,7 +366,7 @@ class Encoding:
         encoded = self.encoder.encode(rows, form)
         self.count.update(backend_compared=encoded.compared, special_text_rows=encoded.special_text)
         self.count.update(chat_sequences=encoded.chats, read_sequences=len(encoded.lengths))
-        self.count.update(transcripts=encoded.transcripts)
+        self.count.update(transcripts=encoded.transcripts, empty_answers=encoded.empty_answers)
         self.messages.update(encoded.messages)
         return encoded
 

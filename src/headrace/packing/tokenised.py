@@ -29,7 +29,12 @@ from headrace.packing.chats.certificate import PLACES, check_stops
 from headrace.packing.chats.hub import record_of
 from headrace.packing.chats.rejections import CURES
 from headrace.packing.chats.tokenise import ChatEncoder
-from headrace.packing.chats.words import FAULTS, summed_words, transcripts_in_words
+from headrace.packing.chats.words import (
+    FAULTS,
+    empty_in_words,
+    summed_words,
+    transcripts_in_words,
+)
 from headrace.packing.choose import Choice, choose
 from headrace.packing.encode import NOT_BAD, EncodeTask, encode_tasks
 from headrace.packing.sequences import Origins
@@ -53,8 +58,8 @@ _REMEDIES: dict[str, Callable[[], str]] = {
         f" {setting_name('unread')}, or allow a larger share"
     ),
     "unread_prompt": lambda: (
-        f"put the prompt into the messages, name the column in {setting_name('unread')}, or allow"
-        " a larger share"
+        f"put the prompt into the messages, read it with mapping, name the column in"
+        f" {setting_name('unread')}, or allow a larger share"
     ),
 }
 
@@ -266,6 +271,9 @@ def tokenise(
     _refuse_bad(settings, context, receipts)
     _refuse_lost(settings, receipts)
     _warn_of_transcripts(context, receipts)
+    empty = summed(receipts, "empty_answers")["empty_answers"]
+    if empty:
+        context.warn([empty_in_words(empty)])
     origins = []
     for owner in range(len(datasets)):
         names = []
@@ -359,13 +367,17 @@ def _certify(context: RunContext, encoder: ChatEncoder) -> None:
             positions = ", ".join(PLACES[position] for position in check.missing)
             if not check.trained:
                 context.warn(
-                    [f"template {name} ends no turn with a special token: no stop in the loss"]
+                    [
+                        f"template {name} ends no turn with a special token: no stop in the loss;"
+                        f" {setting_name('chat_template')} may give one that writes a token"
+                    ]
                 )
             elif positions:
                 context.warn(
                     [
                         f"template {name} ends turns with no special token {positions}: no stop is"
-                        " trained there"
+                        f" trained there; {setting_name('chat_template')} may give one that writes"
+                        " a token"
                     ]
                 )
 

@@ -12,11 +12,13 @@ import headrace
 from headrace.packing.chats.layouts import sample_of
 
 FULL = {"train_ratio": 1, "val_ratio": 0, "test_ratio": 0}
-FAMILIES = ("cohere", "cohere2", "deepseekv3", "gemma", "gemma3", "glm4moe", "lfm2", "llama3", "llama3_1", "phi3", "qwen2_5", "qwen3", "qwen3_5_think", "qwen3_instruct_2507")  # fmt: skip
-TOOLS = ("lfm2_2_5", "llama3_1", "qwen2_5", "qwen3", "qwen3_5_think", "glm4moe")
+FAMILIES = ("cohere", "cohere2", "deepseekv3", "gemma", "gemma3", "gemma4", "glm4moe", "lfm2", "lfm2_2_5", "llama3", "llama3_1", "phi3", "qwen2_5", "qwen3", "qwen3_5_think", "qwen3_instruct_2507")  # fmt: skip
+TOOLS = ("gemma4", "lfm2_2_5", "llama3_1", "qwen2_5", "qwen3", "qwen3_5_think", "glm4moe")
 NO_STOP = ("glm4moe",)  # ends the last turn with nothing, the others with the next role
 REWRITES_PROMPTS = ("deepseekv3",)  # asks for reasoning that an answer need not have
-SPECIAL = re.compile(r"<\|[^|>\s{}']+\|?>|<｜[^｜]*｜>|<[a-z]+_of_[a-z]+>|\[gMASK\]|<sop>")
+SPECIAL = re.compile(
+    r"<[a-z_]+\|>|<\|[^|>\s{}']+\|?>|<｜[^｜]*｜>|<[a-z]+_of_[a-z]+>|\[gMASK\]|<sop>"
+)
 
 
 def family_tokenizer(directory, family):
@@ -91,7 +93,9 @@ def test_ids_are_those_of_transformers_and_answers_and_stops_are_trained(tmp_pat
         assert len(trained) == len(answers)
         for part, message in zip(trained, answers, strict=True):
             assert message["content"] in part
-            assert part.endswith(tuple(stops)) or (family in NO_STOP and part is trained[-1])
+            assert part.rstrip().endswith(tuple(stops)) or (
+                family in NO_STOP and part is trained[-1]
+            )
 
 
 @pytest.mark.slow
@@ -136,6 +140,6 @@ def test_pairs_have_the_tokens_of_trl(tmp_path, family):
             assert trained is not None, text
             if both[: len(asked)] == asked:  # else TRL trains on what the prompt lacks
                 equal += 1
-                expected = tokenizer.decode(both[len(asked) :]).rstrip()
-                assert expected == trained
+                expected = tokenizer.decode(both[len(asked) :])  # blocks may hold the space
+                assert trained in (expected, expected.rstrip())
     assert equal or family in REWRITES_PROMPTS

@@ -15,6 +15,7 @@ from test_templates_and_masks import GENERATION, THINKING, TITLED, XML_CALLS
 
 from headrace.errors import InputError
 from headrace.packing.chats.layouts import is_transcript
+from headrace.packing.chats.settings import ChatForm
 from laws import examples
 from raised import raised
 
@@ -208,6 +209,57 @@ def test_flags_of_messages_say_what_is_trained(encoders, name, value):
     row["messages"][1][name] = value
 
     assert [["two<|im_end|>"]] == trained_texts(encoders[0], [row])
+
+
+@pytest.mark.parametrize("name", ["weight", "train"])
+def test_a_flag_that_asks_to_train_a_question_is_a_bad_weight(encoders, name):
+    row = answered(content="yes")
+    row["messages"][0][name] = 1
+
+    assert [] == trained_texts(encoders[0], [row], rejected=["bad_weight"])
+
+
+def test_an_argument_that_a_template_leaves_out_is_not_rendered(tmp_path):
+    call = {"function": {"name": "add", "arguments": {"a": "one", "b": ["two"]}}}
+    row = answered(content="", tool_calls=[call])
+
+    for which, template in enumerate((CHATML, GENERATION)):
+        named = template.replace("message.content", "(message.content or message.tool_calls[0].function.name)")  # fmt: skip
+        for template, rejected in ((named, ["not_rendered"]), (named.replace(".name", " | tojson"), [])):  # fmt: skip
+            found = encoder(small_tokenizer(tmp_path / f"{which}{len(rejected)}", template))
+            assert rejected == [rejection.reason for rejection in found.encode([row]).rejected]
+
+
+def test_what_a_template_leaves_out_of_tools_is_removed(tmp_path):
+    tools = [{"type": "function", "function": {"name": "add", "description": 'adds "two"\n'}}]
+    row = {**answered(content="yes"), "tools": tools}
+    some = "{% for tool in tools %}{{ tool.function.name }}{% endfor %}" + CHATML
+    every = "{{ tools | tojson }}" + CHATML
+    never = "{% if tools and messages[0].role == 'system' %}{{ tools | tojson }}{% endif %}" + CHATML  # fmt: skip
+
+    for number, (template, written, removed) in enumerate(((some, 3, 11), (every, 14, 0))):
+        found = fates_of(encoder(small_tokenizer(tmp_path / str(number), template)), row)
+        assert (written, removed) == (found["tools", "context"], found["tools", "removed"])
+    assert [] == trained_texts(encoder(small_tokenizer(tmp_path / "t", never)), [row], rejected=["not_rendered"])  # fmt: skip
+
+
+def test_functions_that_nothing_reads_fail_a_run(encoders):
+    row = {**answered(content="yes"), "functions": [{"name": "add", "description": "adds two"}]}
+
+    assert {"unread_prompt": "column functions"} == encoders[0].encode([row]).words[0].faults
+    found = encoders[0].encode([row], ChatForm(mapping={"tools": "functions"}))
+    assert ["not_rendered"] == [rejection.reason for rejection in found.rejected]
+
+
+def test_a_run_warns_of_answers_without_words(tmp_path):
+    rows = [answered(content=content) for content in ("", " \n", "yes")]
+    rows.append(answered(content="", reasoning_content="so"))
+    path = write_jsonl(tmp_path / "rows.jsonl", rows)
+    notes: list = []
+    packed(path, tmp_path / "out", tokenizer=small_tokenizer(tmp_path / "t", KEEPS), on_event=notes.append, **FULL)  # fmt: skip
+
+    told = [note.text for note in notes if getattr(note, "level", "") == "warning"]
+    assert [text for text in told if text.startswith("2 trained answers are empty")]
 
 
 def test_names_of_flags_and_roles_are_settings(tmp_path):

@@ -89,9 +89,7 @@ def message_of(raw: object, keys: MessageKeys) -> ReadMessage:
     elif raw.get("function_call"):
         message["tool_calls"] = _calls_of(raw["function_call"])
     _read_reasoning(raw, message)
-    weight = 0
-    if message["role"] == "assistant":
-        weight = _weight_of(raw, keys.weight)
+    weight = _weight_of(raw, keys.weight, message["role"])
     _check_content(raw, message, weight, keys)
     return ReadMessage(message, weight, _texts_of(raw, message["role"], keys))
 
@@ -205,8 +203,11 @@ def _texts_beside(part: Mapping[str, Any]) -> list[SourceText]:
     return texts
 
 
-def _weight_of(raw: Mapping[str, Any], name: str | None) -> int:
-    """Return whether a message is trained, as its flags say. Raises `RowRejected`."""
+def _weight_of(raw: Mapping[str, Any], name: str | None, role: str) -> int:
+    """Return whether a message is trained, as its flags say; only answers can be.
+
+    Raises `RowRejected`.
+    """
     weights: dict[str, int] = {}
     for key in (name, *_WEIGHT_KEYS):
         value = None if key is None else raw.get(key)
@@ -219,7 +220,12 @@ def _weight_of(raw: Mapping[str, Any], name: str | None) -> int:
         weights[key] = int(value)
     if len({*weights.values()}) > 1:
         raise RowRejected("bad_weight", f"flags of a message disagree: {preview(weights)}")
-    return next(iter(weights.values()), 1)
+    weight = next(iter(weights.values()), int(role == "assistant"))
+    if weight and role != "assistant":
+        raise RowRejected(
+            "bad_weight", f"{next(iter(weights))} is 1 for role {role}; only answers are trained"
+        )
+    return weight
 
 
 def has_reasoning(message: Message) -> bool:

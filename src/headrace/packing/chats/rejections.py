@@ -21,7 +21,7 @@ REASONS = {
     "media": "an image, audio or video; chats are packed as text alone",
     "bad_tools": "tools that are not a list of JSON objects",
     "bad_tool_call": "a tool call without a name, or whose arguments are not a JSON object",
-    "bad_weight": "a loss weight other than 0 and 1",
+    "bad_weight": "a loss weight other than 0 and 1, or 1 for a message that is no answer",
     "bad_tokens": "token ids outside the vocabulary, or a mask of another length",
     "reserved_character": (
         "a Unicode noncharacter (U+FDD0 to U+FDEF), which headrace uses for its marks"

@@ -56,7 +56,7 @@ from headrace.packing.chats.probes import THOUGHT, answer, user
 from headrace.packing.chats.rejections import RowRejected, preview
 from headrace.packing.chats.template import Template, Trace
 from headrace.packing.chats.turns import Reasoning, TrainOn, sequences_of
-from headrace.packing.chats.words import WHOLE, Moved, characters_of, is_flag
+from headrace.packing.chats.words import WHOLE, Moved, characters_of, is_flag, texts_in
 
 _ADDRESS = " at 0x"
 # bounds on memory
@@ -70,6 +70,7 @@ _MOST_KEYS = 1 << 16  # of a message
 _READ_KEYS = frozenset(("role", "content", "tool_calls", *REASONING_KEYS))
 _CLOSING = r"\s*(?:{}|</?[\w|.:-]+>)?\s*"  # what ends reasoning, of special tokens and tags
 _REASONING_TAGS = ("<think>", "</think>")  # they divide reasoning under any template
+_PARTS_OF_CALLS = {"tool_calls": "a tool call", "arguments": "an argument of a tool call"}
 _LEFT = re.compile(r"(\s|</?[\w|.:-]+>)*")  # allowed beside a changed text: white space and tags
 
 # Forms of messages with tool calls, because templates differ in what they expect: the content of a
@@ -83,12 +84,14 @@ _ASKS_FOR_NONE = re.compile(r"content(['\"]\])? is (not )?none", re.IGNORECASE)
 class Rendered:
     """A text and its trained spans: [begin, end) in characters, in order, none empty.
 
-    moves: texts whose fate is not what the weight of their message says.
+    moves: texts whose fate is not what the weight of their message says. tools_removed: characters
+    of the tools that the template leaves out.
     """
 
     text: str
     spans: list[Span]
     moves: list[Moved] = field(default_factory=list)
+    tools_removed: int = 0
 
 
 class ChatRenderer:
@@ -137,6 +140,20 @@ def _refuse_lost_reasoning(rendered: Rendered) -> None:
             raise RowRejected(
                 "not_rendered", f"message {move.owner + 1}: the template leaves out its reasoning"
             )
+
+
+def _tools_left_out(count: int) -> RowRejected:
+    return RowRejected(
+        "not_rendered", f"the template would leave out all tools of the conversation, {count}"
+    )
+
+
+def _is_in(part: str, text: str) -> bool:
+    """Return whether a rendering holds a text, as it is or in JSON."""
+    part = part.strip()
+    if part in text:
+        return True
+    return any(json.dumps(part, ensure_ascii=ascii_)[1:-1] in text for ascii_ in (False, True))
 
 
 def _in_form(chat: Conversation, empty: str | None, arguments: str) -> Conversation:
@@ -192,15 +209,35 @@ class Turns:
         return constant_prompt(self)
 
     def render(self, chat: Conversation) -> Rendered:
+        """Render a conversation, and find what the template leaves out of its tools."""
+        rendered = self._in_any_form(chat)
+        if chat.tools:
+            rendered.tools_removed = self._removed_of_tools(chat, rendered.text)
+        return rendered
+
+    def _removed_of_tools(self, chat: Conversation, text: str) -> int:
+        """Count the characters of the tools that are not in a rendering.
+
+        Raises `RowRejected` if none are.
+        """
+        removed = sum(len(part) for part in texts_in(chat.tools) if not _is_in(part, text))
+        if 2 * removed > characters_of(chat.tools) and not self._reads_tools(chat, text):
+            raise _tools_left_out(len(chat.tools or ()))
+        return removed
+
+    def _reads_tools(self, chat: Conversation, text: str) -> bool:
+        """Return whether a conversation without its tools has another rendering."""
+        try:
+            return self._in_any_form(replace(chat, tools=None)).text != text
+        except RowRejected:
+            return True
+
+    def _in_any_form(self, chat: Conversation) -> Rendered:
         """Render a conversation, with tool calls in the first form that the template accepts."""
         if self.reasoning_key != REASONING_KEYS[0]:
             chat = replace(chat, messages=[self._renamed(message) for message in chat.messages])
         if chat.tools and not self.template.writes_tools:
-            raise RowRejected(
-                "not_rendered",
-                f"the template does not support tools and would leave out {len(chat.tools)} of"
-                " them",
-            )
+            raise _tools_left_out(len(chat.tools))
         if not any("tool_calls" in message for message in chat.messages):
             return self._with_spans(chat)
         wrong: list[RowRejected] = []
@@ -272,6 +309,8 @@ class Turns:
             return Rendered(text, spans, moves=known.moves)
         rendering = Rendering(self, chat, text)
         takes_marks = rendering.takes_marks()
+        if takes_marks and spans:
+            rendering.check_marks()
         spans = rendering.without_reasoning(spans)
         if not takes_marks:
             return Rendered(text, spans, moves=rendering.moves_by_search())
@@ -556,9 +595,12 @@ class Rendering:
     ) -> str:
         tools = self.chat.tools
         values = self.chat.values
-        return self.turns.template.render(
+        text = self.turns.template.render(
             messages, tools, values, trace=trace or Trace(), generation_prompt=prompt
         )
+        if self.turns.template.has_generation_blocks:
+            return without_generated(text)[0]
+        return text
 
     def check_marks(self) -> None:
         """Raise `RowRejected` if the rendering leaves out the text of a message, or a tool call."""
@@ -574,9 +616,11 @@ class Rendering:
         for number in written:
             some.add((self.marked_texts[number].owner, self.marked_texts[number].part))
         for number, marked_text in enumerate(self.marked_texts):
-            if not marked_text.complete or number in written:
+            if number in written:
                 continue
             owner = marked_text.owner
+            if not marked_text.complete:
+                raise self._missing(owner, marked_text.part)
             others_are = (owner, marked_text.part) in some
             if marked_text.part == "content" and not (others_are and marked_text.reasoning):
                 raise self._missing(owner, marked_text.part)
@@ -759,8 +803,8 @@ class Rendering:
 
     def _missing(self, index: int, part: str) -> RowRejected:
         what = "the content"
-        if part == "tool_calls":
-            what = "a tool call"
+        if part in _PARTS_OF_CALLS:
+            what = _PARTS_OF_CALLS[part]
         role = self.chat.messages[index]["role"]
         return RowRejected(
             "not_rendered", f"message {index + 1}: the template leaves out {what} of role {role}"

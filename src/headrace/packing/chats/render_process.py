@@ -301,12 +301,13 @@ class _Process:
             )
 
 
-def _rendered(text: str, spans: Any, moves: Any) -> Rendered:
+def _rendered(text: str, spans: Any, moves: Any, tools_removed: int) -> Rendered:
     """Read a rendering from the values of its JSON."""
     return Rendered(
         text,
         [(begin, end) for begin, end in spans],
         [Moved(*move) for move in moves],
+        tools_removed,
     )
 
 
@@ -357,7 +358,7 @@ def serve(finished_fd: int) -> None:
             answer = _answer_of(renderer, Conversation(*chat))
             answers.append(answer)
             if isinstance(answer, list):
-                size += sum(len(text) for text, _, _ in answer)
+                size += sum(len(sequence[0]) for sequence in answer)
             if number + 1 == len(batch) or size > _FRAME_BYTES:
                 send.write(_frame(answers))
                 send.flush()
@@ -382,7 +383,10 @@ def _frame(answers: Sequence[Any]) -> bytes:
 def _answer_of(renderer: ChatRenderer, chat: Conversation) -> Any:
     try:
         rendered = renderer.render(chat)
-        return [(sequence.text, sequence.spans, sequence.moves) for sequence in rendered]
+        return [
+            (sequence.text, sequence.spans, sequence.moves, sequence.tools_removed)
+            for sequence in rendered
+        ]
     except RowRejected as wrong:
         return {"rejected": [wrong.reason, wrong.detail]}
     except SettingsError as error:

@@ -46,6 +46,7 @@ from headrace.packing.chats.layouts import (
     texts_beside,
 )
 from headrace.packing.chats.marks import Span, Specials
+from headrace.packing.chats.messages import has_reasoning
 from headrace.packing.chats.reader import BrokenRow, Row, filter_row
 from headrace.packing.chats.rejections import Rejected, RowRejected, check_text
 from headrace.packing.chats.settings import (
@@ -91,7 +92,7 @@ class EncodedChats:
     a backend compared with those of `tokenizers`. messages: number of messages in the sequences of
     conversations, by role and by weight, 1 (trained) or 0. chats: number of sequences of
     conversations. words: the account of each input row's texts. transcripts: number of plain texts
-    that look like conversations.
+    that look like conversations. empty_answers: number of trained messages without words or calls.
     """
 
     tokens: I32
@@ -106,6 +107,7 @@ class EncodedChats:
     words: list[RowWords] = field(default_factory=list)
     chats: int = 0
     transcripts: int = 0
+    empty_answers: int = 0
 
     @property
     def offsets(self) -> I64:
@@ -253,6 +255,7 @@ class ChatEncoder:
             messages=Counter(zip(roles, weights, strict=True)),
             chats=len(chats),
             transcripts=sum(draft.transcript for draft in sequences),
+            empty_answers=sum(map(_empty_answers, chats)),
         )
 
     def texts(self, encoded: EncodedChats) -> list[list[tuple[str, int]]]:
@@ -344,6 +347,9 @@ class ChatEncoder:
     ) -> None:
         """Account for the messages of a row, which has these sequences."""
         self._find_unread_parts(words, chat)
+        removed = max(rendering.tools_removed for rendering in rendered)
+        if removed:
+            words.remove("tools", removed)
         reasoning = self.settings.reasoning
         moves = list(chain.from_iterable(rendering.moves for rendering in rendered))
         weights = parts[0].weights
@@ -648,6 +654,16 @@ class ChatEncoder:
                 train_on=self.settings.train_on,
             )
         )
+
+
+def _empty_answers(chat: Conversation) -> int:
+    """Count trained messages that say nothing."""
+    empty = 0
+    for message, weight in zip(chat.messages, chat.weights, strict=True):
+        content = message["content"]
+        if weight and (not content or content.isspace()):
+            empty += "tool_calls" not in message and not has_reasoning(message)
+    return empty
 
 
 def _in_this_process(

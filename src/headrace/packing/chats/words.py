@@ -40,7 +40,7 @@ FAULTS = {
 }
 """Losses of words that change what a model learns."""
 
-PROMPT_COLUMNS = ("prompt", "system", "system_prompt")
+PROMPT_COLUMNS = ("prompt", "system", "system_prompt", "functions")
 ROLE_AND_TYPE = frozenset(("role", "from", "type"))  # keys whose names are no texts
 _THINK_END = "</think>"
 _WORD = re.compile(r"[^\W\d_]{2,}")
@@ -99,6 +99,16 @@ class RowWords:
     def fates(self) -> list[Fate]:
         """The fates of all texts."""
         return [*self.known, *fates_of_messages(self.texts, [(self.weights, ())])]
+
+    def remove(self, text_type: str, characters: int) -> None:
+        """Move characters of a text beside the messages from "context" to "removed"."""
+        known = []
+        for fate in self.known:
+            if fate.text_type == text_type and fate.fate == "context":
+                known += _cut([fate], 0, characters, "removed")
+            else:
+                known.append(fate)
+        self.known = known
 
     def cut(self, trained: int, context: int) -> None:
         """Move characters to "cut", from the last texts on.
@@ -184,6 +194,11 @@ def sentence_of(account: Mapping[str, Mapping[str, Sequence[int]]]) -> str:
             phrase += f" ({listed})"
         phrases.append(phrase)
     return f"characters: {', '.join(phrases) or 'none'}"
+
+
+def empty_in_words(answers: int) -> str:
+    """Say that trained answers have no words."""
+    return f"{answers:,} trained answers are empty, which teaches a model to stop at once"
 
 
 def transcripts_in_words(transcripts: int, texts: int) -> str:
@@ -384,10 +399,10 @@ def _last(fates: Sequence[Fate], characters: int) -> list[Fate]:
     return result[::-1]
 
 
-def _cut(fates: Sequence[Fate], trained: int, context: int) -> list[Fate]:
-    """Move characters to "cut", from the last texts on.
+def _cut(fates: Sequence[Fate], trained: int, context: int, instead: str = "cut") -> list[Fate]:
+    """Move characters to another fate, from the last texts on.
 
-    trained, context: characters of the trained and other tokens that are in no bin.
+    trained, context: how many of those that are trained, and of the others.
     """
     left = {"trained": trained, "context": context}
     result = []
@@ -395,7 +410,7 @@ def _cut(fates: Sequence[Fate], trained: int, context: int) -> list[Fate]:
         claimed = min(left.get(fate, 0), characters)
         if claimed:
             left[fate] -= claimed
-            result.append(Fate(text_type, "cut", claimed))
+            result.append(Fate(text_type, instead, claimed))
         if characters > claimed or not characters:
             result.append(Fate(text_type, fate, characters - claimed))
     return result[::-1]
