@@ -306,7 +306,7 @@ class Turns:
         key = self._key(shape, chat)
         known = self._known(key, texts, trace, text)
         if known is not None:
-            return Rendered(text, spans, moves=known.moves)
+            return known if self.masks_reasoning else replace(known, spans=spans)
         rendering = Rendering(self, chat, text)
         takes_marks = rendering.takes_marks()
         if takes_marks and spans:
