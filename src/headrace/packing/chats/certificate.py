@@ -261,6 +261,11 @@ def lines_of(name: str, certificate: Mapping[str, Any], ends: Sequence[str]) -> 
         f"tools {certificate['tools']}, calls {certificate['calls']}, results"
         f" {certificate['results']}",
     ]
+    if check.trained and check.missing:
+        lines.append(
+            "no stop where nothing follows: the template ends a turn with the token of the next"
+            " role, which is not in the text; chat_template may give one that writes it"
+        )
     if check.never:
         lines.append(f"ends generation, and no trained turn: {', '.join(check.never)}")
     if certificate["dated"]:
