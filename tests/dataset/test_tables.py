@@ -248,7 +248,7 @@ def test_what_is_no_source_is_refused_by_name() -> None:
         headrace.open(pa.table({}))
     with raised(InputError, remedy="rename one of them"):
         headrace.open(pa.table([[1], [2]], names=["x", "x"]))
-    with raised(SettingsError, column="y", remedy="choose among x"):
+    with raised(SettingsError, setting="columns", value=["y"], remedy="choose among x"):
         headrace.open(pa.table({"x": [1]}))["all"].to_arrow(["y"])
     with pytest.raises(InputError, match="several splits"):
         headrace.prepare(

@@ -15,7 +15,7 @@ import pyarrow.parquet.encryption as pe
 import pytest
 
 import headrace
-from headrace.errors import InputError
+from headrace.errors import InputError, SettingsError
 from headrace.formats.plain_types import cast_array, converted, plain, settled
 from headrace.packing.chats.reader import read_rows
 from headrace.run.events import silent
@@ -173,6 +173,14 @@ def test_what_no_plain_type_holds_stops_nothing_that_leaves_it_out(
         )
         for n in batch["row"].tolist()
     ]
+    assert plain.equals(opened["all"].to_arrow(drop_columns=["x"]))
+    assert plain.column_names == list(opened["all"].to_pandas(drop_columns=["x"]).columns)
+    assert plain.column_names == list(opened.map_dataset(drop_columns=["x"])[0])
+    for read in (opened["all"].to_arrow, opened.map_dataset):
+        with raised(SettingsError, setting="drop_columns", value=["y"]):
+            read(drop_columns=["x", "y"])
+        with raised(SettingsError, setting="drop_columns", remedy="one of them"):
+            read(columns=["row"], drop_columns=["x"])
     run = headrace.rewrite(path, tmp_path / "rewritten", columns=plain.column_names)
     assert plain.to_pylist() == headrace.open(run.run)["all"].to_arrow().to_pylist()
     chosen = headrace.RandomSplit(source=path, columns=["row", "who"], by="who", test_ratio=0)

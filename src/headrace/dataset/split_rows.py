@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import pyarrow as pa
 
 from headrace.dataset.indexed import IndexedDataset
-from headrace.errors import MissingExtra, SettingsError
-from headrace.formats.column_paths import column_path, with_paths
+from headrace.errors import MissingExtra
+from headrace.formats.column_paths import ColumnSelection, with_paths
 from headrace.formats.conversion import convert, refused_columns
 from headrace.formats.plain_types import check_read, readable
 from headrace.formats.types import Target, in_schema, shorten_list
@@ -48,24 +48,21 @@ class SplitRows:
         """The columns and their types."""
         return self._dataset.split_index(self.split).schema
 
-    def reader(self, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
+    def reader(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        drop_columns: Sequence[str] | None = None,
+    ) -> pa.RecordBatchReader:
         """Read the rows in order.
 
-        columns: which, in this order; None: all. Raises `SettingsError`.
+        columns: which, in this order; None: all. drop_columns: those to leave out instead. Raises
+        `SettingsError`.
         """
         schema = self.schema
-        if columns is None:
-            names = schema.names
-        else:
-            names = list(columns)
-        unknown = [name for name in names if column_path(schema, name) is None]
-        if unknown:
-            raise SettingsError(
-                "the split has no such column",
-                path=self._dataset.root,
-                column=unknown[0],
-                remedy=f"choose among {shorten_list(schema.names)}",
-            )
+        selection = ColumnSelection(columns, drop_columns)
+        selection.check([schema], self._dataset.root)
+        names = selection.names_in(schema)
         selected_schema = with_paths(schema, names)
         read = self._dataset.block_reader(self.split)
         target = Target.of(selected_schema)
@@ -81,9 +78,14 @@ class SplitRows:
         """Deliver the rows to another library; see the Arrow PyCapsule interface."""
         return self.reader().__arrow_c_stream__(requested_schema)
 
-    def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """Read the rows into memory."""
-        return self.reader(columns).read_all()
+    def to_arrow(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        drop_columns: Sequence[str] | None = None,
+    ) -> pa.Table:
+        """Read the rows into memory; arguments are those of `reader`."""
+        return self.reader(columns, drop_columns=drop_columns).read_all()
 
     def to_polars(self) -> pl.LazyFrame:
         """Scan the rows lazily: only the columns and blocks that a query needs are read, when it is
@@ -129,12 +131,18 @@ class SplitRows:
             warnings.warn(printable(text), UserWarning, stacklevel=2)
         return register_io_source(read, schema=empty.schema, is_pure=True)
 
-    def to_pandas(self, columns: Sequence[str] | None = None) -> Any:
-        """Read the rows into a pandas frame. Raises `MissingExtra` without pandas, and
-        `InputError` for a column that pandas cannot hold.
+    def to_pandas(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        drop_columns: Sequence[str] | None = None,
+    ) -> Any:
+        """Read the rows into a pandas frame; arguments are those of `reader`.
+
+        Raises `MissingExtra` without pandas, and `InputError` for a column that pandas cannot hold.
         """
         _library("pandas")  # Arrow needs it for `to_pandas`
-        rows = self.to_arrow(columns)
+        rows = self.to_arrow(columns, drop_columns=drop_columns)
         return convert(rows, pa.Table.to_pandas, **_exported("pandas", self._dataset.root))
 
     def to_duckdb(self, connection: Any = None) -> Any:

@@ -7,14 +7,15 @@ text that two paths fit is refused. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from os import PathLike
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.errors import InputError
+from headrace.errors import InputError, SettingsError, setting_name
 from headrace.formats.types import shorten_list
 
 
@@ -157,6 +158,88 @@ def _without(field: pa.Field, path: str, names: Collection[str | None]) -> list[
     for inner in field.type:
         result += _without(inner, f"{path}.{inner.name}", names)
     return result
+
+
+@dataclass(frozen=True)
+class ColumnSelection:
+    """The columns to read: the named ones in their order, or all but those to leave out.
+
+    columns, drop_columns: names or paths; at most one of them, and all columns without. Raises
+    `SettingsError` when built.
+    """
+
+    columns: Sequence[str] | None = None
+    drop_columns: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("columns", "drop_columns"):
+            names = getattr(self, name)
+            if names is not None:
+                object.__setattr__(self, name, _column_names(name, names))
+        if self.columns is not None and self.drop_columns is not None:
+            raise SettingsError(
+                f"{setting_name('columns')} says what is read, and {setting_name('drop_columns')}"
+                " what is not",
+                setting="drop_columns",
+                value=list(self.drop_columns),
+                remedy="give one of them",
+            )
+
+    def names_in(self, schema: pa.Schema) -> list[str]:
+        """Return the selected columns of a schema; the named ones even where it lacks them."""
+        if self.columns is not None:
+            return list(self.columns)
+        return columns_without(schema, self.drop_columns or ())
+
+    def check(self, schemas: Sequence[pa.Schema], path: str | PathLike[str] | None = None) -> None:
+        """Raise `SettingsError` for a name that no schema has, and if no column is left in any."""
+        named = self.columns or self.drop_columns
+        if named is None:
+            return
+        name_of_setting = "columns" if self.columns else "drop_columns"
+        unknown = [
+            name for name in named if not any(has_column(schema, name) for schema in schemas)
+        ]
+        known = dict.fromkeys(name for schema in schemas for name in schema.names)
+        remedy = f"choose among {shorten_list(list(known))}"
+        if unknown:
+            raise SettingsError(
+                "the data has no such columns",
+                path=path,
+                setting=name_of_setting,
+                value=unknown,
+                remedy=remedy,
+            )
+        if not any(self.names_in(schema) for schema in schemas):
+            raise SettingsError(
+                "it leaves out all columns",
+                path=path,
+                setting=name_of_setting,
+                value=list(named),
+                remedy="leave one in",
+            )
+
+
+def _column_names(name: str, columns: Any) -> tuple[str, ...]:
+    if isinstance(columns, str):
+        raise SettingsError(
+            "it is a text",
+            setting=name,
+            value=columns,
+            remedy=f'pass a list of names, e.g. ["{columns}"]',
+        )
+    names = tuple(columns) if isinstance(columns, Iterable) else ()
+    if not names or not all(isinstance(column, str) for column in names):
+        raise SettingsError(
+            setting=name,
+            value=columns,
+            remedy="give at least one column name, all of them text",
+        )
+    if len(set(names)) < len(names):
+        raise SettingsError(
+            "a column is named twice", setting=name, value=list(names), remedy="name each once"
+        )
+    return names
 
 
 def value_at(row: Mapping[str, Any], name: str) -> Any:

@@ -19,7 +19,7 @@ digits, so both steps check the lines first, and the numbers that are read:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -40,6 +40,7 @@ from headrace.formats.widen import cast_chunks
 EXACT = 2**53  # up to this, whole numbers are exact as float64
 KeyPath = tuple[str, ...]
 _CHUNK_BYTES = 16 << 20  # parsed at once: a column of text within holds less than 2 GiB
+_JOINED_BYTES = 1 << 30  # a text array of Arrow holds 2 GiB
 _MANY = 200  # brackets of a line; with fewer, no line is too deep for Arrow
 _NO_QUOTES = np.empty(0, np.int64)
 _WHITE = b" \t\r"
@@ -174,7 +175,7 @@ def infer_values(lines: Lines) -> Inferred:
     if len(chunks) == 1 and lines.data:
         inferred = _inferred(lines)
         # Arrow shifts what stands behind a null before the first value of a list.
-        if not any(map(_holds_list, inferred.schema.types)):
+        if not any(map(_holds_list, set(inferred.schema.types))):
             _check(inferred.table, lines, inferred.schema)
             return inferred
         schema = inferred.schema
@@ -191,10 +192,18 @@ def _inferred(chunk: Lines) -> Inferred:
     except pa.ArrowInvalid as error:
         chunk.refuse(error=error)
     types = table.schema.types
-    if any(_levels(type_) >= LEVELS for type_ in types):
+    if any(_levels(type_) >= LEVELS for type_ in set(types)):
         chunk.refuse()
-    fields = zip(table.column_names, map(_json_type, types), strict=True)
+    fields = zip(table.column_names, _once_for_each(_json_type, types), strict=True)
     return Inferred(pa.schema(list(fields)), table)
+
+
+def _once_for_each(
+    change: Callable[[pa.DataType], pa.DataType], types: Sequence[pa.DataType]
+) -> list[pa.DataType]:
+    """Change types; equal ones, of which a wide table has many, once."""
+    changed = {type_: change(type_) for type_ in set(types)}
+    return [changed[type_] for type_ in types]
 
 
 def _merged(first: pa.Schema, second: pa.Schema, lines: Lines) -> pa.Schema:
@@ -212,7 +221,8 @@ def parse(lines: Lines, schema: pa.Schema) -> pa.Table:
     """
     if not len(schema):
         return pa.table({"": pa.nulls(lines.count)}).select([])
-    readable = pa.schema([(field.name, _with_texts(field.type)) for field in schema])
+    types = _once_for_each(_with_texts, schema.types)
+    readable = pa.schema(list(zip(schema.names, types, strict=True)))
     tables = []
     for chunk in lines.chunks():
         if not chunk.data:
@@ -404,16 +414,12 @@ def _with_texts(type_: pa.DataType) -> pa.DataType:
 
 def _check_floats(table: pa.Table, lines: Lines) -> None:
     """Raise `InputError` for NaN and Infinity, and for whole numbers that lost digits."""
-    leaves_by_path = []
-    for path, values in leaves_of(_with_floats(table)):
-        if pa.types.is_floating(values.type):
-            leaves_by_path.append((path, values))
     # One kernel for all: there may be thousands of keys.
-    if _small(joined_values(leaves_by_path)):
+    if _small(joined_leaves(table, pa.types.is_floating)):
         return
     suspects = []
-    for path, values in leaves_by_path:
-        if not _small(values):
+    for path, values in leaves_of(table):
+        if pa.types.is_floating(values.type) and not _small(values):
             suspects.append(path[0])
             if not _all(pc.is_finite(values)):
                 lines.refuse(table.schema)
@@ -427,21 +433,22 @@ def _check_floats(table: pa.Table, lines: Lines) -> None:
         lines.refuse(table.schema)
 
 
-def _with_floats(table: pa.Table) -> pa.Table:
-    """Select the columns that hold fractions at any depth."""
-    names = []
-    for field in table.schema:
-        types = (type_ for _, type_ in leaf_types((), field.type))
-        if any(map(pa.types.is_floating, types)):
-            names.append(field.name)
-    return table.select(names)
+def joined_leaves(table: pa.Table, has_type: Callable[[pa.DataType], bool]) -> pa.Array:
+    """Return the leaves of some types of number, of all columns, one behind the other.
 
-
-def joined_values(leaves_by_path: Sequence[tuple[KeyPath, pa.Array]]) -> pa.Array:
-    """Return the values of leaves of one type, one behind the other."""
-    if not leaves_by_path:
-        return pa.nulls(0, pa.float64())
-    return pa.concat_arrays([values for _, values in leaves_by_path])
+    Columns of one type are taken apart together, so that thousands of keys cost few calls.
+    """
+    chunks_by_type: dict[pa.DataType, list[pa.Array]] = {}
+    for column, type_ in zip(table.columns, table.schema.types, strict=True):
+        chunks_by_type.setdefault(type_, []).extend(column.iterchunks())
+    joins = table.nbytes < _JOINED_BYTES
+    parts = []
+    for type_, chunks in chunks_by_type.items():
+        if not any(has_type(leaf) for _, leaf in leaf_types((), type_)):
+            continue
+        for chunk in [pa.concat_arrays(chunks)] if joins and len(chunks) > 1 else chunks:
+            parts += [values for _, values in leaves((), chunk) if has_type(values.type)]
+    return pa.concat_arrays(parts) if parts else pa.nulls(0, pa.float64())
 
 
 def _small(values: pa.Array) -> bool:

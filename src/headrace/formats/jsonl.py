@@ -29,7 +29,7 @@ from headrace.formats.json_parse import (
     Location,
     infer,
     infer_values,
-    joined_values,
+    joined_leaves,
     leaf_types,
     leaves_of,
     merged_schema,
@@ -118,12 +118,10 @@ class _SeenLines:
         schema = merged_schema(self.schema, inferred)
         if schema is None:
             lines.refuse(self.schema)
-        integers = []
-        for path, values in leaves_of(table):
-            if pa.types.is_integer(values.type):
-                integers.append((path, values))
-        if _beyond(joined_values(integers)):
-            self._large.update(path for path, values in integers if _beyond(values))
+        if _beyond(joined_leaves(table, pa.types.is_integer)):
+            for path, values in leaves_of(table):
+                if pa.types.is_integer(values.type) and _beyond(values):
+                    self._large.add(path)
         if self.rows:
             self.nulls.update(set(inferred.names).symmetric_difference(self.schema.names))
         columns = zip(inferred.names, table.columns, strict=True)
@@ -134,6 +132,8 @@ class _SeenLines:
 
     def turned_fractions(self) -> bool:
         """Check for whole numbers that were read before fractions of the same key."""
+        if not self._large:
+            return False
         floats = (
             path
             for field in self.schema

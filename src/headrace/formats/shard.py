@@ -108,7 +108,8 @@ class Shard:
     parts: Sequence[Shard] = ()
 
     def __post_init__(self) -> None:
-        inside = _names_inside(type_ for type_ in self.schema.types if type_.num_fields)
+        nested = {type_ for type_ in self.schema.types if type_.num_fields}
+        inside = _names_inside(nested)
         names = [*self.schema.names, *inside]
         if "\0" in "".join(names):  # C libraries end names at a zero byte
             raise InputError(

@@ -106,6 +106,11 @@ class ChatRecipe(RecipeSettings, ChatSettings):
         return names if self.entity is None else [*names, self.entity]
 
     @property
+    def unread_columns(self) -> Collection[str]:
+        """The columns that are not needed, whatever their type."""
+        return ()
+
+    @property
     def several_sources(self) -> bool:
         """Return whether a split may hold rows of more than one dataset."""
         return any(

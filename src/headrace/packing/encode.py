@@ -119,6 +119,7 @@ class EncodeTask:
                 part=(part.remainder, part.modulus),
                 alignment=alignment,
                 named=named,
+                unread=settings.unread_columns,
                 dialect=settings.dialect,
             ):
                 yield part, batch

@@ -27,12 +27,11 @@ from headrace.dataset.plain import (
     open_plain,
     refuse_plain_settings,
 )
-from headrace.errors import InputError, SettingsError, setting_name
-from headrace.formats.column_paths import columns_without, has_column, with_paths
+from headrace.errors import InputError, setting_name
+from headrace.formats.column_paths import ColumnSelection, with_paths
 from headrace.formats.parquet import key_values
 from headrace.formats.registry import FileType
 from headrace.formats.source import file_type_of_word
-from headrace.formats.types import shorten_list
 from headrace.formats.write import ShardWriter
 from headrace.rewriting.pieces import Piece, are_bins, plan_pieces, read_blocks
 from headrace.rewriting.shuffled import KeyedWriter, KeyRange, plan_ranges, read_range
@@ -81,7 +80,8 @@ def identity_of_source(settings: Rewrite) -> dict[str, Any]:
         "source_run": source.manifest.run_id if isinstance(source, FinishedRun) else None
     }
     schemas = [source.split_index(split).schema for split in source.splits[:1]]
-    if any(are_bins(_written_columns(settings, schema)) for schema in schemas):
+    selection = ColumnSelection(settings.columns, settings.drop_columns)
+    if any(are_bins(selection.names_in(schema)) for schema in schemas):
         identity["bins"] = BINS_LAYOUT
     return identity
 
@@ -115,8 +115,9 @@ def execute(settings: Rewrite, context: RunContext, files: Sequence[tuple[Path, 
     source = open_source(settings)
     if isinstance(source, PlainDataset):
         context.inform(changes_of(source.index))
-    _check_columns(settings, source)
-    columns = _written_columns(settings, source.schema)
+    selection = ColumnSelection(settings.columns, settings.drop_columns)
+    selection.check([source.schema], source.root)
+    columns = selection.names_in(source.schema)
     directories, metadata = _carried_over(source)
     metadata = {"compression": settings.compression, **metadata}
     shuffled = settings.shuffle_seed is not None
@@ -182,30 +183,6 @@ def _write_shuffled(
         # reads the files of the stage before, and no longer the source
         tasks.append(Task(target.target, target.bytes, partial(writer.write_range, key_range)))
     return targets, context.stage("rewrite", tasks)
-
-
-def _written_columns(settings: Rewrite, schema: pa.Schema) -> Sequence[str]:
-    """Return the chosen columns, or all but those to leave out."""
-    return settings.columns or columns_without(schema, settings.drop_columns or ())
-
-
-def _check_columns(settings: Rewrite, source: IndexedDataset) -> None:
-    """Raise `SettingsError` for columns that the source lacks, and if none is left."""
-    schema = source.schema
-    named = settings.columns or settings.drop_columns or ()
-    problem = "the source has no such columns"
-    wrong = [name for name in named if not has_column(schema, name)]
-    if not wrong and not _written_columns(settings, schema):
-        problem = "it leaves out all columns"
-        wrong = list(named)
-    if wrong:
-        raise SettingsError(
-            problem,
-            path=source.root,
-            setting="columns" if settings.columns else "drop_columns",
-            value=wrong,
-            remedy=f"choose among {shorten_list(schema.names)}",
-        )
 
 
 def _carried_over(source: IndexedDataset) -> tuple[dict[str, str], dict[str, Any]]:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from headrace.checks import nearest
 from headrace.errors import HeadraceError, InputError, SettingsError, setting, setting_name
 from headrace.folds.settings import Rolling
-from headrace.formats.column_paths import columns_without, has_column
+from headrace.formats.column_paths import ColumnSelection, has_column
 from headrace.formats.common_schema import columns_with_gaps, join_shards, with_content
 from headrace.formats.dialect import UTF8
 from headrace.formats.evidence import Evidence
@@ -538,41 +538,19 @@ def _choose_columns(settings: SplitSettings, shards: Sequence[Shard]) -> Sequenc
     named = settings.columns or settings.drop_columns
     if named is None:
         return shards
-    name_of_setting = "columns" if settings.columns else "drop_columns"
+    selection = ColumnSelection(settings.columns, settings.drop_columns)
     schemas = list({id(shard.schema): shard.schema for shard in shards}.values())
-
-    def is_known(name: str) -> bool:
-        return any(has_column(schema, name) for schema in schemas)
-
-    unknown = [name for name in named if not is_known(name)]
-    if unknown:
-        known = {name for schema in schemas for name in schema.names}
-        raise SettingsError(
-            "the source has no such columns",
-            setting=name_of_setting,
-            value=unknown,
-            remedy=f"choose among {shorten_list(sorted(known))}",
-        )
-    chosen = []
-    for shard in shards:
-        columns = settings.columns or columns_without(shard.schema, settings.drop_columns or ())
-        chosen.append(shard.with_choice(columns))
+    selection.check(schemas)
+    chosen = [shard.with_choice(selection.names_in(shard.schema)) for shard in shards]
     for role, name in settings.named_columns():
         left_out = not any(has_column(shard.schema, name) for shard in chosen)
-        if left_out and is_known(name):
+        if left_out and any(has_column(schema, name) for schema in schemas):
             raise SettingsError(
                 f"it leaves out {name!r}, which {setting_name(role)} names",
-                setting=name_of_setting,
+                setting="columns" if settings.columns else "drop_columns",
                 value=list(named),
                 remedy="keep it: what decides a row's split is verified from what is written",
             )
-    if not any(shard.schema.names for shard in chosen):
-        raise SettingsError(
-            "it leaves out all columns",
-            setting=name_of_setting,
-            value=list(named),
-            remedy="leave one in",
-        )
     return chosen
 
 
@@ -666,9 +644,13 @@ def _refuse_types(output: Output, shards: Sequence[Shard]) -> None:
     if output.file_type.format.content == "binary":
         return
     is_json = output.file_type.format.separator is None
-    for field in output.source:
-        data_type = field.type
+    unfit = set()
+    for data_type in set(output.source.types):
         if not in_text(data_type) or (not is_json and pa.types.is_nested(data_type)):
+            unfit.add(data_type)
+    for field in output.source if unfit else ():
+        data_type = field.type
+        if data_type in unfit:
             shard = next((shard for shard in shards if field.name in shard.schema.names), shards[0])
             raise InputError(
                 f"{output.file_type.format.name} cannot hold {data_type}",

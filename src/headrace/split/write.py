@@ -306,9 +306,12 @@ def copies_bytes(output: Output, shard: Shard) -> bool:
     file_schema = shard.file_schema or shard.schema
     if file_format.separator is None:
         # an absent key is null to every reader, but digits would be lost without a word
-        return not any(
-            rounds(field.type, output.source.field(field.name).type) for field in file_schema
-        )
+        wide = dict(zip(output.source.names, output.source.types, strict=True))
+        pairs = {
+            (type_, wide[name])
+            for name, type_ in zip(file_schema.names, file_schema.types, strict=True)
+        }
+        return not any(rounds(type_, of_output) for type_, of_output in pairs)
     dialect = shard.dialect
     if dialect is None:  # it has no header
         return False

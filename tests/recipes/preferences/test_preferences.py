@@ -284,6 +284,28 @@ def test_every_row_is_in_one_split_with_the_others_of_its_prompt(
     assert headrace.verify(tmp_path / "1").problems == []
 
 
+@pytest.mark.parametrize("kind", ["pairs", "prompts"])
+def test_columns_are_left_out(tmp_path: Path, tokenizer: Path, kind: Any) -> None:
+    union = pa.UnionArray.from_dense(
+        pa.array([0] * 9, pa.int8()), pa.array(range(9), pa.int32()), [pa.array(range(9))]
+    )
+    rows = {"prompt": ["Is it"] * 9, "chosen": ["yes"] * 9, "rejected": ["no"] * 9, "n": range(9)}
+    table = pa.table({**rows, "m": range(9), "u": union})
+    source = tmp_path / "a.arrow"
+    with pa.ipc.new_file(source, table.schema) as writer:
+        writer.write_table(table)
+    options = {"kind": kind, "duplicates": "allow", "unread": ["chosen", "rejected"]}
+    prepared(source, tmp_path / "out", tokenizer, drop_columns=["u", "m"], **options)
+
+    names = set(rows_in(tmp_path / "out")[0])
+    assert "n" in names
+    assert not names & {"u", "m"}
+    for name in ("columns", "drop_columns"):
+        with raised(SettingsError, setting=name, value=["no"]):
+            chosen = ["n", "no"] if name == "columns" else ["u", "no"]
+            prepared(source, tmp_path / name, tokenizer, **{name: chosen}, **options)
+
+
 @pytest.mark.slow
 def test_columns_go_through_as_they_are(tmp_path: Path, tokenizer: Path) -> None:
     table = pa.table(

@@ -92,6 +92,7 @@ def read_rows(  # noqa: PLR0913 - arguments are settings of reading
     line_bytes: int = LINE_BYTES,
     alignment: Alignment | None = None,
     named: Collection[str] | None = None,
+    unread: Collection[str] = (),
     dialect: TextDialect = PLAIN,
 ) -> Iterator[RowBatch]:
     """Read the rows of a file in order, in batches; blank lines are not rows.
@@ -99,9 +100,9 @@ def read_rows(  # noqa: PLR0913 - arguments are settings of reading
     name: the file's name in messages; the path if None. part: (k, n) gives every n-th row from the
     k-th on, 0-based. The n parts together are all rows, each once. Lines of other parts are not
     parsed. alignment: of the masks in a pickled .npy of bins. named: the columns that settings
-    name; others whose type is not read are left out. None: all are needed. dialect: of delimited
-    text, whose values are texts, and null where a field is empty. Raises `InputError` for other
-    formats and for damaged files.
+    name; others whose type is not read are left out. None: all are needed but those in `unread`.
+    dialect: of delimited text, whose values are texts, and null where a field is empty. Raises
+    `InputError` for other formats and for damaged files.
     """
     name = name or str(path)
     if path.suffix == NPY:
@@ -118,7 +119,7 @@ def read_rows(  # noqa: PLR0913 - arguments are settings of reading
     else:
         code = file_type.format.load()
         shard = code.survey(path, path.name, file_type, dialect=dialect)
-        columns = _columns_to_read(shard, named)
+        columns = _columns_to_read(shard, named, unread)
         numbered_rows = _own_rows(_tables(shard, columns, batch_rows, batch_bytes), part)
     unit = "row"
     if is_lines:
@@ -365,13 +366,17 @@ def _texts(path: Path, file_type: FileType) -> Iterator[str]:
     yield decoder.decode(b"", final=True)
 
 
-def _columns_to_read(shard: Shard, named: Collection[str] | None) -> list[str]:
+def _columns_to_read(
+    shard: Shard, named: Collection[str] | None, unread: Collection[str]
+) -> list[str]:
     """Return the columns of types that are read. Raises `InputError` if another one is needed."""
     columns = []
     for field in shard.schema:
         error = refusal(field.type)
         if error is None:
             columns.append(field.name)
+        elif field.name in unread:
+            continue
         elif named is None or field.name in NAMES or _is_named(field.name, named):
             raise error.at(path=shard.path, column=field.name)
     return columns

@@ -9,7 +9,8 @@ alone. Columns that are passed through are stored beside it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -35,11 +36,12 @@ from headrace.packing.encode import (
     run_encoding,
 )
 from headrace.packing.preferences.layouts import Question, question_of
-from headrace.packing.preferences.settings import LABEL, Preferences, copies_all
+from headrace.packing.preferences.settings import ANSWERS, LABEL, Preferences, copies_all
 from headrace.run.context import TaskFiles
 from headrace.stream.audit.overlap import Benchmarks
 
 COLUMNS = ".columns.arrow"
+SEEN = b"seen"  # key of the metadata of a file with rows: the named columns that a row has
 
 FORMS = {False: ChatForm(layout="prompt_completion"), True: ChatForm(layout="raw_completion")}
 
@@ -96,11 +98,13 @@ class _RenderedRows:
 class _Questions(Encoding):
     """Encoding state that keeps the sequences of questions.
 
-    columns: the passed-through values of each question.
+    columns: the passed-through values of each question. seen: the columns that settings name and a
+    row has.
     """
 
     settings: Preferences
     columns: list[dict[str, Any]] = field(default_factory=list)
+    seen: set[str] = field(default_factory=set)
 
     def written(self, files: TaskFiles) -> dict[str, Any]:
         """Also write the columns that are passed through. Raises `InputError` for mixed types."""
@@ -115,7 +119,10 @@ class _Questions(Encoding):
                     column=name,
                     remedy=f"write them as text, or leave the column out with {setting('columns')}",
                 ) from None
-        files.write_arrow(self.task.file(COLUMNS), pa.table(columns))
+        table = pa.table(columns)
+        if self.columns:
+            table = table.replace_schema_metadata({SEEN: json.dumps(sorted(self.seen))})
+        files.write_arrow(self.task.file(COLUMNS), table)
         return super().written(files)
 
     def encode(self, chosen: Chosen) -> None:
@@ -220,9 +227,11 @@ class _Questions(Encoding):
         settings = self.settings
         mapping = self.task.dataset.source.mapping
         names: Sequence[str] = settings.columns or ()
+        self.seen.update(_named_in(row, settings))
         if copies_all(settings):
-            lists = [mapping.get(name, name) for name in ("messages", "conversations", "prompt")]
-            names = [name for name in row if name not in lists]
+            parts = ("messages", "conversations", "prompt", *ANSWERS[settings.kind])
+            others = {mapping.get(name, name) for name in parts}.union(settings.unread_columns)
+            names = [name for name in row if name not in others]
         values = {name: value_at(row, name) for name in names}
         if settings.kind == "judged":
             values[LABEL] = question.label
@@ -236,6 +245,16 @@ class _Questions(Encoding):
                 message = with_json_arguments(message, ensure_ascii=True)
             messages.append({**message})
         return {**values, "prompt": messages}
+
+
+def _named_in(row: Mapping[str, Any], settings: Preferences) -> Iterator[str]:
+    """Iterate over the columns of settings that a row has; of a path to copy, its column counts."""
+    for name in settings.drop_columns or ():
+        if name in row:
+            yield name
+    for name in settings.columns or ():
+        if name in row or name.partition(".")[0] in row:
+            yield name
 
 
 def _answered(ids: I32, mask: U8) -> tuple[I32, int]:

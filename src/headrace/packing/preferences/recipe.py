@@ -11,6 +11,7 @@ others.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -23,7 +24,7 @@ import pyarrow as pa
 
 from headrace.arrays import I64, offsets_from_lengths
 from headrace.digest import sha256_hex
-from headrace.errors import InputError, setting
+from headrace.errors import InputError, SettingsError, setting
 from headrace.formats.registry import FileType
 from headrace.formats.types import merged_names, supertype
 from headrace.formats.widen import RowsOf, fit
@@ -31,7 +32,7 @@ from headrace.formats.write import ShardWriter
 from headrace.packing.blend import SPLITS
 from headrace.packing.chats.tokenise import ChatEncoder
 from headrace.packing.choose import Choice
-from headrace.packing.preferences.encode import COLUMNS, encode
+from headrace.packing.preferences.encode import COLUMNS, SEEN, encode
 from headrace.packing.preferences.settings import ANSWERS, Preferences, id_columns
 from headrace.packing.sequences import Origins, set_print
 from headrace.packing.shards import REJECTED, even_cuts, shard_counts
@@ -67,7 +68,9 @@ def execute(  # noqa: PLR0914 - the run from top to bottom
     choice = tokenised.choice()
     rows_of, records = _splits(settings, tokenised.whole_origins, choice)
     names = [task.file() for task in tokenised.tasks]
-    schema = _schema(settings, [read_arrow(run / f"{name}{COLUMNS}").schema for name in names])
+    handed_on = [read_arrow(run / f"{name}{COLUMNS}").schema for name in names]
+    _check_named(settings, handed_on)
+    schema = _schema(settings, handed_on)
     shards = _shards(settings, records)
 
     tasks = []
@@ -160,6 +163,20 @@ def _splits(
             }
         )
     return rows_of, records
+
+
+def _check_named(settings: Preferences, handed_on: Sequence[pa.Schema]) -> None:
+    """Raise `SettingsError` for a column to copy or to leave out that no row has."""
+    with_rows = [json.loads(schema.metadata[SEEN]) for schema in handed_on if schema.metadata]
+    named = settings.columns or settings.drop_columns or ()
+    unknown = set(named).difference(*with_rows)
+    if with_rows and unknown:
+        raise SettingsError(
+            "no row has such a column",
+            setting="columns" if settings.columns else "drop_columns",
+            value=sorted(unknown),
+            remedy="correct the name",
+        )
 
 
 def _schema(settings: Preferences, handed_on: Sequence[pa.Schema]) -> pa.Schema:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from headrace.errors import setting, setting_name
 from headrace.packing.chat_recipe import ChatRecipe
 from headrace.packing.chats.settings import ROWS, ChatForm
-from headrace.settings import Names
+from headrace.settings import ColumnChoice, Names
 
 Kind = Literal["pairs", "judged", "prompts"]
 
@@ -65,6 +65,23 @@ class Preferences(ChatRecipe):
             " for others."
         ),
     )
+    drop_columns: ColumnChoice = Field(
+        None,
+        json_schema_extra=ROWS,
+        description="Columns not to copy instead; all others are copied.",
+    )
+
+    @property
+    def unread_columns(self) -> Collection[str]:
+        """The columns that are left out."""
+        return self.drop_columns or ()
+
+    def identity_settings(self) -> dict[str, Any]:
+        """Return the settings that can change a byte of output; see `ChatRecipe`."""
+        settings = super().identity_settings()
+        if self.drop_columns is None:
+            del settings["drop_columns"]
+        return settings
 
     def named_columns(self, form: ChatForm) -> Collection[str] | None:
         """Return the columns of a dataset that settings name; None if all are needed."""
@@ -91,5 +108,9 @@ class Preferences(ChatRecipe):
 
 
 def copies_all(settings: Preferences) -> bool:
-    """Return whether all columns but those of the conversation are copied to the output."""
+    """Return whether all columns are copied to the output, but those of the conversation and those
+    that are left out.
+    """
+    if settings.drop_columns is not None:
+        return True
     return settings.kind == "prompts" and settings.columns is None

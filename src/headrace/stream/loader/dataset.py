@@ -376,6 +376,7 @@ class Dataset(IndexedDataset):
         split: str | None = None,
         *,
         columns: Sequence[str] | None = None,
+        drop_columns: Sequence[str] | None = None,
         cache_bytes: int = 1 << 30,
         cache: Cache = "none",
         cache_dir: str | Path | None = None,
@@ -385,6 +386,7 @@ class Dataset(IndexedDataset):
         """Return random access to a split's rows, for samplers and data that fits in memory; see
         `MapDataset`.
 
+        drop_columns: the columns to leave out instead of `columns`.
         cache: "files" keeps whole shards of an object store as a stream does, below cache_dir and
         within disk_bytes. Raises `MissingExtra` without torch.
         """
@@ -394,14 +396,19 @@ class Dataset(IndexedDataset):
         options = StreamOptions(
             batch_size=1,
             columns=columns,
+            drop_columns=drop_columns,
             packed="off",
             cache=cache,
             cache_dir=cache_dir,
             cache_bytes=disk_bytes,
         )
-        read_block = rows.reader(split, options)
+        index = rows.split_index(split)
+        options = options.for_splits([(rows.root, index)])
         return MapDataset(
-            rows.split_index(split), read_block, columns=columns, cache_bytes=cache_bytes
+            index,
+            rows.reader(split, options),
+            columns=options.columns,
+            cache_bytes=cache_bytes,
         )
 
 

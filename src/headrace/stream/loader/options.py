@@ -17,7 +17,7 @@ from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock, Verify
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import SettingsError, setting, setting_name
-from headrace.formats.column_paths import column_path, columns_without, with_paths
+from headrace.formats.column_paths import ColumnSelection, column_path, with_paths
 from headrace.formats.decoders import Decoder
 from headrace.formats.plain_types import check_read
 from headrace.recipe import recipe_of_option
@@ -419,16 +419,9 @@ class StreamOptions:
         self._check_choice()
 
     def _check_choice(self) -> None:
-        for name in ("columns", "drop_columns"):
-            names = getattr(self, name)
-            if names is not None:
-                object.__setattr__(self, name, _column_names(name, names))
-        if self.columns is not None and self.drop_columns is not None:
-            raise SettingsError(
-                f"{setting_name('columns')} says what is read, and {setting_name('drop_columns')}"
-                " what is not",
-                remedy="give one of them",
-            )
+        selection = ColumnSelection(self.columns, self.drop_columns)
+        object.__setattr__(self, "columns", selection.columns)
+        object.__setattr__(self, "drop_columns", selection.drop_columns)
 
     def _check_balance(self) -> None:
         if not isinstance(self.balance, CostModel):
@@ -749,26 +742,11 @@ class StreamOptions:
 
         Raises `SettingsError` if no split has one of these, or if none is left.
         """
-        dropped = self.drop_columns or ()
-        wrong = [
-            name
-            for name in dropped
-            if not any(column_path(schema, name) is not None for schema in schemas)
-        ]
-        problem = "some are not in the dataset"
+        selection = ColumnSelection(drop_columns=self.drop_columns)
+        selection.check(schemas)
         columns: dict[str, None] = {}
         for schema in schemas:
-            columns |= dict.fromkeys(columns_without(schema, dropped))
-        if not wrong and not columns:
-            problem = "it leaves out all columns"
-            wrong = list(dropped)
-        if wrong:
-            raise SettingsError(
-                problem,
-                setting="drop_columns",
-                value=wrong,
-                remedy=f"give some of {schemas[0].names}",
-            )
+            columns |= dict.fromkeys(selection.names_in(schema))
         return replace(self, columns=tuple(columns), drop_columns=None)
 
     def for_splits(self, parts: Sequence[tuple[Path, SplitIndex]]) -> StreamOptions:
@@ -813,28 +791,6 @@ def _nodes(locality: Any) -> dict[str, int | tuple[int, ...]]:
             )
         nodes_of_shard[shard] = numbers
     return nodes_of_shard
-
-
-def _column_names(name: str, columns: Any) -> tuple[str, ...]:
-    if isinstance(columns, str):
-        raise SettingsError(
-            "it is a text",
-            setting=name,
-            value=columns,
-            remedy=f'pass a list of names, e.g. ["{columns}"]',
-        )
-    names = tuple(columns) if isinstance(columns, Iterable) else ()
-    if not names or not all(isinstance(column, str) for column in names):
-        raise SettingsError(
-            setting=name,
-            value=columns,
-            remedy="give at least one column name, all of them text",
-        )
-    if len(set(names)) < len(names):
-        raise SettingsError(
-            "a column is named twice", setting=name, value=list(names), remedy="name each once"
-        )
-    return names
 
 
 def _number(name: str, value: Any) -> float:
