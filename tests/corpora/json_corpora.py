@@ -19,7 +19,7 @@ from corpus import SHARED, Corpus, Refused
 
 from headrace.digest import no_repeats
 
-SEEDS = 200
+SEEDS = 2000
 _ALPHABET = ["", "a", "é", "\U0001f600", '"', "\\", "\n", "2024-01-01", "{[,:]}", "null", "__DOT__"]
 
 

@@ -206,13 +206,24 @@ def test_columns_that_hold_no_null_are_known_from_the_schema(tmp_path: Path) -> 
 def test_nulls_are_read_whatever_statistics_claim(tmp_path: Path) -> None:
     values = [None if number % 2 else number for number in range(944)]
     path = tmp_path / "part-0.parquet"
-    pq.write_table(pa.table({"a": pa.array(values)}), path, compression="none")
+    days = ["2024-01-01", "2024-06-01"] * 472
+    pq.write_table(pa.table({"a": pa.array(values), "day": days}), path, compression="none")
     nulls, none = b"\x16\xb0\x07", b"\x16\x80\x00"  # 472 and 0 of the statistics, in two bytes
     path.write_bytes(path.read_bytes().replace(nulls, none))
     group = pq.ParquetFile(path).metadata.row_group(0)
 
     assert 0 == group.column(0).statistics.null_count
-    assert values == headrace.open(path, cache_dir=tmp_path)["all"].to_arrow()["a"].to_pylist()
+    dataset = headrace.open(path, cache_dir=tmp_path / "cache")
+    assert values == dataset["all"].to_arrow()["a"].to_pylist()
+    batches = list(dataset.stream(batch_size=1000, batch_format="arrow", shuffle=False))
+    assert values == pa.concat_tables(batches)["a"].to_pylist()[:944]
+    for form in ("parquet", "csv"):
+        settings = {"time": "day", "split_date": "2024-03-01", "duplicates": "allow"}
+        out = tmp_path / form
+        headrace.prepare(headrace.TemporalSplit(source=path, format=form, **settings), out)
+        splits = headrace.open(out)
+        assert values[1::2] == splits["test"].to_arrow()["a"].to_pylist()
+        assert values[::2] == splits["train"].to_arrow()["a"].to_pylist()
 
 
 def test_dictionary_columns_are_read_as_their_values(tmp_path: Path) -> None:

@@ -65,13 +65,15 @@ Row = Mapping[str, Any] | BrokenRow
 class RowBatch:
     """Rows of one file in file order.
 
-    numbers: of each row, from 1. unit: what they count, "line" or "row".
+    numbers: of each row, from 1. unit: what they count, "line" or "row". unread: columns of the
+    file that are not in the rows.
     """
 
     file: str
     unit: str
     numbers: list[int]
     rows: list[Row]
+    unread: Collection[str] = ()
 
     def row_words(self, row: int) -> str:
         """Return the line or the number of a row of this batch as text."""
@@ -111,6 +113,7 @@ def read_rows(  # noqa: PLR0913 - arguments are settings of reading
     file_type = _detected(path)
     if holds_nothing(path, file_type, dialect):
         return
+    left_out: set[str] = set()
     is_lines = file_type.format.name == "jsonl"
     if is_lines:
         numbered_rows = _lines(path, file_type, part, line_bytes)
@@ -120,6 +123,7 @@ def read_rows(  # noqa: PLR0913 - arguments are settings of reading
         code = file_type.format.load()
         shard = code.survey(path, path.name, file_type, dialect=dialect)
         columns = _columns_to_read(shard, named, unread)
+        left_out = set(shard.schema.names).difference(columns)
         numbered_rows = _own_rows(_tables(shard, columns, batch_rows, batch_bytes), part)
     unit = "row"
     if is_lines:
@@ -132,12 +136,12 @@ def read_rows(  # noqa: PLR0913 - arguments are settings of reading
         rows.append(row)
         size += row_bytes
         if len(rows) >= batch_rows or size >= batch_bytes:
-            yield RowBatch(name, unit, numbers, rows)
+            yield RowBatch(name, unit, numbers, rows, left_out)
             numbers = []
             rows = []
             size = 0
     if rows:
-        yield RowBatch(name, unit, numbers, rows)
+        yield RowBatch(name, unit, numbers, rows, left_out)
 
 
 def _detected(path: Path) -> FileType:

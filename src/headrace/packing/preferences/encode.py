@@ -127,6 +127,7 @@ class _Questions(Encoding):
 
     def encode(self, chosen: Chosen) -> None:
         form = self.task.dataset.source
+        self.seen.update(chosen.batch.unread)
         questions = self._questions(chosen)
         rows = [row for _, question in questions for row in question.rows()]
         encoded = self.encoded(rows, FORMS[form.layout == "raw_completion"])
