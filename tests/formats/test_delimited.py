@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import headrace
 from headrace.errors import InputError
 from headrace.formats import delimited
 from headrace.formats.shard import Dialect
@@ -347,3 +348,14 @@ def test_what_stands_behind_a_header_of_any_length_is_found(header: bytes, rest:
         header += b'"\n'
 
     assert rest == delimited.without_header(header + rest)
+
+
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"], ids=["plain", "marked"])
+def test_the_separator_that_excel_is_told_is_no_line_of_names(tmp_path: Path, mark: bytes) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(mark + b"sep=;\r\nid;t\r\n1;x\r\n")
+
+    with raised(InputError, path=path, row="line 1", remedy='dialect={"skip_rows": 1}'):
+        headrace.open(path, cache_dir=tmp_path / "cache")
+    table = headrace.open(path, dialect={"skip_rows": 1}, cache_dir=tmp_path / "cache")
+    assert [{"id": 1, "t": "x"}] == table["all"].to_arrow().to_pylist()

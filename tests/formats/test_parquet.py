@@ -226,6 +226,15 @@ def test_nulls_are_read_whatever_statistics_claim(tmp_path: Path) -> None:
         assert values[::2] == splits["train"].to_arrow()["a"].to_pylist()
 
 
+def test_a_column_called_as_a_field_of_another_is_read_alone(tmp_path: Path) -> None:
+    path = tmp_path / "part-0.parquet"
+    pq.write_table(pa.table({"x": [{"y": 2}], "x.y": [1]}), path)
+    shard = survey(path, path.name)
+
+    chunks = shard.file_type.format.load().read(shard, ["x.y"])
+    assert [{"x.y": 1}] == [row for chunk in chunks for row in chunk.table().to_pylist()]
+
+
 def test_dictionary_columns_are_read_as_their_values(tmp_path: Path) -> None:
     path = tmp_path / "part-0.parquet"
     pq.write_table(pa.table({"a": pa.array(["x", "y", "x"]).dictionary_encode()}), path)

@@ -67,6 +67,7 @@ from headrace.storage.places import place_of
 
 CHUNK_BYTES = 32 << 20
 _HEAD_BYTES = 1 << 20
+_HINT = re.compile(rb'"?sep=[,;|\t]"?\r?\n')
 LITERAL_QUOTES = setting("dialect", {"quoting": "none"})
 
 
@@ -95,6 +96,7 @@ def survey(
     text_start = lines_end(head, dialect.skip_rows)
     if bom and not text_start:
         text_start = len(BOM)
+    _refuse_hint(path, head[text_start:], dialect)
     marked = records.mark(head[text_start:], dialect)
     ends = records.record_ends(marked.marks, marked.quotes)
     width = None if signature is None else len(signature)
@@ -141,6 +143,18 @@ def lines_end(text: bytes, lines: int) -> int:
         if not end:
             return len(text)
     return end
+
+
+def _refuse_hint(path: Path, text: bytes, dialect: TextDialect) -> None:
+    """Raise `InputError` if a line that tells Excel the separator stands where names should."""
+    if _HINT.match(text):
+        raise InputError(
+            "it tells Excel the separator, and a line of names was expected",
+            path=path,
+            row=_line_of_names(dialect),
+            value=text[: text.index(b"=") + 2].decode("utf-8", "replace"),
+            remedy=f"give {setting('dialect', {'skip_rows': dialect.skip_rows + 1})}",
+        )
 
 
 def _line_of_names(dialect: TextDialect) -> str:

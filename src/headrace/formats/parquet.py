@@ -584,7 +584,9 @@ def _batches_of(
         rows = most_rows
     if groups == "cut" or max(sizes, default=0) > rows:
         for batch in file.iter_batches(rows, columns=columns, use_threads=False):
-            yield pa.Table.from_batches([batch])
+            table = pa.Table.from_batches([batch])
+            # for a column called a.b, Arrow reads the field b of a struct a, too
+            yield table if table.column_names == columns else table.select(columns)
         return
     for group, size in enumerate(sizes):
         if size:
