@@ -252,3 +252,11 @@ def test_a_name_that_lies_is_an_error(tmp_path: Path) -> None:
 
     with raised(InputError, remedy="rename it to what it is"):
         streamed(tmp_path / "a.parquet")
+
+
+def test_a_type_that_arrow_does_not_read_is_no_damage(tmp_path: Path) -> None:
+    path = tmp_path / "a.arrow"
+    pl.DataFrame({"i": pl.Series([2**100, None], dtype=pl.Int128)}).write_ipc(path)
+
+    with raised(InputError, path=path, remedy="other types"):
+        headrace.open(path, cache_dir=tmp_path / "cache")

@@ -338,8 +338,9 @@ def reading(path: Path, row: str | None = None) -> Iterator[None]:
             error.marked_remedy != RESTORE
         ):  # of storage: the file is sound, but no longer the one opened
             raise error.at(path=path, row=row) from error.__cause__
+        remedy = _remedy(error.__cause__)
         raise InputError(
-            *error.args, path=path, row=error.row or row, column=error.column, remedy=_MEND
+            *error.args, path=path, row=error.row or row, column=error.column, remedy=remedy
         ) from error
     except HeadraceError as error:
         raise error.at(path=path) from error.__cause__
@@ -348,12 +349,18 @@ def reading(path: Path, row: str | None = None) -> Iterator[None]:
     except PermissionError as error:
         raise InputError("permission denied", path=path, remedy="make the file readable") from error
     except raw_errors() as error:
-        remedy = _MEND
-        if isinstance(error, NotImplementedError):
-            remedy = "write it with smaller row groups, other types, encodings or compression"
         raise InputError(
-            f"cannot be read ({first_line(error)})", path=path, row=row, remedy=remedy
+            f"cannot be read ({first_line(error)})", path=path, row=row, remedy=_remedy(error)
         ) from error
+
+
+def _remedy(error: BaseException | None) -> str:
+    """Return what helps against an error of Arrow or the system: a type that Arrow does not read is
+    no damage.
+    """
+    if isinstance(error, NotImplementedError):
+        return "write it with smaller row groups, other types, encodings or compression"
+    return _MEND
 
 
 def raw_errors() -> tuple[type[Exception], ...]:
