@@ -14,7 +14,6 @@ from typing import Any, Literal
 import numpy as np
 
 from headrace.stream.audit.leaks import LeakReport
-from headrace.stream.audit.telling import ORDER
 
 Columns = dict[str, Any]
 TRAIN, TEST = 400, 150
@@ -273,10 +272,6 @@ def near(report: LeakReport) -> bool:
     return report.near is not None and report.near.shared[0].rows > 10
 
 
-def by_order(report: LeakReport) -> bool:
-    return ORDER in {telling.column for telling in report.telling}
-
-
 def by_path(report: LeakReport) -> bool:
     return "path" in {telling.column for telling in report.telling}
 
@@ -489,7 +484,7 @@ KINDS = (
         from_lineage,
         LABEL,
     ),
-    Kind("the label as the order of rows", "named", in_order_of_labels, by_order, LABEL),
+    Kind("the label as the order of rows", "not seen", in_order_of_labels, hinted, LABEL),
     Kind("the label inside a text", "named", told(lambda y, n: f"row {n}, {y}"), hinted, LABEL),
     Kind("the label in the path of a file", "named", in_paths, by_path, LABEL),
     Kind("the label in a field of a struct", "named", in_fields, by_field, LABEL),

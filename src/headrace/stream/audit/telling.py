@@ -4,7 +4,7 @@ For each value of a column the most frequent label is learned on rows of the fir
 on rows of the last. Numbers and times with many values are binned into quantiles first; a column of
 text whose values are numbers, but for a few such as `NA`, is numbers too. Of texts that hardly
 return, their first and last words are tried instead, as a class is often a part of a path or an
-identifier. The order of rows is tried like a number.
+identifier.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ _WORD = r"\p{L}+|\p{N}+"
 _WORDS = (0, 1, 2, 3, -1, -2, -3, -4)  # of a text
 _ENDS = 200  # letters from either end that words are looked for in
 _WORDED = 1 << 16  # rows of each split whose words are looked at
-ORDER = "order of rows"
 
 How = Literal["values", "numbers", "words", "unique", "constant", "nested", "too many classes"]
 
@@ -89,7 +88,7 @@ def find_telling(
     usual = learned[label].mode().sort()[0]
     base = _share(tried[label] == usual)
     telling = []
-    for column in (*flat, ORDER):
+    for column in flat:
         known, rows = learned.select(column, label), tried.select(column, label)
         guesses, how[column] = _guesses(known, rows)
         accuracy = _share(guesses.fill_null(usual) == rows[label])
@@ -147,9 +146,7 @@ def _sample(
 
     # All columns at once, because text files are parsed again in every read.
     tables = split.map([*columns, label], read, split.spread(LOOKED_AT))
-    rows = pl.DataFrame(pl.from_arrow(pa.concat_tables(tables)))
-    order = pl.int_range(pl.len()) / pl.len()
-    return rows.with_columns(order.alias(ORDER))
+    return pl.DataFrame(pl.from_arrow(pa.concat_tables(tables)))
 
 
 def _guesses(known: pl.DataFrame, tried: pl.DataFrame) -> tuple[pl.Series, How]:
