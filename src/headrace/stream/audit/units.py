@@ -281,10 +281,11 @@ def _distinct_values(column: pa.ChunkedArray) -> int | None:
 
 
 def _is_written(column: pa.ChunkedArray) -> bool:
-    """Return whether values are long texts or nested: no two are equal by chance."""
-    if pa.types.is_nested(column.type):
+    """Return whether values are long texts, bytes or nested: no two are equal by chance."""
+    type_ = column.type
+    if pa.types.is_nested(type_) or pa.types.is_fixed_size_binary(type_):
         return True
-    if not is_text(column.type):
+    if not (is_text(type_) or pa.types.is_binary(type_) or pa.types.is_large_binary(type_)):
         return False
     return (pc.mean(pc.binary_length(column)).as_py() or 0) > _LONG_TEXT
 
