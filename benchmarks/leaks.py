@@ -9,7 +9,8 @@ The same is asked of the data before anything was planted: what is seen there is
 
 Other packages get the same files in an environment of their own, `--peers`: `make leak-peers`. One sees a kind if it
 says more of the planted data than of the data before: a check that fails, or ten rows and more that two splits share.
-A run takes about nine minutes of processor time, seven of them for deepchecks. `--before` is the `src` of an older headrace; what it cannot be asked for, it does not see.
+A run takes about nine minutes of processor time, seven of them for deepchecks. `--before` is the `src` of an older
+headrace; what it cannot be asked for, it does not see.
 
 The second table has ten public tables without rows of equal inputs, drawn into train and test: nothing may fail the command.
 """

@@ -92,11 +92,17 @@ def find_telling(
         known, rows = learned.select(column, label), tried.select(column, label)
         guesses, how[column] = _guesses(known, rows)
         accuracy = _share(guesses.fill_null(usual) == rows[label])
-        if how[column] == "words":
+        if how[column] == "words" or (rows[column].dtype == pl.String and _varies(known[column])):
+            how[column] = "words"
             accuracy = max(accuracy, _by_words(known, rows, usual))
         if base < 1 and 1 - accuracy <= _TELLING * (1 - base):
             telling.append(Telling(column=column, accuracy=accuracy, most_frequent=base))
     return tuple(telling), _listed(how)
+
+
+def _varies(values: pl.Series) -> bool:
+    """Return whether texts are more than categories, and not numbers."""
+    return values.n_unique() > _BINS and not _as_numbers(values).dtype.is_numeric()
 
 
 def _by_words(known: pl.DataFrame, tried: pl.DataFrame, usual: str) -> float:
@@ -160,10 +166,12 @@ def _guesses(known: pl.DataFrame, tried: pl.DataFrame) -> tuple[pl.Series, How]:
         tried = tried.with_columns(_as_numbers(tried[column], numerals=True))
     values = known[column]
     how: How = "values"
-    if values.dtype.is_numeric() and values.n_unique() > _BINS:
-        how = "numbers"
+    if values.dtype.is_numeric():
         numbers = _floats(values)
-        edges = np.unique(np.nanquantile(numbers, np.linspace(0, 1, _BINS)))
+        edges = np.unique(numbers[np.isfinite(numbers)])
+        if values.n_unique() > _BINS:
+            how = "numbers"
+            edges = np.unique(np.nanquantile(numbers, np.linspace(0, 1, _BINS)))
         binned = np.searchsorted(edges, _nearest(numbers, _floats(tried[column])))
         known = known.with_columns(pl.Series(column, np.searchsorted(edges, numbers)))
         tried = tried.with_columns(pl.Series(column, binned))
