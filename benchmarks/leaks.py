@@ -222,7 +222,8 @@ def planted(asked: argparse.Namespace, root: Path) -> Table:
         f"{len(KINDS)} kinds of planted leaks: in how many of {len(DATA)} data sets they are seen",
         ("kind", "headrace promises", *heads),
         rows,
-        "False: seen in the data before the leak was planted.",
+        "False: seen in the data before the leak was planted. evidently counts repeats of whole rows, whose"
+        " customers differ here.",
         missing,
     )
 
