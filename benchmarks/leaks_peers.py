@@ -23,6 +23,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 NEAR, SHINGLE, BANDS, ROWS = 0.8, 3, 20, 6
@@ -73,7 +74,9 @@ def by_datatrove(train: pd.DataFrame, test: pd.DataFrame, _asked: Mapping[str, A
     """Rows that its three steps leave out of both splits."""
     import datatrove.pipeline.dedup.minhash as minhash
     from datatrove.data import Document
+    from datatrove.utils.hashing import HashConfig
     from datatrove.utils.logging import logger
+    from datatrove.utils.text import TextNormConfig
 
     class ByBlanks:
         def word_tokenize(self, text: str) -> list[str]:
@@ -81,7 +84,13 @@ def by_datatrove(train: pd.DataFrame, test: pd.DataFrame, _asked: Mapping[str, A
 
     logger.remove()
     minhash.load_word_tokenizer = lambda language: ByBlanks()
-    config = minhash.MinhashConfig(n_grams=SHINGLE, num_buckets=BANDS, hashes_per_bucket=ROWS)
+    config = minhash.MinhashConfig(
+        n_grams=SHINGLE,
+        num_buckets=BANDS,
+        hashes_per_bucket=ROWS,
+        norm_config=TextNormConfig(norm_numbers=False),  # the numbers of drawn words differ
+        hash_config=HashConfig(hash_fc="sha1"),  # releases of xxhash refuse its texts
+    )
     texts = [*texts_of(train), *texts_of(test)]
     with tempfile.TemporaryDirectory() as folder:
         signed, pairs, removed = (f"{folder}/{name}" for name in ("signed", "pairs", "removed"))
@@ -101,6 +110,8 @@ def by_cleanlab(train: pd.DataFrame, test: pd.DataFrame, _asked: Mapping[str, An
     both = pd.concat([train, test], ignore_index=True)
     numbers = both.drop(columns="label").select_dtypes("number")
     spread = numbers.std().replace(0, 1)
+    if not len(numbers.columns):
+        return 0
     features = ((numbers - numbers.mean()) / spread).fillna(0).to_numpy()
     lab = Datalab(data={"label": both["label"].tolist()}, label_name="label", verbosity=0)
     lab.find_issues(features=features, issue_types={"near_duplicate": {}})
@@ -168,14 +179,25 @@ WAYS: Mapping[str, tuple[Measure, tuple[str, ...] | None]] = {
 }
 
 
+def read(path: Path) -> pd.DataFrame:
+    """Read rows; nested values, which no package here takes, as texts."""
+    frame = pd.read_parquet(path)
+    for name in frame:
+        if frame[name].map(lambda value: isinstance(value, (dict, list, np.ndarray))).any():
+            frame[name] = frame[name].map(str)
+    return frame
+
+
 def measured(way: str, root: Path) -> dict[str, Any]:
     """Measure every case and the data before it; equal columns are measured once."""
     measure, columns = WAYS[way]
     known: dict[str, Any] = {}
 
     def of(folder: Path, asked: Mapping[str, Any]) -> Any:
-        frames = [pd.read_parquet(folder / split / "a.parquet") for split in ("train", "test")]
+        frames = [read(folder / split / "a.parquet") for split in ("train", "test")]
         if columns is not None:
+            if not set(columns) <= set(frames[0].columns):
+                return 0
             frames = [frame[list(columns)] for frame in frames]
         key = json.dumps([frame.to_csv(index=False) for frame in frames])
         key += str(sorted(asked)) if columns is None else ""

@@ -1,19 +1,16 @@
 """What other loaders deliver of the same rows: how often each comes, in which global batches, and after a stop.
 
-    python benchmarks/other_loaders.py [--rows 1003 1009 10007] [--shards 6] [--loaders headrace grain] [--workers 0]
+    python benchmarks/other_loaders.py [--rows 1003 1009 10007] [--shards 6] [--loaders headrace grain]
 
 No clock: counts only, so any machine gives the same. Real processes, from one to eight of them, read the same rows with
-the same global batch of 48, each in its own process or with one to three worker processes. Each loader is used as its
+the same global batch of 48, without worker processes; `loader_workers.py` is with them. Each loader is used as its
 documentation says, and with another setting beside it where that serves it better: shuffled, an epoch; on two ranks six
 steps and a saved state; the rest on as many ranks, and on three. Its global batches are compared with its own on one
 rank without workers, and after a stop with those of the run without a stop. Delivered is what the loop receives, a
 filling row counted unless the batch says that it is one.
 
 Whether ranks get equal steps, and how many rows are left over, depends on the number of rows: 1,003 are dealt evenly
-where 1,009 are not. So the first table has several numbers of rows, without workers, and the second the first of them
-with each number of workers. `--workers 0` leaves the second out.
-
-LanceDB and Grain, whose workers import everything anew, are played with workers on one, two and three ranks only.
+where 1,009 are not. So the table has several numbers of rows.
 
 Each loader and number of ranks is a process group of its own, so what one refuses or hangs in costs the others nothing.
 A library that is not installed is named. Without what they depend on, which asks for another torch:
@@ -33,7 +30,7 @@ import tempfile
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -49,9 +46,9 @@ from other_loaders_peers import PEERS, Pass
 from reporting import parser, publish
 
 GLOBAL_BATCH, STOP, SMALL, LARGE = 48, 6, 2, 3
-WORLDS, WORKERS = (1, 2, 3, 4, 6, 8), (0, 1, 2, 3)
+WORLDS = (1, 2, 3, 4, 6, 8)
 ROWS = (1003, 1009, 10_007)
-PATIENCE_S = 1800  # for a group of processes to give all its passes
+PATIENCE_S = 600  # for a group of processes to give all its passes
 HEADS = (
     "loader",
     "rows again",
@@ -265,43 +262,35 @@ def refusals(name: str, found: Found) -> str:
 
 
 def tables(asked: argparse.Namespace) -> Iterator[Table]:
-    """Every loader that is there, one after the other: several sizes of data, then numbers of workers."""
-    missing = {name: why for name in asked.loaders if (why := PEERS[name].missing()) is not None}
-    loaders = [name for name in asked.loaders if name not in missing]
+    """Every loader that is there, one after the other, with several sizes of data."""
+    loaders, missing = present(asked.loaders)
     by_size, notes = [], []
     for name in loaders:
         for rows in asked.rows:
             found = delivered(name, rows, asked.shards, (0,))
             by_size.append(line(titled(name), f"{rows:,}", 0, found, rows))
             notes.append(refusals(f"{name}, {rows:,} rows,", found))
-    how = (
-        f"{asked.shards} shards of unequal sizes, global batches of {GLOBAL_BATCH}, shuffled, on"
-        f" {', '.join(map(str, WORLDS))} ranks; stopped after {STOP} steps on {SMALL}"
-    )
     yield Table(
         "sizes",
-        f"Without workers, {how}",
+        f"Without workers, {how(asked.shards)}",
         (HEADS[0], "rows", *HEADS[1:]),
         by_size,
         note=" ".join(filter(None, notes)),
         missing=missing,
     )
-    workers = tuple(asked.workers)
-    if workers == (0,):
-        return
-    rows = asked.rows[0]
-    by_workers, notes = [], []
-    for name in loaders:
-        found = delivered(name, rows, asked.shards, workers)
-        by_workers += [line(titled(name), str(each), each, found, rows) for each in workers]
-        notes.append(refusals(name, found))
-    yield Table(
-        "delivered",
-        f"{rows:,} rows in {how}",
-        (HEADS[0], "workers", *HEADS[1:]),
-        by_workers,
-        note=" ".join(filter(None, notes)),
-        missing=missing,
+
+
+def present(names: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """The loaders that are there, and why each of the others is not."""
+    missing = {name: why for name in names if (why := PEERS[name].missing()) is not None}
+    return [name for name in names if name not in missing], missing
+
+
+def how(shards: int) -> str:
+    """What is done with the rows, for titles."""
+    return (
+        f"{shards} shards of unequal sizes, global batches of {GLOBAL_BATCH}, shuffled, on"
+        f" {', '.join(map(str, WORLDS))} ranks; stopped after {STOP} steps on {SMALL}"
     )
 
 
@@ -320,21 +309,21 @@ def delivered(name: str, rows: int, shards: int, workers: tuple[int, ...]) -> Fo
         return played(name, folder, workers)
 
 
-def main() -> None:
+def run(made: argparse.ArgumentParser, tables: Callable[..., Iterator[Table]]) -> None:
     """Parse, count, print."""
-    made = parser(__doc__)
-    made.add_argument("--rows", type=int, nargs="+", default=ROWS)
     made.add_argument("--shards", type=int, default=6)
     made.add_argument("--loaders", nargs="+", choices=PEERS, default=list(PEERS))
-    made.add_argument("--workers", nargs="+", type=int, default=WORKERS, choices=WORKERS)
     asked = made.parse_args()
-    multiprocessing.set_forkserver_preload(
-        ["other_loaders_peers"]
-    )  # imported once, not by every rank
+    preload = ["other_loaders_peers"]  # imported once, not by every rank
+    for name in asked.loaders:
+        preload += PEERS[name].preload
+    multiprocessing.set_forkserver_preload(preload)
     publish(
         tables(asked), asked.json, [*dict.fromkeys(PEERS[name].package for name in asked.loaders)]
     )
 
 
 if __name__ == "__main__":
-    main()
+    options = parser(__doc__)
+    options.add_argument("--rows", type=int, nargs="+", default=ROWS)
+    run(options, tables)

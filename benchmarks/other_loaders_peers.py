@@ -52,6 +52,7 @@ Read = Callable[[Pass], tuple[list[list[int]], Any]]
 class Peer:
     """read: its batches of a pass, and its state after them. needs: imports what it takes, beside the package.
 
+    preload: modules that are imported once and not by every rank; none that start threads, which no fork survives.
     workers: whether its worker processes are forked, or are interpreters that import everything anew.
     """
 
@@ -60,6 +61,7 @@ class Peer:
     read: Read
     prepare: Callable[[Path], None] = lambda _data: None
     needs: Callable[[], Any] = lambda: None
+    preload: tuple[str, ...] = ()
     workers: Literal["forked", "imported"] = "forked"
 
     def missing(self) -> str | None:
@@ -67,6 +69,8 @@ class Peer:
         try:
             self.version()
             self.needs()
+            for module in self.preload:
+                importlib.import_module(module)
         except (importlib.metadata.PackageNotFoundError, ImportError) as error:
             return f"{error}".split("\n")[0] or type(error).__name__
         return None
@@ -354,7 +358,7 @@ PEERS = {
             name="datasets",
             package="datasets",
             read=hugging_face,
-            needs=lambda: [importlib.import_module(name) for name in ("datasets", "torchdata")],
+            preload=("datasets", "torchdata.stateful_dataloader"),
         ),
         Peer(
             name="mosaicml-streaming",
@@ -368,14 +372,14 @@ PEERS = {
             package="litdata",
             read=lit_data,
             prepare=write_litdata,
-            needs=lambda: importlib.import_module("litdata"),
+            preload=("litdata",),
         ),
         Peer(
             name="litdata, drop_last=False",
             package="litdata",
             read=lit_data_keeping,
             prepare=write_litdata,
-            needs=lambda: importlib.import_module("litdata"),
+            preload=("litdata",),
         ),
         Peer(
             name="lancedb",
@@ -389,14 +393,14 @@ PEERS = {
             name="grain",
             package="grain",
             read=grain_dataset,
-            needs=lambda: importlib.import_module("grain"),
+            preload=("grain",),
             workers="imported",
         ),
         Peer(
             name="grain, ElasticIterator",
             package="grain",
             read=grain_elastic,
-            needs=lambda: importlib.import_module("grain.experimental"),
+            preload=("grain", "grain.experimental"),
             workers="imported",
         ),
     )

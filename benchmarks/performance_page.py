@@ -103,7 +103,12 @@ HEADLINE = (  # (what is compared, PROGRAM/TABLE, the row that begins so, its co
     ),
 )
 MOST_BUSY = 0.1
-COUNTED = {"leaks", "order", "other_loaders"}  # without a clock: other processes change nothing
+COUNTED = {
+    "leaks",
+    "loader_workers",
+    "order",
+    "other_loaders",
+}  # without a clock: other processes change nothing
 SHOWN = ("Python", "numpy", "pyarrow")
 
 Results = Mapping[str, Mapping[str, Any]]

@@ -71,9 +71,9 @@ def test_numbers_whose_units_were_not_looked_at_are_named(tmp_path: Path) -> Non
     report = headrace.find_leaks(headrace.open(out))
     ended = command("leaks", out)
 
-    assert ("total", "visits") == report.numbers
+    assert ("day", "total", "visits") == report.numbers
     assert None is report.other_units
-    assert "other units not looked at: total, visits" in ended.stdout
+    assert "other units not looked at: day, total, visits" in ended.stdout
     (sentence,) = [
         each for each in headrace.certify(out)["not_proved"] if "other units were not" in each
     ]

@@ -173,14 +173,14 @@ def test_each_column_says_how_it_was_tried(tmp_path: Path) -> None:
     assert {"mostly", "when"} == {telling.column for telling in report.telling}
     how = {tried.column: tried.how for tried in report.tried}
     assert how == {
-        "text": "unique",
+        "text": "words",
         "x": "numbers",
         "y": "numbers",
         "stars": "values",
         "mostly": "numbers",
         "when": "numbers",
         "one": "constant",
-        "code": "unique",
+        "code": "words",
         "nested": "nested",
     }
 

@@ -45,7 +45,7 @@ def test_ascii_and_other_texts_of_one_column_are_folded_alike_and_null_stays() -
         ["ABC", None, "\uff21BC", "abc\u200b", "\u03a3\u03af\u03c3\u03c5\u03c6\u03bf\u03c2"]
     )
 
-    assert ["abc", None, "abc", "abc", "\u03c3\u03af\u03c3\u03c5\u03c6\u03bf\u03c3"] == folded(
+    assert ["abc", None, "abc", "abc", "\u03c3\u03af\u03c3\u03c5\u03c6o\u03c3"] == folded(
         texts
     ).to_list()
     assert ["a b"] == plain_names(pl.Series([" \u200bA \u00a0\t B"])).to_list()

@@ -65,11 +65,19 @@ def test_rows_of_the_same_content_are_counted_and_placed(tmp_path):
 
 def test_rows_that_differ_in_any_value_are_not_the_same(tmp_path):
     train = [{"a": 1, "b": None}, {"a": 2, "b": "x"}, {"a": 3, "b": "y"}]
-    test = [{"a": 1, "b": "None"}, {"a": 2, "b": None}, {"a": 3, "b": "y "}]
+    test = [{"a": 1, "b": "None"}, {"a": 2, "b": None}, {"a": 3, "b": "yy"}]
     report = headrace.find_leaks(write(tmp_path, train=train, test=test))
 
-    assert [each.rows for each in report.shared] == [0]
+    assert [(each.rows, each.rounded) for each in report.shared] == [(0, 0)]
     assert report.worst == 0
+
+
+def test_rows_whose_texts_differ_in_form_alone_are_counted_apart(tmp_path):
+    train = [{"a": 1, "b": "Red"}, {"a": 2, "b": "green"}, {"a": 3, "b": "blue"}]
+    test = [{"a": 1, "b": "red "}, {"a": 2, "b": "green"}, {"a": 4, "b": "BLUE"}]
+    report = headrace.find_leaks(write(tmp_path, train=train, test=test), content=["a", "b"])
+
+    assert [(each.rows, each.rounded) for each in report.shared] == [(1, 1)]
 
 
 def test_rows_without_any_value_share_nothing(tmp_path):

@@ -27,7 +27,7 @@ _SHOWN = 20  # number of overlaps listed; --json has all
 _TRIED = {
     "values": "by their values",
     "numbers": "in bins of their numbers",
-    "text only": "by whole texts, which hardly return; their words were not looked at",
+    "words": "by whole texts, which hardly return, and by their first and last words",
     "unique": "in vain, as each row has its own value",
     "constant": "in vain, as they have one value",
     "nested": "not at all, as they are nested",
@@ -200,7 +200,8 @@ def _print_compared(report: LeakReport) -> None:
         if pair.rounded:
             say(
                 f"{pluralise(pair.rounded, 'more row')} of {pair.split}"
-                f" {verb(pair.rounded, 'is', 'are')} in {pair.earlier} with rounded numbers"
+                f" {verb(pair.rounded, 'is', 'are')} in {pair.earlier} with rounded numbers, or"
+                " with texts in another case or Unicode form"
             )
         if pair.by_chance is not None and pair.rows:
             say(
@@ -288,7 +289,7 @@ def _print_near_ids(report: LeakReport) -> None:
         entities = many_entities(link.entities)
         shares = verb(link.entities, "shares", "share")
         say(
-            f"{entities} {shares} a {printable(link.column)} with another entity of an earlier"
+            f"{entities} {shares} the {printable(link.column)} of another entity of an earlier"
             f" split ({link.fraction:.2%} of a split's): {printable(one)} and {printable(other)}"
         )
         if link.hubs:

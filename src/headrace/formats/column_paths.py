@@ -136,6 +136,34 @@ def select_paths(table: pa.Table, names: Sequence[str]) -> pa.Table:
     return pa.table([path.values(table) for path in paths], names=list(names))
 
 
+def leaves_of(schema: pa.Schema, names: Sequence[str]) -> tuple[str, ...]:
+    """Return named columns, and for those that are structs the paths of their innermost fields.
+
+    A struct without fields, or with a path that means another column too, stays whole.
+    """
+    result: list[str] = []
+    for name in names:
+        result += _leaves(schema, name)
+    return tuple(result)
+
+
+def _leaves(schema: pa.Schema, name: str) -> list[str]:
+    type_ = required_path(schema, name).type
+    if not pa.types.is_struct(type_) or not type_.num_fields:
+        return [name]
+    paths = [f"{name}.{field.name}" for field in type_]
+    if len(set(paths)) < len(paths) or not all(_means_one(schema, path) for path in paths):
+        return [name]
+    result: list[str] = []
+    for path in paths:
+        result += _leaves(schema, path)
+    return result
+
+
+def _means_one(schema: pa.Schema, path: str) -> bool:
+    return path not in schema.names and sum(1 for _ in _fields_at(list(schema), path)) == 1
+
+
 def columns_without(schema: pa.Schema, names: Collection[str | None]) -> list[str]:
     """Return the columns of a schema that are not among the named ones; of a struct that holds a
     named field, the paths of its other fields.

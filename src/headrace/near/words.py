@@ -5,6 +5,7 @@
 | full-width, superscript and other compatibility forms, composed or not | their NFKC form |
 | zero-width characters, soft hyphens, variation selectors, other unseen ones | nothing |
 | upper case, title case, `ß`, final `ς`, Turkish `ı` and `İ` | lower case, `ss`, `σ`, `i` |
+| Cyrillic and Greek letters that look like Latin ones, such as `а`, `с` and `ο` | the Latin ones |
 | `_` and every other character that is no letter, digit or mark | a blank between words |
 | Han, kana, Thai, Lao, Khmer, Myanmar | one word a character |
 
@@ -24,6 +25,10 @@ _UNSEEN = r"[\p{Cf}\p{Default_Ignorable_Code_Point}]"
 # What Unicode's case folding does beyond lower case, in NFKC. Which of the two Turkish letters a
 # text has depends on who wrote it in capitals, so they are one here.
 _FOLDED = {"ß": "ss", "ς": "σ", "i\u0307": "i", "ı": "i"}
+# Lower-case letters that are drawn alike, as are their capitals: texts that mix scripts hide copies
+# by them. Within one script they stay distinct, so words of other scripts are as equal as before.
+_LOOK_ALIKES = dict(zip("асеорхуіјѕһԁԛԝкοαικχρτε", "aceopxyijshdqwkoaikxpte", strict=True))
+_FOLDED |= _LOOK_ALIKES
 
 
 def folded(texts: pl.Series) -> pl.Series:

@@ -138,6 +138,63 @@ def from_files(name: str, value: Callable[[int, int], Any]) -> Any:
     return plant
 
 
+def in_fields(train: Columns, test: Columns) -> None:
+    """Put the label into a field of a field."""
+    for columns in (train, test):
+        labels = columns["label"].tolist()
+        columns["meta"] = [{"n": n, "out": {"y": "ny"[y]}} for n, y in enumerate(labels)]
+
+
+def in_paths(train: Columns, test: Columns) -> None:
+    """Keep the rows of each class in a folder."""
+    for split, columns in (("train", train), ("test", test)):
+        labels = columns["label"].tolist()
+        columns["path"] = [
+            f"data/{['cats', 'dogs'][y]}/{split}{n}.jpg" for n, y in enumerate(labels)
+        ]
+
+
+def mails_in_fields(train: Columns, test: Columns) -> None:
+    for columns in (train, test):
+        columns["user"] = [{"mail": mail} for mail in columns.pop("email")]
+    copied("user")(train, test)
+
+
+def days_in_fields(train: Columns, test: Columns) -> None:
+    dated(lambda when: {"of": when.date()})(train, test)
+
+
+def followed(train: Columns, test: Columns) -> None:
+    """Give each row the label of the next one."""
+    for columns in (train, test):
+        columns["hint"] = np.roll(columns["label"], -1)
+
+
+def exchanged(train: Columns, test: Columns) -> None:
+    """Copy rows, with two columns of test exchanged."""
+    rows_copied()(train, test)
+    test["x"], test["y"] = test["y"], test["x"]
+
+
+def vectors(train: Columns, test: Columns) -> None:
+    """Copy lists of numbers, with noise."""
+    for columns, seed in ((train, 1), (test, 2)):
+        for name in ("x", "y", "text", "email"):
+            del columns[name]
+        rows = len(columns["label"])
+        columns["vector"] = list(np.random.default_rng(seed).normal(size=(rows, 8)))
+    copied("vector", change=lambda vector: vector + 1e-9)(train, test)
+
+
+def later_clock(train: Columns, test: Columns) -> None:
+    """Copy rows with a time that is nine hours later in test."""
+    for columns, seed in ((train, 1), (test, 2)):
+        seconds = np.random.default_rng(seed).integers(0, 10**7, len(columns["label"])).tolist()
+        columns["at"] = [datetime(2024, 1, 1) + timedelta(seconds=value) for value in seconds]
+    rows_copied()(train, test)
+    copied("at", change=lambda at: at + timedelta(hours=9))(train, test)
+
+
 def in_order_of_labels(train: Columns, test: Columns) -> None:
     for columns in (train, test):
         columns["label"] = np.sort(columns["label"])
@@ -213,6 +270,18 @@ def from_lineage(report: LeakReport) -> bool:
 
 def near(report: LeakReport) -> bool:
     return report.near is not None and report.near.shared[0].rows > 10
+
+
+def by_path(report: LeakReport) -> bool:
+    return "path" in {telling.column for telling in report.telling}
+
+
+def by_field(report: LeakReport) -> bool:
+    return "meta.out.y" in {telling.column for telling in report.telling}
+
+
+def late_field(report: LeakReport) -> bool:
+    return "day.of" in {value.column for value in report.late_values}
 
 
 LABEL = {"label": "label"}
@@ -307,9 +376,14 @@ KINDS = (
         near,
         NEAR,
     ),
+    Kind("copies in other case, not near", "alarm", rows_copied(text=str.upper)),
+    Kind("copies with blanks around texts", "alarm", rows_copied(text=lambda t: f" {t} ")),
+    Kind("copies with two columns exchanged", "not seen", exchanged),
+    Kind("copies with times nine hours later", "not seen", later_clock),
+    Kind("vectors with noise of 1e-9", "not seen", vectors),
     Kind(
         "texts with look-alike letters",
-        "not seen",
+        "alarm",
         rows_copied(text=lambda t: t.replace("o", "\u043e")),
         near,
         NEAR,
@@ -337,6 +411,13 @@ KINDS = (
     Kind("names in other case", "alarm", renamed(str.upper), same_name),
     Kind("names with blanks", "alarm", renamed(lambda n: f" {n} "), same_name),
     Kind("names in full width", "alarm", renamed(lambda n: n.replace("C", "\uff23")), same_name),
+    Kind(
+        "names with look-alike letters",
+        "alarm",
+        renamed(lambda n: n.replace("o", "\u043e").replace("e", "\u0435")),
+        same_name,
+    ),
+    Kind("names with a check digit", "not seen", renamed(lambda n: f"{n}-7"), spelled),
     Kind("names with zero-width", "alarm", renamed(lambda n: f"{n}\u200b"), same_name),
     Kind(
         "names in Turkish capitals",
@@ -353,6 +434,7 @@ KINDS = (
     Kind("names with accents", "named", renamed(lambda n: n.replace("u", "ú")), spelled),
     Kind("names with a typing error", "not seen", renamed(lambda n: n.replace("s", "z")), spelled),
     Kind("an e-mail address", "named", linked(str), links),
+    Kind("an e-mail address in a field of a struct", "named", mails_in_fields, links),
     Kind("an e-mail address in other case", "named", linked(str.upper), links),
     Kind("a device", "named", linked(str, "device"), links),
     Kind("a household", "named", linked(str, "address"), links),
@@ -403,7 +485,11 @@ KINDS = (
         LABEL,
     ),
     Kind("the label as the order of rows", "not seen", in_order_of_labels, hinted, LABEL),
-    Kind("the label inside a text", "not seen", told(lambda y, n: f"row {n}, {y}"), hinted, LABEL),
+    Kind("the label inside a text", "named", told(lambda y, n: f"row {n}, {y}"), hinted, LABEL),
+    Kind("the label in the path of a file", "named", in_paths, by_path, LABEL),
+    Kind("the label in a field of a struct", "named", in_fields, by_field, LABEL),
+    Kind("the label in a list", "not seen", told(lambda y, n: ["a", f"class {y}"]), hinted, LABEL),
+    Kind("the label of the next row", "not seen", followed, hinted, LABEL),
     Kind("the label in two columns together", "not seen", sums, hinted, LABEL),
     Kind("the label four times of five", "not seen", told(random_hint), hinted, LABEL),
     Kind("a total of the same day", "named", dated(datetime.date), late, TIME),
@@ -421,6 +507,7 @@ KINDS = (
         late,
         TIME,
     ),
+    Kind("a total of the same day, in a field", "named", days_in_fields, late_field, TIME),
     Kind("a value of the same instant", "named", dated(lambda when: when), late, TIME),
     Kind(
         "a value of an hour later, in seconds since 1970",

@@ -28,7 +28,7 @@ from headrace.digest import derive_key
 from headrace.draws import mix
 from headrace.formats.content import NOTHING, among, row_digests
 from headrace.stream.audit.near import SplitBlocks
-from headrace.stream.audit.units import Units, digest_table, entity_hashes
+from headrace.stream.audit.units import Units, digest_table, entity_hashes, folded_texts
 
 DEALS = 7
 _DEAL = derive_key(0, "leaks by chance")[0]
@@ -66,8 +66,11 @@ def _if_dealt(
         keys = np.concatenate(
             [entity_hashes(split, entity, null_values)[0] for split in splits], dtype=np.uint64
         )
-    contents = np.concatenate([units.digests[split.name] for split in splits])
-    filled = contents != NOTHING
+    exact = np.concatenate([units.digests[split.name] for split in splits])
+    filled = exact != NOTHING
+    contents = exact
+    if units.texts:
+        contents = np.concatenate([units.rounded[split.name][0] for split in splits])
     _, code = np.unique(contents, return_inverse=True)
     contents_held = np.zeros((len(splits), int(code.max(initial=0)) + 1), np.bool_)
     most: dict[tuple[str, str], float] = {}
@@ -148,19 +151,23 @@ def _sample(units: Units, split: SplitBlocks) -> tuple[U64, U64]:
     every = np.uint64(max(1, len(units.digests[split.name]) // _SAMPLED))
 
     def sampled(table: pa.Table) -> U64:
-        digests = digest_table(units.grids, table)[0]
+        digests = digest_table(units.grids, units.texts, table)[0]
         selected = (mix(digests ^ np.uint64(_DEAL)) % every == 0) & (digests != NOTHING)
         table = table.filter(pa.array(selected))
-        return np.stack([digests[selected], *_value_digests(table)])
+        return np.stack([digests[selected], *_value_digests(units, table)])
 
     empty = np.empty((1 + len(units.compared), 0), np.uint64)
     digests, *values = np.concatenate([empty, *split.map(units.compared, sampled)], axis=1)
     return digests, np.stack(values)
 
 
-def _value_digests(table: pa.Table) -> Iterator[U64]:
+def _value_digests(units: Units, table: pa.Table) -> Iterator[U64]:
+    """Digest the values of each column, texts folded: so they meet most often."""
     for name in table.column_names:
-        yield row_digests(table.select([name]))
+        column = table[name]
+        if name in units.texts:
+            column = folded_texts(column).to_arrow()
+        yield row_digests(pa.table({name: column}))
 
 
 def _counts(units: Units, split: SplitBlocks, values: U64) -> I64:
@@ -174,7 +181,7 @@ def _counts(units: Units, split: SplitBlocks, values: U64) -> I64:
 
     def counted(table: pa.Table) -> list[I64]:
         counts = []
-        for (distinct, _), digests in zip(tables, _value_digests(table), strict=True):
+        for (distinct, _), digests in zip(tables, _value_digests(units, table), strict=True):
             positions = np.searchsorted(distinct, digests)
             positions = positions[distinct[np.minimum(positions, len(distinct) - 1)] == digests]
             counts.append(np.bincount(positions, minlength=len(distinct)))

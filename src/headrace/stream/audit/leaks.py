@@ -22,7 +22,7 @@ from headrace.dataset.contents import roles_of
 from headrace.dataset.manifest import in_usual_order
 from headrace.engine.local import default_workers
 from headrace.errors import InputError, SettingsError, setting
-from headrace.formats.column_paths import has_column, known_columns, with_paths
+from headrace.formats.column_paths import has_column, known_columns, leaves_of, with_paths
 from headrace.formats.content import LINEAGE, NOTHING, content_columns
 from headrace.near.stages import check_near
 from headrace.stream.audit.chance import by_chance
@@ -76,7 +76,8 @@ class LeakReport:
     unit: what is compared: "row", "sequence" or "entity". rows: units of each split. content: the
     compared columns. left_out: identifiers of rows, which are not. distinguishing: compared columns
     in which all rows looked at differ. constant: columns with one value in these rows. rounded:
-    columns whose numbers are compared rounded too. numbers: all compared columns of numbers.
+    columns whose numbers are compared rounded too. numbers: all compared columns of numbers, dates
+    and nested values, which are compared as written.
     other_units: rows of the first split in the last one with numbers in other units; None if none
     are found, see `OtherUnits`.
     blank: units of each split that are empty in the compared columns, and are not compared.
@@ -346,10 +347,11 @@ def _of_entities(
 
 
 def _features(dataset: Dataset, roles: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the columns that are no time, entity, label or target."""
+    """Return the columns that are no time, entity, label or target; of structs their fields."""
     others = {roles.get(role) for role in ("entity", "label")}
     times = columns_of(roles.get("time"))
-    return content_columns(dataset.schema, {*others, *times, *roles.get("targets", ())})
+    names = content_columns(dataset.schema, {*others, *times, *roles.get("targets", ())})
+    return leaves_of(dataset.schema, names)
 
 
 def _roles(

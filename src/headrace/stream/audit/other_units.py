@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.arrays import F64, U64, Bools, concatenated
+from headrace.formats.column_paths import required_path
 from headrace.formats.content import NOTHING, among, row_digests
 from headrace.formats.types import is_text
 from headrace.stream.audit.near import SplitBlocks
@@ -57,7 +58,9 @@ class OtherUnits:
 
 
 def numeric_columns(looked_at: pa.Table, units: Units) -> tuple[str, ...]:
-    """Select the compared columns of numbers; none where other units than rows are compared."""
+    """Select the compared columns of numbers, dates and nested values, which are compared as
+    written; none where other units than rows are compared.
+    """
     if units.unit != "row":
         return ()
     texts = {grid.column for grid in units.grids if grid.is_text}
@@ -65,7 +68,8 @@ def numeric_columns(looked_at: pa.Table, units: Units) -> tuple[str, ...]:
     for name in units.compared:
         type_ = looked_at[name].type
         is_number = pa.types.is_integer(type_) or pa.types.is_floating(type_)
-        if is_number or pa.types.is_decimal(type_) or name in texts:
+        is_other = pa.types.is_temporal(type_) or pa.types.is_nested(type_)
+        if is_number or is_other or pa.types.is_decimal(type_) or name in texts:
             selected.append(name)
     return tuple(selected)
 
@@ -78,12 +82,12 @@ def find_other_units(
     numbers: as `numeric_columns`. Reads some rows; of suspicious columns, all compared columns
     twice, with 8 bytes a row.
     """
-    if len(splits) < 2 or not numbers:
+    if len(splits) < 2:
         return None
     first, last = splits[0], splits[-1]
     if not (first.index.total_rows and last.index.total_rows):
         return None
-    moved = _moved(first, last, numbers)
+    moved = _moved(first, last, _measured(first.index.schema, numbers))
     others = [name for name in units.compared if name not in moved]
     if not moved or not others:
         return None
@@ -116,6 +120,8 @@ def _floats(table: pa.Table, name: str) -> F64:
 
 def _moved(first: SplitBlocks, last: SplitBlocks, numbers: Sequence[str]) -> list[str]:
     """Select the columns whose quantiles one affine map explains that is not the identity."""
+    if not numbers:
+        return []
     tables = []
     for split in (first, last):
         parts = split.map(numbers, lambda table: table, split.spread(_LOOKED_AT))
@@ -136,6 +142,16 @@ def _moved(first: SplitBlocks, last: SplitBlocks, numbers: Sequence[str]) -> lis
         if max(straight) >= _STRAIGHT:
             selected.append(name)
     return selected
+
+
+def _measured(schema: pa.Schema, names: Sequence[str]) -> list[str]:
+    """Leave out dates and nested values, whose units are not looked at."""
+    types = {name: required_path(schema, name).type for name in names}
+    return [
+        name
+        for name, type_ in types.items()
+        if not (pa.types.is_temporal(type_) or pa.types.is_nested(type_))
+    ]
 
 
 def _finite(values: F64) -> F64:

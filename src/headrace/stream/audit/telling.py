@@ -2,7 +2,9 @@
 
 For each value of a column the most frequent label is learned on rows of the first split, and tried
 on rows of the last. Numbers and times with many values are binned into quantiles first; a column of
-text whose values are numbers, but for a few such as `NA`, is numbers too.
+text whose values are numbers, but for a few such as `NA`, is numbers too. Of texts that hardly
+return, their first and last words are tried instead, as a class is often a part of a path or an
+identifier.
 """
 
 from __future__ import annotations
@@ -28,8 +30,12 @@ _BINS = 256  # quantiles of a numeric column
 _TELLING = 0.1
 _FIRST = 256
 _KNOWN = 0.5  # share of the tried rows whose text was learned; with fewer, little is said
+_WORD = r"\p{L}+|\p{N}+"
+_WORDS = (0, 1, 2, 3, -1, -2, -3, -4)  # of a text
+_ENDS = 200  # letters from either end that words are looked for in
+_WORDED = 1 << 16  # rows of each split whose words are looked at
 
-How = Literal["values", "numbers", "text only", "unique", "constant", "nested", "too many classes"]
+How = Literal["values", "numbers", "words", "unique", "constant", "nested", "too many classes"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,8 +56,8 @@ class Telling:
 class Tried:
     """How a column was tried as one that gives the label away.
 
-    values, numbers: by its values, or in bins. Not really tried: text only, whose whole texts
-    hardly return and whose words are not looked at; unique and constant, which can tell nothing;
+    values, numbers: by its values, or in bins. words: its texts hardly return, and its first and
+    last four words were tried. Not really tried: unique and constant, which can tell nothing;
     nested; too many classes, of the label.
     """
 
@@ -83,11 +89,45 @@ def find_telling(
     base = _share(tried[label] == usual)
     telling = []
     for column in flat:
-        guesses, how[column] = _guesses(learned.select(column, label), tried.select(column, label))
-        accuracy = _share(guesses.fill_null(usual) == tried[label])
+        known, rows = learned.select(column, label), tried.select(column, label)
+        guesses, how[column] = _guesses(known, rows)
+        accuracy = _share(guesses.fill_null(usual) == rows[label])
+        if how[column] == "words" or (rows[column].dtype == pl.String and _varies(known[column])):
+            how[column] = "words"
+            accuracy = max(accuracy, _by_words(known, rows, usual))
         if base < 1 and 1 - accuracy <= _TELLING * (1 - base):
             telling.append(Telling(column=column, accuracy=accuracy, most_frequent=base))
     return tuple(telling), _listed(how)
+
+
+def _varies(values: pl.Series) -> bool:
+    """Return whether texts are more than categories, and not numbers."""
+    return values.n_unique() > _BINS and not _as_numbers(values).dtype.is_numeric()
+
+
+def _by_words(known: pl.DataFrame, tried: pl.DataFrame, usual: str) -> float:
+    """Return the largest share of rows that one of the first or last words predicts correctly."""
+    known, tried = (
+        rows.gather_every(max(1, len(rows) // _WORDED)).with_columns(_ends(rows.columns[0]))
+        for rows in (known, tried)
+    )
+    column, label = known.columns
+    best = 0.0
+    for number in _WORDS:
+        word = pl.col(column).list.get(number, null_on_oob=True)
+        guesses, _ = _guesses(known.with_columns(word), tried.with_columns(word))
+        best = max(best, _share(guesses.fill_null(usual) == tried[label]))
+    return best
+
+
+def _ends(column: str) -> pl.Expr:
+    """Return the words of the beginning and the end of each text."""
+    texts = pl.col(column).str
+    return (
+        texts.head(_ENDS)
+        .str.extract_all(_WORD)
+        .list.concat(texts.tail(_ENDS).str.extract_all(_WORD))
+    )
 
 
 def _listed(how: dict[str, How]) -> tuple[Tried, ...]:
@@ -126,22 +166,37 @@ def _guesses(known: pl.DataFrame, tried: pl.DataFrame) -> tuple[pl.Series, How]:
         tried = tried.with_columns(_as_numbers(tried[column], numerals=True))
     values = known[column]
     how: How = "values"
-    if values.dtype.is_numeric() and values.n_unique() > _BINS:
-        how = "numbers"
+    if values.dtype.is_numeric():
         numbers = _floats(values)
-        edges = np.unique(np.nanquantile(numbers, np.linspace(0, 1, _BINS)))
-        binned = np.searchsorted(edges, _floats(tried[column]))
+        edges = np.unique(numbers[np.isfinite(numbers)])
+        if values.n_unique() > _BINS:
+            how = "numbers"
+            edges = np.unique(np.nanquantile(numbers, np.linspace(0, 1, _BINS)))
+        binned = np.searchsorted(edges, _nearest(numbers, _floats(tried[column])))
         known = known.with_columns(pl.Series(column, np.searchsorted(edges, numbers)))
         tried = tried.with_columns(pl.Series(column, binned))
     best = known.group_by(column).agg(pl.col(label).mode().sort().first().alias("guess"))
     if len(best) == 1:
         how = "constant"
-    elif len(best) == len(known) and how == "values":
-        how = "unique"
     guesses = tried.join(best, on=column, how="left", nulls_equal=True, maintain_order="left")
     if how == "values" and guesses["guess"].is_not_null().sum() < _KNOWN * len(tried):
-        how = "text only"
+        how = "words" if values.dtype == pl.String else "unique"
     return guesses["guess"], how
+
+
+def _nearest(known: F64, values: F64) -> F64:
+    """Return the known number that is nearest to each value; NaN for NaN.
+
+    A value between two classes that no known one comes close to belongs to the nearer.
+    """
+    ordered = np.unique(known[np.isfinite(known)])
+    if not len(ordered):
+        return values
+    above = np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)
+    below = np.maximum(above - 1, 0)
+    is_below = values - ordered[below] < ordered[above] - values
+    nearest: F64 = np.where(is_below, ordered[below], ordered[above])
+    return np.where(np.isnan(values), values, nearest)
 
 
 def _as_numbers(values: pl.Series, *, numerals: bool = False) -> pl.Series:

@@ -6,7 +6,8 @@ hashes of all compared values, which collide for one in 10^19 pairs of different
 **Rounded numbers.** A copy may differ from its original by noise, or by how a number is written.
 So rows are compared once more, with their numbers rounded down to 2^-20 of the spread of their
 column, and once with cells that are shifted by half: two numbers that are much closer than a cell
-are in the same one of at least one grid, unless several columns meet a border at once.
+are in the same one of at least one grid, unless several columns meet a border at once. Texts are
+compared then without case, blanks around them and Unicode form, as the names of entities are.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Shared:
     """Rows of `split` whose content is also in an earlier split.
 
     fraction: of the rows of `split`, 0 to 1. rounded: further rows that are only if numbers are
-    rounded; rounded_fraction: of the rows of `split`.
+    rounded and texts folded; rounded_fraction: of the rows of `split`.
     by_chance: the fraction that chance gives, see `chance`; None if it gives none.
 
     examples: up to five pairs of rows, SHARD:ROW in the earlier split and in this one; rows count
@@ -103,10 +104,11 @@ class Units:
 
     compared: names of the compared columns. read: the columns that are read for it.
     distinguishing: columns that distinguish every row. constant: columns with one value in the rows
-    looked at. grids: of the numbers that are compared rounded too. combinations: how many contents
+    looked at. grids: of the numbers that are compared rounded too. texts: columns that are compared
+    folded too. combinations: how many contents
     the compared columns can make: fewer than there are rows, more, or "endless" if texts are
-    compared that are written and not chosen. digests, rounded: by split; the latter two
-    arrays, none without grids.
+    compared that are written and not chosen. digests, rounded: by split; the latter two arrays
+    with grids, one with texts alone, none with neither.
     first_row: the first row of each unit, by split, if a unit is several rows.
     """
 
@@ -117,6 +119,7 @@ class Units:
     distinguishing: Distinguishing = field(default_factory=Distinguishing)
     constant: tuple[str, ...] = ()
     grids: tuple[Grid, ...] = ()
+    texts: tuple[str, ...] = ()
     combinations: Literal["few", "many", "endless"] = "endless"
     digests: Mapping[str, U64] = field(default_factory=dict)
     rounded: Mapping[str, Sequence[U64]] = field(default_factory=dict)
@@ -237,8 +240,17 @@ def _plan(
         distinguishing=chosen,
         constant=tuple(name for name, count in counts.items() if count == 1),
         grids=tuple(grids),
+        texts=_texts_of(looked_at, compared, grids),
         combinations=combinations,
     )
+
+
+def _texts_of(
+    looked_at: pa.Table, compared: Sequence[str], grids: Sequence[Grid]
+) -> tuple[str, ...]:
+    """Select the compared columns of text that are not numbers."""
+    numbers = {grid.column for grid in grids}
+    return tuple(name for name in compared if name not in numbers and is_text(looked_at[name].type))
 
 
 def first_rows(splits: Sequence[SplitBlocks], columns: Sequence[str]) -> pa.Table:
@@ -269,10 +281,11 @@ def _distinct_values(column: pa.ChunkedArray) -> int | None:
 
 
 def _is_written(column: pa.ChunkedArray) -> bool:
-    """Return whether values are long texts or nested: no two are equal by chance."""
-    if pa.types.is_nested(column.type):
+    """Return whether values are long texts, bytes or nested: no two are equal by chance."""
+    type_ = column.type
+    if pa.types.is_nested(type_) or pa.types.is_fixed_size_binary(type_):
         return True
-    if not is_text(column.type):
+    if not (is_text(type_) or pa.types.is_binary(type_) or pa.types.is_large_binary(type_)):
         return False
     return (pc.mean(pc.binary_length(column)).as_py() or 0) > _LONG_TEXT
 
@@ -302,33 +315,52 @@ def _grid_of(name: str, column: pa.ChunkedArray) -> Grid | None:
 
 
 def _digest_rows(units: Units, splits: Sequence[SplitBlocks]) -> Units:
-    """Digest the rows of each split, with rounded numbers too if there are grids."""
+    """Digest the rows of each split, with rounded numbers and folded texts too if there are any."""
     digests = {}
     rounded = {}
     for split in splits:
-        parts = split.map(units.compared, partial(digest_table, units.grids))
-        rows = [np.empty((1 + 2 * bool(units.grids), 0), np.uint64), *parts]
+        parts = split.map(units.compared, partial(digest_table, units.grids, units.texts))
+        rows = [np.empty((1 + len(_shifts(units.grids, units.texts)), 0), np.uint64), *parts]
         exact, *cells = np.concatenate(rows, axis=1)
         digests[split.name] = exact
         rounded[split.name] = cells
     return replace(units, digests=digests, rounded=rounded)
 
 
-def digest_table(grids: Sequence[Grid], table: pa.Table) -> U64:
-    """Digest rows: exactly, and if there are grids also with numbers rounded to either of two.
+def _shifts(grids: Sequence[Grid], texts: Sequence[str]) -> tuple[float, ...]:
+    """Return the shifts of grids that rows are compared with; one is enough for texts alone."""
+    if grids:
+        return _SHIFTS
+    return _SHIFTS[: bool(texts)]
 
-    uint64 [1 or 3, rows].
+
+def folded_texts(column: pa.ChunkedArray) -> pl.Series:
+    """Return texts without case, blanks around them and Unicode form."""
+    return folded(pl.Series(pl.from_arrow(column))).str.strip_chars()
+
+
+def digest_table(grids: Sequence[Grid], texts: Sequence[str], table: pa.Table) -> U64:
+    """Digest rows: exactly, and if there are grids or texts also with numbers rounded to either of
+    two and texts folded.
+
+    uint64 [1, 2 or 3, rows].
     """
-    if not grids:
+    shifts = _shifts(grids, texts)
+    if not shifts:
         return row_digests(table)[None]
-    rounded = {grid.column for grid in grids}
-    others = [name for name in table.column_names if name not in rounded]
+    changed = {*(grid.column for grid in grids), *texts}
+    others = [name for name in table.column_names if name not in changed]
     base = row_digests(table.select(others))
     first = pa.array(base, mask=base == NOTHING)
     exact: list[Any] = [table[grid.column] for grid in grids]
-    digests = np.empty((3, len(table)), np.uint64)
+    exact += [table[name] for name in texts]
+    plain: list[Any] = [folded_texts(table[name]).to_arrow() for name in texts]
+    digests = np.empty((1 + len(shifts), len(table)), np.uint64)
     for number, columns in enumerate(
-        (exact, *([grid.cells(table[grid.column], shift) for grid in grids] for shift in _SHIFTS))
+        (
+            exact,
+            *([*(grid.cells(table[grid.column], at) for grid in grids), *plain] for at in shifts),
+        )
     ):
         arrays = [first, *columns]
         names = [str(index) for index in range(len(arrays))]
