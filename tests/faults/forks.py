@@ -47,6 +47,7 @@ PRELOADED = (
     "numpy.random",
     "encodings.latin_1",
     "array_record.python.array_record_module",
+    "skops.io",
 )
 PRELOADED += (
     "headrace.stream.loader.stream_loader",

@@ -5,6 +5,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import polars
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -39,6 +40,8 @@ def written(path: Path, odd: pa.Array) -> Path:
 
 @pytest.mark.parametrize("name", ODD)
 def test_polars_gets_the_other_columns_and_a_warning(tmp_path: Path, name: str) -> None:
+    if name == "lists of twins" and int(polars.__version__.partition(".")[0]) < 2:
+        pytest.skip("Polars 1 holds them")
     path = written(tmp_path / "a.arrow", ODD[name])
     rows = headrace.open(path, cache_dir=tmp_path / "cache")["all"]
     with pytest.warns(UserWarning, match="odd"):

@@ -258,7 +258,12 @@ def drifting_shards(directory: Path, seed: int) -> Shards:
         columns["id"] = pa.array([row % 11 for row in range(ROWS)])
         columns["time"] = pa.array(np.arange(ROWS) * 15 + 19_700, pa.int32()).view(pa.date32())
         tables.append(pa.table(columns))
-        pq.write_table(tables[-1], directory / f"part-{number}.parquet")
+        path = directory / f"part-{number}.parquet"
+        pq.write_table(tables[-1], path)
+        try:
+            pq.read_table(path)
+        except pa.ArrowInvalid as error:  # before 26: missing lists of a fixed size
+            pytest.skip(f"this pyarrow cannot read what it wrote: {error}")
     return Shards(directory, tables, drift.fits)
 
 

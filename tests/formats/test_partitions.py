@@ -77,6 +77,8 @@ def duckdb_reads(root: Path) -> pl.DataFrame:
     ).to_arrow_table()
     read = pl.from_arrow(table)
     assert isinstance(read, pl.DataFrame)
+    if "__HIVE_DEFAULT_PARTITION__" in repr(read.rows()):
+        pytest.skip("this DuckDB reads the directory of missing values as a text")
     return read
 
 

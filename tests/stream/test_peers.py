@@ -80,6 +80,17 @@ def ended(peers, processes):
     return len(peers.died) + len(peers.left) == processes
 
 
+def test_one_look_finds_a_process_that_connected_and_died_since_the_last(machine):
+    peers = join(machine.folder, 0, 9)
+    machine.start(1, "between")
+    machine.kill(1)
+    machine.children[0].join()
+
+    assert [1] == [peer.process for peer in peers.look()]
+    assert peers.died[1].last.phase == "between"
+    peers.close()
+
+
 @pytest.mark.parametrize("first", [True, False])  # who connects to whom
 def test_the_death_of_a_process_is_seen_with_its_last_record(machine, first):
     if first:

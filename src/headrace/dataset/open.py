@@ -30,6 +30,7 @@ from headrace.dataset.pointer import RUN_ID, pointed_run
 from headrace.dataset.sound import damaged, index_problem
 from headrace.errors import InputError, SettingsError
 from headrace.gate.parquet import read_run_table
+from headrace.shortage import refuse_small_address_space
 from headrace.storage.places import path_of, place_of
 
 
@@ -146,8 +147,10 @@ def find_run(path: str | Path, run: str | None = None) -> tuple[Path, Manifest]:
     In a dataset directory, this is the run that `splits` points at (in an object store
     `splits.json`), else the newest by the time of its manifest.
     run: a run_id, to choose another.
-    Raises `InputError` if there is no finished run.
+    Raises `InputError` if there is no finished run, `StoreError` if the process may use too little
+    address space to read one.
     """
+    refuse_small_address_space()  # libraries that read rows of a run may hang without
     root = path_of(path)
     if not root.is_dir():
         raise InputError(

@@ -76,7 +76,8 @@ def _is_refusal(error: BaseException) -> bool:
     """Check for errors of values and types: of Arrow, of Python, and of polars, also its panics."""
     if isinstance(error, InputError):
         return False
-    if isinstance(error, pa.ArrowException | ValueError | TypeError | OverflowError):
+    # pytz, where it is installed, knows a zone or raises a `KeyError`
+    if isinstance(error, pa.ArrowException | ValueError | TypeError | OverflowError | KeyError):
         return True
     names = {f"{base.__module__}.{base.__name__}" for base in type(error).__mro__}
     return not names.isdisjoint({"polars.exceptions.PolarsError", "pyo3_runtime.PanicException"})

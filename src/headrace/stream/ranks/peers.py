@@ -130,6 +130,7 @@ class LocalPeers:
         self.left: dict[int, Peer] = {}
         self._alive: dict[int, Peer] = {}  # by descriptor of the socket
         self._unnamed: dict[int, socket.socket] = {}  # accepted, and not named yet
+        self._undecided: set[int] = set()  # processes that ended; another thread asks the store how
         self._passes: dict[int, tuple[Topology, int]] = {}  # those that this process reads
         self._topology = Topology(rank=process, world_size=processes)
         self._idle = "between"
@@ -173,10 +174,13 @@ class LocalPeers:
 
     def knows(self, process: int) -> bool:
         """Return whether a process of the group is, or was, on this machine."""
-        if process in self.died or process in self.left or process == self.process:
+        if process == self.process:
             return True
         with _FORKING:
-            return any(peer.process == process for peer in self._alive.values())
+            alive = any(peer.process == process for peer in self._alive.values())
+            if alive or process in self._undecided:
+                return True
+        return process in self.died or process in self.left
 
     def meet(self) -> None:
         """Connect to each process that was counted before this one."""
@@ -219,21 +223,12 @@ class LocalPeers:
         with _FORKING:
             if self._is_closed:
                 return []
-            for descriptor, _ in self._poll.poll(0):
-                if descriptor == self._listener.fileno():
-                    self._accept()
-                elif descriptor in self._unnamed:
-                    self._name(descriptor)
-                else:
-                    peer = self._alive[descriptor]
-                    if not self._hears(peer):
-                        continue
-                    self._poll.unregister(descriptor)
-                    del self._alive[descriptor]
-                    known = peer.record is not None
-                    peer.last = self._last_of(peer)
-                    peer.close()
-                    (ended if known else unknown).append(peer)
+            # a process that connected and died is accepted, then named, then found dead, at once
+            for _ in range(3):
+                for descriptor, _events in self._poll.poll(0):
+                    peer = self._ended(descriptor)
+                    if peer is not None:
+                        (unknown if peer.last is None else ended).append(peer)
         # it ended before the sockets were named: its record has not arrived
         for peer in unknown:
             if self._has_left(peer.number):
@@ -248,7 +243,29 @@ class LocalPeers:
             else:
                 self.died[peer.process] = peer
                 died.append(peer)
+            self._undecided.discard(peer.process)
         return died
+
+    def _ended(self, descriptor: int) -> Peer | None:
+        """Read what a socket has to say; return its process if that has ended.
+
+        Its `last` is None if its record has not arrived.
+        """
+        if descriptor == self._listener.fileno():
+            self._accept()
+            return None
+        if descriptor in self._unnamed:
+            self._name(descriptor)
+            return None
+        peer = self._alive[descriptor]
+        if not self._hears(peer):
+            return None
+        self._poll.unregister(descriptor)
+        del self._alive[descriptor]
+        self._undecided.add(peer.process)
+        peer.last = self._last_of(peer)
+        peer.close()
+        return peer
 
     def is_first_to_report(self, peer: Peer) -> bool:
         """Return whether no other process of this machine has told the others of this death."""

@@ -215,7 +215,7 @@ def python_values(name: str, column: pa.Array | pa.ChunkedArray) -> list[Any]:
     dtype = column.type
     try:
         values: list[Any] = column.cast(_in_microseconds(dtype)).to_pylist()
-    except (pa.ArrowException, OverflowError, ValueError) as error:
+    except (pa.ArrowException, OverflowError, ValueError, KeyError) as error:  # pytz: of a zone
         formats = ("arrow",) if pa.types.is_nested(dtype) else ("arrow", "numpy")
         raise InputError(
             f"a value of type {dtype} cannot be a Python value ({error})",
