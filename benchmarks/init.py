@@ -378,7 +378,7 @@ def weather_series(folder: Path) -> None:
     time="time",
     entity="subject",
     frequency="5m",
-    resample=None,
+    resample={"*": "nearest"},
     options={"target": "glucose"},
 )
 def glucose_series(folder: Path) -> None:

@@ -22,6 +22,7 @@ from headrace.cli.init.look import (
     Look,
     Unsure,
     id_like,
+    nameless,
 )
 from headrace.cli.init.numbers import are_numbers, number_marks, odd_numbers
 from headrace.cli.init.roles import (
@@ -350,13 +351,15 @@ def _column_sections(sample: Look, options: AskedSplit, entity: str) -> list[Sec
             " takes all of them."
         )
         sections.append(Section(words, {"schema_drift": "widen"}))
-    texts = sample.texts()
     sections += _number_sections(sample, options, entity)
     sections += _odd_number_section(sample, entity)
-    if any(sample.holds(name, NULLS) for name in texts):
-        sections.append(
-            Section("Texts that mean missing.", {"dialect": {"null_values": list(NULLS)}})
-        )
+    absent = sample.null_values([entity])
+    if absent:
+        sections.append(Section("Texts that mean missing.", {"dialect": {"null_values": absent}}))
+    empty = [name for name, column in sample.columns.items() if nameless(name) or column.missing == 1]
+    if empty:
+        words = "Columns without a name, such as row numbers, or without any value are left out."
+        sections.append(Section(words, {"drop_columns": empty}))
     return sections
 
 
