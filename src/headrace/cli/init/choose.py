@@ -224,7 +224,8 @@ def _rows_of(data: Data) -> list[str]:
         sample = data.tables
     lines = []
     for _, table in sample.tables[:1] if sample else ():
-        for row in table.slice(0, _SHOWN).to_pylist():
+        names = [name for name in table.column_names if not sample.columns[name].nested]
+        for row in table.select(names).slice(0, _SHOWN).to_pylist():
             text = json.dumps(row, ensure_ascii=False, default=str)
             lines.append(text if len(text) <= _WIDE else f"{text[:_WIDE]}…")
     return lines
@@ -234,5 +235,4 @@ def needs(fit: Fit) -> str:
     """Say in a line how to take a recipe, or what it lacks."""
     if fit.error is None:
         return f"headrace init {fit.word}: {fit.about}"
-    name = fit.error.setting
-    return f"headrace init {fit.word}{f' {setting(name)}' if name else ''}: {fit.error.marked}"
+    return f"headrace init {fit.word}: {fit.error.marked}"

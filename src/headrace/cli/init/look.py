@@ -75,7 +75,7 @@ class Column:
     """A column in the rows that were looked at.
 
     in_files: the number of those files that have it. missing: a share of rows. time_format: of a
-    time; None if its type is a time.
+    time; None if its type is a time. nested: whether it is a field of a struct, named by its path.
     """
 
     name: str
@@ -83,6 +83,7 @@ class Column:
     in_files: int
     missing: float
     time_format: str | None = None
+    nested: bool = False
 
 
 @dataclass(frozen=True)
@@ -147,10 +148,14 @@ class Look:
     def texts(self) -> list[str]:
         """Return the columns that are text in at least one of the files looked at."""
         result = []
-        for name in self.columns:
-            if any(_is_text(table, name) for _, table in self.tables):
+        for name, column in self.columns.items():
+            if not column.nested and any(_is_text(table, name) for _, table in self.tables):
                 result.append(name)
         return result
+
+    def top_level(self) -> list[str]:
+        """Return the columns that are no fields of a struct."""
+        return [name for name, column in self.columns.items() if not column.nested]
 
     def null_values(self, keys: Sequence[str]) -> list[str]:
         """Return the texts that mean missing in these columns, and in those of numbers and times;
@@ -467,20 +472,39 @@ def look_of(
     *,
     time_format: str | None = None,
 ) -> Look:
-    """Describe the columns of tables: (name, first rows) of some of the files.
+    """Describe the columns of tables: (name, first rows) of some of the files. The fields of
+    structs are columns too, named by their paths, as recipes take them.
 
     size: bytes of all files. time_format: of times in texts, if it is declared.
     """
     # Empty files have no columns to describe.
     tables = [(name, table) for name, table in tables if table.num_columns] or tables[:1]
+    tables = [(name, _with_fields(table)) for name, table in tables]
     parts: dict[str, list[pa.ChunkedArray]] = {}
+    structs = set()
     for _, table in tables:
         for name in table.column_names:
             parts.setdefault(name, []).append(table[name])
+            if pa.types.is_struct(table[name].type):
+                structs.add(f"{name}.")
     columns = {}
     for name, of_column in parts.items():
-        columns[name] = _column(name, of_column, time_format)
+        nested = name.startswith(tuple(structs))
+        columns[name] = replace(_column(name, of_column, time_format), nested=nested)
     return Look(source, root, files, size, tables, columns)
+
+
+def _with_fields(table: pa.Table) -> pa.Table:
+    """Return a table with the fields of its structs, that are no structs, behind its columns."""
+    flat = table.select(
+        [name for name in table.column_names if pa.types.is_struct(table[name].type)]
+    )
+    while any(pa.types.is_struct(column_type) for column_type in flat.schema.types):
+        flat = flat.flatten()
+    for name in flat.column_names:
+        if name not in table.column_names:
+            table = table.append_column(name, flat[name])
+    return table
 
 
 def evenly(count: int, most: int) -> list[int]:
@@ -526,11 +550,16 @@ def nameless(name: str) -> bool:
     return _NAMELESS.fullmatch(name) is not None
 
 
-def number_share(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
-    """Return the column as float64, null where missing; None if it holds anything else."""
+def number_share(
+    column: pa.ChunkedArray, nulls: Sequence[str] = ("", *NULLS)
+) -> pa.ChunkedArray | None:
+    """Return the column as float64, null where missing; None if it holds anything else.
+
+    nulls: texts that mean missing.
+    """
     try:
         if is_text(column.type):
-            text = pl.Series("x", nulled(column, ("", *NULLS)), dtype=pl.String).str.strip_chars()
+            text = pl.Series("x", nulled(column, nulls), dtype=pl.String).str.strip_chars()
             read = text.cast(pl.Float64, strict=False)
             if read.null_count() > text.null_count():
                 return None
@@ -579,7 +608,7 @@ def _column(name: str, parts: Sequence[pa.ChunkedArray], declared: str | None) -
 def _is_json(column: pa.ChunkedArray) -> bool:
     """Return whether most texts of a column are lists or objects, written as JSON."""
     texts = pc.cast(column.drop_null().slice(0, _JSON_ROWS), pa.large_string())
-    return (pc.mean(pc.match_substring_regex(texts, _JSON)).as_py() or 0) > 0.5  # noqa: PLR2004
+    return (pc.mean(pc.match_substring_regex(texts, _JSON)).as_py() or 0) > 0.5
 
 
 def first_rows(

@@ -137,7 +137,7 @@ def odd_numbers(sample: Look, names: Sequence[str]) -> dict[str, str]:
 
 def are_numbers(sample: Look, name: str, dialect: TextDialect) -> bool:
     """Return whether a column of texts holds only numbers as this dialect writes them."""
-    return number_share(plain_numerals(_values(sample, name), dialect)) is not None
+    return number_share(plain_numerals(_values(sample, name), dialect), ()) is not None
 
 
 def _values(sample: Look, name: str) -> pa.ChunkedArray:

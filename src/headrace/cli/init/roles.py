@@ -29,10 +29,8 @@ from headrace.cli.init.look import (
 )
 from headrace.cli.init.times import (
     TimeForms,
-    is_typed_time,
     number_time_format,
     short_year_formats,
-    time_format,
     time_forms,
 )
 from headrace.errors import InputError, SettingsError, setting
@@ -330,19 +328,6 @@ def refuse_doubtful_times(sample: Look) -> None:
                     " rows at random"
                 ),
             )
-    for _, table in sample.tables:
-        for at in _nested_times(table):
-            raise Unsure.of(
-                f"is a time within a nested value: {at}",
-                "time",
-                [NO_TIME],
-                path=sample.source[0],
-                column=at.split(".")[0],
-                remedy=(
-                    f"write {at} into a column of its own, or give {setting('time', NO_TIME)} to"
-                    " draw rows at random"
-                ),
-            )
     readable = [column.name for column in years(sample, sure=False)]
     for column in sample.columns.values():
         if column.content in ("text", "number") and _may_be_time(sample, column.name):
@@ -431,18 +416,6 @@ def _may_be_time(sample: Look, name: str) -> bool:
     return False
 
 
-def _nested_times(table: pa.Table) -> Iterator[str]:
-    """Yield the dotted paths of times within structs."""
-    structs = [name for name in table.column_names if pa.types.is_struct(table[name].type)]
-    flat = table.select(structs)
-    while any(pa.types.is_struct(column_type) for column_type in flat.schema.types):
-        flat = flat.flatten()
-    for name in flat.column_names:
-        column = flat[name]
-        if is_typed_time(column) or (is_text(column.type) and time_format([column]) is not None):
-            yield str(name)
-
-
 def _least_like_time(sample: Look, name: str) -> str:
     """Return the first value of a column that does not look like a time, else the first."""
     column = pl.concat([_texts(table[name], name) for _, table in sample.tables]).drop_nulls()
@@ -467,7 +440,7 @@ def years(sample: Look, *, sure: bool = True) -> list[Column]:
 def has_content(sample: Look) -> bool:
     """Return whether a column is more than an id or a nested value."""
     for column in sample.columns.values():
-        is_plain = column.content in ("text", "number", "time")
+        is_plain = column.content in ("text", "number", "time") and not column.nested
         is_named = not id_like(column.name) and not nameless(column.name)
         if is_plain and is_named and not _are_ids(sample, column.name):
             return True
