@@ -58,6 +58,7 @@ from headrace.split.settings import TemporalSplit
 _TEST_SHARE = 0.2  # share of rows from the proposed cutoff on
 _DAY_US = 86_400_000_000
 _LEAST_ROWS = 3
+_MOST_HOLES = 8  # columns that are listed
 
 _SHARES = Section(
     "This share of the entities with rows before the cutoff goes to train and the others to val;"
@@ -363,6 +364,10 @@ def _column_sections(sample: Look, options: AskedSplit, entity: str) -> list[Sec
     absent = sample.null_values([entity])
     if absent:
         sections.append(Section("Texts that mean missing.", {"dialect": {"null_values": absent}}))
+    holes = _with_holes(sample)
+    if holes:
+        words = f"Missing numbers are NaN in batches: {', '.join(holes)}."
+        sections.append(Section(words, doubt=words))
     empty = [
         name for name in sample.top_level() if nameless(name) or sample.columns[name].missing == 1
     ]
@@ -370,6 +375,17 @@ def _column_sections(sample: Look, options: AskedSplit, entity: str) -> list[Sec
         words = "Columns without a name, such as row numbers, or without any value are left out."
         sections.append(Section(words, {"drop_columns": empty}))
     return sections
+
+
+def _with_holes(sample: Look) -> list[str]:
+    """Return the columns of numbers in which some are missing, the emptiest first, and shares."""
+    holes = []
+    for name in sample.everywhere("number"):
+        missing = sample.columns[name].missing
+        if 0 < missing < 1 and not nameless(name):
+            holes.append((-missing, f"{name} {100 * missing:.2g} %"))
+    shown = [words for _, words in sorted(holes)[:_MOST_HOLES]]
+    return shown + ["…"] * (len(holes) > _MOST_HOLES)
 
 
 def _number_sections(sample: Look, options: AskedSplit, entity: str) -> list[Section]:

@@ -36,6 +36,7 @@ from headrace.cli.init.times import (
 from headrace.errors import InputError, SettingsError, setting
 from headrace.formats.dates import MISSING, parse_dates
 from headrace.formats.text_columns import as_text, nulled, with_one_time
+from headrace.formats.type_words import PERIOD
 from headrace.formats.types import is_text
 from headrace.report.words import pluralise
 
@@ -146,6 +147,7 @@ def best_time(sample: Look, matches: Sequence[Column]) -> Column:
         days = np.unique(instants(sample, column) // _DAY_US)
         evidence[column.name] = (
             len(days) >= _LEAST_DAYS,
+            column.time_format != PERIOD,  # others are finer
             not _of_later(column.name),
             _time_rank(column.name),
             -column.missing,
