@@ -558,7 +558,8 @@ def chats_in_csv(folder: Path) -> None:
 @case(asks=True)
 def pandas_index(folder: Path) -> None:
     table = flights()[["tailnum", "time_hour", "dep_delay"]]
-    table.index = pd.DatetimeIndex(pd.to_datetime(table.pop("time_hour")), name=None)
+    table.index = pd.DatetimeIndex(pd.to_datetime(table.pop("time_hour")))
+    table.index.name = None
     table.to_parquet(folder / "frame.parquet")
 
 
