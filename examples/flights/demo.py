@@ -236,7 +236,7 @@ def main() -> None:
     )
     with tempfile.TemporaryDirectory() as store:
         mp.spawn(train, (out / "flights", f"{store}/rendezvous"), nprocs=RANKS)
-    console.print(f"shards  {out / 'flights' / 'splits'}/{{train,val,test,oot}}", highlight=False)
+    console.print(f"shards  {out / 'flights' / 'splits'}/{{train,val,test}}", highlight=False)
     console.print(f"run     {prepared.run}", highlight=False)
     console.print(f"done in {time.perf_counter() - started:.0f} s", highlight=False)
 
