@@ -384,8 +384,8 @@ def _with_holes(sample: Look) -> list[str]:
         missing = sample.columns[name].missing
         if 0 < missing < 1 and not nameless(name):
             holes.append((-missing, f"{name} {100 * missing:.2g} %"))
-    shown = [words for _, words in sorted(holes)[:_MOST_HOLES]]
-    return shown + ["…"] * (len(holes) > _MOST_HOLES)
+    listed = [words for _, words in sorted(holes)[:_MOST_HOLES]]
+    return listed + ["…"] * (len(holes) > _MOST_HOLES)
 
 
 def _number_sections(sample: Look, options: AskedSplit, entity: str) -> list[Section]:

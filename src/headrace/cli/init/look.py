@@ -161,15 +161,15 @@ class Look:
         """Return the texts that mean missing in these columns, and in those of numbers and times;
         `NA` anywhere.
         """
-        present = set[str]()
+        words_seen = set[str]()
         for name in self.texts():
             is_open = name in keys or self.columns[name].content != "text"
             words = NULLS if is_open else _ALWAYS_NULL
             for _, table in self.tables:
                 if _is_text(table, name):
                     values = pl.Series("x", table[name], dtype=pl.String)
-                    present.update(values.filter(values.is_in(list(words))))
-        return [word for word in NULLS if word in present]
+                    words_seen.update(values.filter(values.is_in(list(words))))
+        return [word for word in NULLS if word in words_seen]
 
 
 class Data:
