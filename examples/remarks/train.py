@@ -343,12 +343,12 @@ def precision(scores: np.ndarray, labels: np.ndarray) -> float:
 
 
 def report(models: Models, out: Path) -> None:
-    """One line a model, on reports whose operators did not train."""
+    """One line a model, on reports of operators that are not in train."""
     found = {split: score(models, out, split) for split in ("val", "test")}
     if rank() != 0:
         return
     counts = ", ".join(f"{split} {len(labels):,} reports" for split, (_, labels) in found.items())
-    print(f"\noperators that did not train: {counts}")
+    print(f"\noperators not in train: {counts}")
     print(f"{'learned from':<14}{'val AUC':>9}{'test AUC':>10}{'test precision':>16}")
     test_labels = found["test"][1]
     print(f"{'nothing':<14}{0.5:>9.3f}{0.5:>10.3f}{test_labels.mean():>16.3f}")

@@ -297,7 +297,7 @@ def main() -> None:
     if not trainer.is_global_zero:
         return
     print(
-        f"{len(module.windows('train')):,} windows trained, {arguments.epochs} epochs on {arguments.ranks} rank(s)"
+        f"{len(module.windows('train')):,} windows in train, {arguments.epochs} epochs on {arguments.ranks} rank(s)"
     )
     print(f"validation loss {loss:.3f}")
     airports, errors = judge(module, model.rows)

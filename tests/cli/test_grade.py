@@ -65,9 +65,9 @@ def test_a_table_of_texts_alone_is_told(tmp_path: Path) -> None:
     [
         ((0, 200), (), 0, "overlap in calendar time"),
         ((0, 0), ("--past-features", "x"), 0, "pass: "),
-        ((0, 0), (), 0, "no inputs"),
+        ((0, 0), (), 0, "warn: the warning above"),  # that both are one series
     ],
-    ids=["overlap", "pass", "no inputs"],
+    ids=["overlap", "pass", "no features"],
 )
 def test_series_are_graded(
     days: tuple[int, int], words: tuple[str, ...], code: int, told: str, tmp_path: Path

@@ -130,7 +130,7 @@ def test_a_date_and_a_time_of_day_are_one_time(tmp_path: Path) -> None:
         ("months.csv", "Month,Day,x\n" + "".join(f"{1 + n % 9},{1 + n % 28},{n}\n" for n in range(60)), "time="),
         ("wide.csv", "country,1952,1957,1962\n" + "".join(f"c{n},1,2,{n}\n" for n in range(60)), "melt"),
         ("months.csv", "shop,Jan,Feb,Mar\n" + "".join(f"c{n},1,2,{n}\n" for n in range(60)), "melt"),
-        ("nested.jsonl", "".join(f'{{"user": "u{n % 9}", "meta": {{"at": "2024-01-{1 + n % 28:02d}T00:00:00"}}}}\n' for n in range(60)), "meta.at"),
+        ("answer.json", json.dumps({"status": "ok", "data": [{"at": "2024-01-01", "x": n} for n in range(60)]}), "jq"),
         ("ids.jsonl", "".join(f'{{"id": "{n:032x}"}}\n' for n in range(60)), "columns"),
     ],
 )  # fmt: skip
@@ -139,6 +139,75 @@ def test_rows_that_may_have_times_are_not_drawn_at_random_unasked(
 ) -> None:
     with raised(SettingsError, remedy=remedy):
         fits(Data([written(tmp_path, name, text)]), "out", {})
+
+
+FORMS = {
+    "%b %d, %Y %I:%M %p": "Jan {day:02d}, 2024 03:15 PM",
+    "%d%b%Y": "{day:02d}JAN2024",
+    "%d-%b-%Y": "{day}-Jan-2024",
+    "%d %B %Y": "{day} January 2024",
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_months_in_words_are_times(tmp_path: Path, form: str) -> None:
+    lines = [f'{n},"{FORMS[form].format(day=1 + n % 28)}"\n' for n in range(90)]
+    settings = settings_of_best(written(tmp_path, "a.csv", "x,when\n" + "".join(lines)))
+
+    assert ("when", form) == (settings["time"], settings["dialect"]["time_format"])
+
+
+@pytest.mark.parametrize("word", ["?", ".", "\\N", "NULL"])
+def test_words_for_missing_among_numbers_are_nulls(tmp_path: Path, word: str) -> None:
+    lines = [f"{word if n % 9 == 0 else n},fine thing {n}\n" for n in range(90)]
+    settings = settings_of_best(written(tmp_path, "a.csv", "x,note\n" + "".join(lines)))
+
+    assert {"null_values": [word]} == settings["dialect"]
+
+
+def test_fields_of_structs_are_the_time_and_the_entity(tmp_path: Path) -> None:
+    rows = [
+        {"user": {"id": f"u{n * 7 % 40}"}, "meta": {"at": f"2024-01-{1 + n % 28:02d}"}, "x": n}
+        for n in range(300)
+    ]
+    text = "".join(f"{json.dumps(row)}\n" for row in rows)
+    settings = settings_of_best(written(tmp_path, "a.jsonl", text))
+
+    assert ("meta.at", "user.id") == (settings["time"], settings["entity"])
+
+
+def test_times_that_names_do_not_tell_apart_are_asked_the_earliest_first(tmp_path: Path) -> None:
+    lines = [f"2024-02-{1 + n % 28:02d},2024-01-{1 + n % 28:02d},{n}\n" for n in range(90)]
+    source = written(tmp_path, "a.csv", "dropoff_date,pickup_date,x\n" + "".join(lines))
+    with raised(SettingsError, setting="time") as error:
+        fits(Data([source]), "out", {})
+
+    assert error.value.candidates[:2] == ("pickup_date", "dropoff_date")
+
+
+def test_chats_in_a_column_of_csv_are_no_entity(tmp_path: Path) -> None:
+    lines = []
+    for n in range(90):
+        chat = json.loads(CHATS.splitlines()[n % 40])["messages"]
+        lines.append({"at": f"2024-01-{1 + n % 28:02d}", "messages": json.dumps(chat)})
+    source = tmp_path / "raw" / "a.csv"
+    source.parent.mkdir()
+    pl.DataFrame(lines).write_csv(source)
+
+    assert "packed_sequences" == settings_of_best(str(source))["recipe"]
+
+
+def test_nameless_and_empty_columns_are_left_out(tmp_path: Path) -> None:
+    text = ",x,note,\n" + "".join(f"{n},{n % 7},,\n" for n in range(90))
+    source = written(tmp_path, "a.csv", text.replace(",note,\n", ",note\n").replace(",,\n", ",\n"))
+
+    assert ["", "note"] == settings_of_best(source)["drop_columns"]
+
+
+def test_a_wide_table_below_titles_is_said(tmp_path: Path) -> None:
+    table = "country,1952,1957,1962,\n" + "".join(f"c{n},1,2,{n},\n" for n in range(60))
+    with raised(SettingsError, remedy="melt"):
+        fits(Data([written(tmp_path, "a.csv", f'"Source","World"\n\n{table}')]), "out", {})
 
 
 def test_no_time_may_be_said(tmp_path: Path) -> None:

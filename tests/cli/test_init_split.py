@@ -184,7 +184,7 @@ def test_a_flag_is_no_entity_and_one_day_is_no_time(tmp_path: Path) -> None:
 
     assert ("since", "host_id") == (record["time"], record["entity"])
     assert "identity_verified (" not in text
-    assert "empty" not in text
+    assert ["empty"] == record["drop_columns"]
     assert "1 file, " in text
 
 

@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 from headrace.cli.init.asked import AskedHistories
 from headrace.cli.init.commented import Aside, Section, proposed_settings
 from headrace.cli.init.look import (
-    NULLS,
     Column,
     Data,
     Look,
@@ -171,8 +170,9 @@ def _sections_of_odd_rows(
     sections = []
     dialect = seen.dialect.stored()
     about_texts = [seen.unusual.words] if dialect else []
-    if any(seen.holds(name, NULLS) for name in read):
-        dialect["null_values"] = list(NULLS)
+    absent = seen.null_values(read)
+    if absent:
+        dialect["null_values"] = absent
         about_texts.append("Texts that mean missing.")
     if dialect:
         sections.append(Section(" ".join(about_texts), {"dialect": dialect}))

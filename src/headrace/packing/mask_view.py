@@ -169,7 +169,7 @@ def _records(
 
 
 def masked_lines(settings: ChatRecipe) -> list[str]:
-    """Return the first chat of the first dataset as lines, what is trained on in brackets; none
+    """Return the first row of the first dataset as lines, what is in the loss in brackets; none
     if it has no sequence.
     """
     from headrace.packing.chats.tokenise import ChatEncoder
@@ -189,7 +189,7 @@ def masked_lines(settings: ChatRecipe) -> list[str]:
             if len(text) > _LONGEST:
                 text = f"{text[:_LONGEST]}…"
             fraction = f"{sequence['trained_tokens']:,} of {sequence['tokens']:,} tokens"
-            return [f"a chat, ⟦trained on⟧: {fraction}", *text.rstrip("\n").split("\n")]
+            return [f"a row, ⟦in the loss⟧: {fraction}", *text.rstrip("\n").split("\n")]
     return []
 
 
@@ -211,7 +211,7 @@ def _print(console: Console, record: dict[str, Any]) -> None:
         trained = sequence["trained_tokens"]
         parts = sequence["parts"]
         summary = (
-            f"{trained:,} of {tokens:,} tokens trained ({100 * trained / max(1, tokens):.0f} %)"
+            f"{trained:,} of {tokens:,} tokens in the loss ({100 * trained / max(1, tokens):.0f} %)"
         )
         console.print(Text.assemble((where, "bold"), f": {summary}"))
         for text, mask in ((part["text"], part["trained"]) for part in parts):

@@ -128,7 +128,7 @@ def execute(
     tell_splits(settings, context, run.choice)
     too_long = run.lost.get(TOO_LONG, {})
     if too_long.get("tokens"):
-        what = f"{too_long['tokens']:,} tokens, {too_long['labels']:,} of them trained"
+        what = f"{too_long['tokens']:,} tokens, {too_long['labels']:,} of them in the loss"
         context.warn([f"{setting('too_long', settings.too_long)} left out {what}"])
     return _outcome(run, files, pad_id)
 

@@ -11,7 +11,10 @@ from headrace.report.words import many_entities
 
 
 def doubts_of(manifest: Manifest) -> Iterator[Doubt]:
-    """Yield entities that are left out, splits that overlap in time, and windows without inputs."""
+    """Yield entities that are left out, and splits that overlap in time.
+
+    Windows always have inputs: of a run without features, the past of the target.
+    """
     metadata = manifest.metadata
     entities = metadata["entities"]
     fraction = entities["failed"] / max(1, entities["original"])
@@ -21,8 +24,3 @@ def doubts_of(manifest: Manifest) -> Iterator[Doubt]:
     if metadata["calendar_time"] == "shared":
         ends = setting("train_end")
         yield Doubt(f"splits overlap in calendar time, as `verify` lists; {ends} cuts at dates")
-    if metadata["inputs"] == "none":
-        yield Doubt(
-            "there is no feature: a window has no inputs unless"
-            f" {setting('is_autoregressive', True)} makes the past target one"
-        )

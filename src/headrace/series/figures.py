@@ -375,19 +375,23 @@ def _target_figures(run_facts: RunFacts, tables: Mapping[str, pl.DataFrame]) -> 
     total = sum(totals.values())
     parts = ", ".join(f"{split} {percentage(count, total)}" for split, count in totals.items())
     sparse = int((every < 50).sum())
-    answer = (
-        f"In the median part {np.median(every):.1f} % of the steps have an observed target. Of all"
-        f" {total:,} observed targets: {parts}."
-    )
+    complete = "Every step has an observed target."
+    if every.min() < 100:
+        complete = (
+            f"In the median part {np.median(every):.1f} % of the steps have an observed target."
+        )
+    answer = f"{complete} Of all {total:,} observed targets: {parts}."
     if sparse:
         answer += f" {pluralise(sparse, 'part is', 'parts are')} less than half observed."
     rounded = run_facts.manifest.metadata.get("rounded_targets", [])
     answer = "\n".join([answer, *rounded])
-    edges = even_edges(min(float(every.min()), 99.0), 100.0, integral=False)
-    counts = {split: counted(values, edges) for split, values in percent.items()}
-    chart = charts.histogram(
-        edges, counts, of="parts of entities", title="% of steps with a target", grows=False
-    )
+    chart = None
+    if every.min() < 100:
+        edges = even_edges(0.0, 100.0, integral=False)
+        counts = {split: counted(values, edges) for split, values in percent.items()}
+        chart = charts.histogram(
+            edges, counts, of="parts of entities", title="% of steps with a target", grows=False
+        )
     tone: Tone = "warning" if sparse or rounded else "plain"
     return [Figure("targets", "How complete is the target?", answer, chart, tone)]
 

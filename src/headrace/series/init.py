@@ -24,7 +24,6 @@ from headrace.cli.init.asked import AskedSeries
 from headrace.cli.init.commented import Aside, Section, proposed_settings
 from headrace.cli.init.look import (
     FILES,
-    NULLS,
     ROWS,
     Data,
     Look,
@@ -278,8 +277,9 @@ def _dialect(data: Look, form: str | None, marks: Mapping[str, str]) -> dict[str
     dialect |= marks
     if form not in (None, "iso"):
         dialect["time_format"] = form
-    if any(data.holds(name, NULLS) for name in data.texts()):
-        dialect["null_values"] = list(NULLS)
+    absent = data.null_values(())
+    if absent:
+        dialect["null_values"] = absent
     return dialect
 
 

@@ -120,15 +120,10 @@ def execute(  # noqa: PLR0914 - each stage needs earlier results
             **settings.division.manifest_entries(),
             "unusable_values": unusable,
             "calendar_time": "shared" if shared_times(context.run, settings) else "apart",
-            "inputs": "features" if _has_features(settings) else "none",
             **result,
             "series_files": _digests(written, finished),
         },
     )
-
-
-def _has_features(settings: Series) -> bool:
-    return bool(settings.feature_names or settings.calendar or settings.static_features)
 
 
 def _digests(written: Sequence[Receipt], finished: Receipt) -> dict[str, str]:

@@ -22,6 +22,7 @@ from headrace.cli.init.look import (
     Look,
     Unsure,
     id_like,
+    nameless,
 )
 from headrace.cli.init.numbers import are_numbers, number_marks, odd_numbers
 from headrace.cli.init.roles import (
@@ -56,6 +57,8 @@ from headrace.split.settings import TemporalSplit
 
 _TEST_SHARE = 0.2  # share of rows from the proposed cutoff on
 _DAY_US = 86_400_000_000
+_LEAST_ROWS = 3
+_MOST_HOLES = 8  # columns that are listed
 
 _SHARES = Section(
     "This share of the entities with rows before the cutoff goes to train and the others to val;"
@@ -130,7 +133,7 @@ def _about(sample: Look, rows: int) -> str:
     """Describe the data, and how many rows were looked at."""
     return (
         f"{pluralise(len(sample.names), 'file')}, {size(sample.bytes)},"
-        f" {pluralise(len(sample.columns), 'column')}; looked at {pluralise(rows, 'row')} of"
+        f" {pluralise(len(sample.top_level()), 'column')}; looked at {pluralise(rows, 'row')} of"
         f" {pluralise(len(sample.tables), 'file')}"
         f"{f', read as {sample.dialect.encoding}' if sample.dialect.encoding != UTF8 else ''}"
     )
@@ -138,6 +141,12 @@ def _about(sample: Look, rows: int) -> str:
 
 def _random_sections(sample: Look, options: AskedSplit, rows: int) -> tuple[list[Section], str]:
     """Return the sections of a random split, for data in which no column is a time."""
+    if rows < _LEAST_ROWS:
+        raise SettingsError(
+            f"holds {pluralise(rows, 'row')}, too few for three splits",
+            path=options.source[0],
+            remedy="if a list in it holds the rows, write them one a line: `jq -c '.data[]'`",
+        )
     if not has_content(sample):
         raise SettingsError(
             "no column is more than an id or a nested value",
@@ -341,7 +350,7 @@ def _column_sections(sample: Look, options: AskedSplit, entity: str) -> list[Sec
         sections.append(Section(words, {"shard_numbers": "dense"}))
     partial = []
     for column in sample.columns.values():
-        if column.in_files < len(sample.tables):
+        if column.in_files < len(sample.tables) and not column.nested:
             partial.append(column)
     if partial or len({tuple(table.schema.types) for _, table in sample.tables}) > 1:
         names = ", ".join(column.name for column in partial[:8])
@@ -350,14 +359,33 @@ def _column_sections(sample: Look, options: AskedSplit, entity: str) -> list[Sec
             " takes all of them."
         )
         sections.append(Section(words, {"schema_drift": "widen"}))
-    texts = sample.texts()
     sections += _number_sections(sample, options, entity)
     sections += _odd_number_section(sample, entity)
-    if any(sample.holds(name, NULLS) for name in texts):
-        sections.append(
-            Section("Texts that mean missing.", {"dialect": {"null_values": list(NULLS)}})
-        )
+    absent = sample.null_values([entity])
+    if absent:
+        sections.append(Section("Texts that mean missing.", {"dialect": {"null_values": absent}}))
+    holes = _with_holes(sample)
+    if holes:
+        words = f"Missing numbers are NaN in batches: {', '.join(holes)}."
+        sections.append(Section(words, doubt=words))
+    empty = [
+        name for name in sample.top_level() if nameless(name) or sample.columns[name].missing == 1
+    ]
+    if empty:
+        words = "Columns without a name, such as row numbers, or without any value are left out."
+        sections.append(Section(words, {"drop_columns": empty}))
     return sections
+
+
+def _with_holes(sample: Look) -> list[str]:
+    """Return the columns of numbers in which some are missing, the emptiest first, and shares."""
+    holes = []
+    for name in sample.everywhere("number"):
+        missing = sample.columns[name].missing
+        if 0 < missing < 1 and not nameless(name):
+            holes.append((-missing, f"{name} {100 * missing:.2g} %"))
+    listed = [words for _, words in sorted(holes)[:_MOST_HOLES]]
+    return listed + ["…"] * (len(holes) > _MOST_HOLES)
 
 
 def _number_sections(sample: Look, options: AskedSplit, entity: str) -> list[Section]:

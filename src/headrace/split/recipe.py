@@ -402,7 +402,7 @@ def _inputs(plan: SplitPlan, types: Mapping[str, pa.DataType]) -> Literal["numbe
     for column in plan.schema:
         if column.name not in roles:
             inputs.append(types.get(column.name, column.type))
-    if inputs and all(is_text(type_) or pa.types.is_temporal(type_) for type_ in inputs):
+    if all(is_text(type_) or pa.types.is_temporal(type_) for type_ in inputs):
         return "text"
     return "numbers"
 

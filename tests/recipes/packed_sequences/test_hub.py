@@ -439,4 +439,4 @@ def test_init_writes_the_commit_and_peek_takes_a_name(files, tmp_path):
 
     assert 0 == made.returncode, made.stderr
     assert f"tokenizer: {NAME}@{FIRST}\n" in (tmp_path / "pack.yaml").read_text()
-    assert "tokens trained" in shown.stdout
+    assert "tokens in the loss" in shown.stdout

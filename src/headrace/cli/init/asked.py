@@ -383,8 +383,8 @@ class _Target:
         for line in fit.trial.lines():
             say(line)
         for other in others:
-            if other.error is not None and other.error.setting is None:
-                continue  # it does not fit
+            if other.error is not None and other.error.setting != "target":
+                continue  # it does not fit, or not for certain
             say(f"or  {needs(other)}")
         say(f"run it:  {to_run}")
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from headrace.checks import nearest
 from headrace.cli.init.commented import Section, needed_settings, settings_of
-from headrace.cli.init.look import Data, Look, Unsure
+from headrace.cli.init.look import Data, Unsure
 from headrace.cli.init.roles import labels, time_columns
 from headrace.cli.init.trial import Trial, try_out
 from headrace.errors import HeadraceError, InputError, SettingsError, setting, setting_name
@@ -219,12 +219,15 @@ def _rows_of(data: Data) -> list[str]:
     """Return the first rows as lines, each at most a hundred characters wide; none of data that
     are no tables.
     """
-    sample: Look | None = None
-    with suppress(HeadraceError):
+    lines: list[str] = []
+    try:
         sample = data.tables
-    lines = []
-    for _, table in sample.tables[:1] if sample else ():
-        for row in table.slice(0, _SHOWN).to_pylist():
+    except HeadraceError:
+        return lines
+    names = sample.top_level()
+    for _, table in sample.tables[:1]:
+        there = [name for name in table.column_names if name in names]
+        for row in table.select(there).slice(0, _SHOWN).to_pylist():
             text = json.dumps(row, ensure_ascii=False, default=str)
             lines.append(text if len(text) <= _WIDE else f"{text[:_WIDE]}…")
     return lines
@@ -234,5 +237,4 @@ def needs(fit: Fit) -> str:
     """Say in a line how to take a recipe, or what it lacks."""
     if fit.error is None:
         return f"headrace init {fit.word}: {fit.about}"
-    name = fit.error.setting
-    return f"headrace init {fit.word}{f' {setting(name)}' if name else ''}: {fit.error.marked}"
+    return f"headrace init {fit.word}: {fit.error.marked}"

@@ -20,6 +20,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.checks import nearest
 from headrace.cli.init.commented import Section
@@ -53,9 +54,20 @@ _HEAD_BYTES = 1 << 18
 _MOST_TITLES = 50  # lines before the line of names
 _MOST_FILES = 1024
 _MOST_ROWS = 1 << 23
-NULLS = ("NA",)
+NULLS = (  # texts among numbers and times that mean missing
+    *("NA", "N/A", "n/a", "#N/A", "NULL", "null", "None", "none", "\\N", "missing"),
+    *("?", "-", "--", "."),
+)
+_ALWAYS_NULL = NULLS[:1]  # in other texts too
 FIRST_LINE = "first_line"  # of text files: it holds the names of columns
+NAMED_TIME = re.compile(  # a column of a wide table
+    r"X?(19|20)\d\d([-_/. ]?\d\d?|[-_/. ]?[QW]\d\d?){0,2}"
+    r"|(?i:jan|feb|mar|apr|may|mai|jun|jul|aug|sep|oct|okt|nov|dec|dez)(?i:[a-z]*)[-_/. ]?\d*"
+)
 _NAMELESS = re.compile(r"\s*|Unnamed: \d+|__index_level_\d+__")
+_LEAST_NAMES = 2  # of a line of names
+_JSON = r'^\s*(\[\s*[\[{"\d\]-]|\{\s*["}]).*[\]}]\s*$'
+_JSON_ROWS = 1_000  # that are looked at
 
 
 @dataclass(frozen=True)
@@ -63,7 +75,7 @@ class Column:
     """A column in the rows that were looked at.
 
     in_files: the number of those files that have it. missing: a share of rows. time_format: of a
-    time; None if its type is a time.
+    time; None if its type is a time. nested: whether it is a field of a struct, named by its path.
     """
 
     name: str
@@ -71,6 +83,7 @@ class Column:
     in_files: int
     missing: float
     time_format: str | None = None
+    nested: bool = False
 
 
 @dataclass(frozen=True)
@@ -135,19 +148,28 @@ class Look:
     def texts(self) -> list[str]:
         """Return the columns that are text in at least one of the files looked at."""
         result = []
-        for name in self.columns:
-            if any(_is_text(table, name) for _, table in self.tables):
+        for name, column in self.columns.items():
+            if not column.nested and any(_is_text(table, name) for _, table in self.tables):
                 result.append(name)
         return result
 
-    def holds(self, name: str, texts: Sequence[str]) -> bool:
-        """Return True if one of these texts is a value of a text column."""
-        for _, table in self.tables:
-            if _is_text(table, name):
-                values = pl.Series("x", table[name], dtype=pl.String)
-                if values.is_in(list(texts)).any():
-                    return True
-        return False
+    def top_level(self) -> list[str]:
+        """Return the columns that are no fields of a struct."""
+        return [name for name, column in self.columns.items() if not column.nested]
+
+    def null_values(self, keys: Sequence[str]) -> list[str]:
+        """Return the texts that mean missing in these columns, and in those of numbers and times;
+        `NA` anywhere.
+        """
+        words_seen = set[str]()
+        for name in self.texts():
+            is_open = name in keys or self.columns[name].content != "text"
+            words = NULLS if is_open else _ALWAYS_NULL
+            for _, table in self.tables:
+                if _is_text(table, name):
+                    values = pl.Series("x", table[name], dtype=pl.String)
+                    words_seen.update(values.filter(values.is_in(list(words))))
+        return [word for word in NULLS if word in words_seen]
 
 
 class Data:
@@ -279,18 +301,30 @@ def _lines_before_names(text: str, *, complete: bool) -> int:
     lines = [f"{line}\n" for line in text.split("\n")]
     if not complete:
         lines = lines[:-1]
-    for skipped in range(1, min(_MOST_TITLES, len(lines) - 1) + 1):
+    for skipped in range(min(_MOST_TITLES, len(lines) - 1) + 1):
         if not lines[skipped].strip():
             continue
         for separator in SEPARATOR_NAMES:
             rows = _rows_of(lines[skipped:], separator)
             names = rows[0] if rows else []
-            are_names = len(names) > 1 and len({*names} - {""}) == len(names)
-            if are_names and not any(map(_is_value, names)) and len(set(map(len, rows))) == 1:
+            if _are_names(names) and len(set(map(len, rows))) == 1:
                 if any(_is_whole(line, separator, len(names)) for line in lines[:skipped]):
                     return 0
                 return skipped
     return 0
+
+
+def _are_names(fields: Sequence[str]) -> bool:
+    """Return whether the fields of a line may be names: all differ, and none is blank or a value,
+    but for years of a wide table. After the last there may be a separator.
+    """
+    names = list(fields)
+    if names and not names[-1]:
+        names.pop()
+    if len(names) < _LEAST_NAMES or len({*names} - {""}) != len(names):
+        return False
+    values = [name for name in names if _is_value(name)]
+    return all(map(NAMED_TIME.fullmatch, values)) and not _is_value(names[0])
 
 
 def _is_whole(line: str, separator: str, fields: int) -> bool:
@@ -319,7 +353,10 @@ def _check_names(seen: Look, header: str | None) -> None:
                 "holds times, and has no name",
                 path=path,
                 column=column.name,
-                remedy="write a name, such as date, into the line of names",
+                remedy=(
+                    "write a name, such as date, into the line of names, or give that of the index"
+                    " in pandas: `frame.rename_axis('date')`"
+                ),
             )
     delimited = [(name, table) for name, table in seen.tables if _is_delimited(name)]
     if header is not None or not delimited:
@@ -435,20 +472,39 @@ def look_of(
     *,
     time_format: str | None = None,
 ) -> Look:
-    """Describe the columns of tables: (name, first rows) of some of the files.
+    """Describe the columns of tables: (name, first rows) of some of the files. The fields of
+    structs are columns too, named by their paths, as recipes take them.
 
     size: bytes of all files. time_format: of times in texts, if it is declared.
     """
     # Empty files have no columns to describe.
     tables = [(name, table) for name, table in tables if table.num_columns] or tables[:1]
+    tables = [(name, _with_fields(table)) for name, table in tables]
     parts: dict[str, list[pa.ChunkedArray]] = {}
+    structs = set()
     for _, table in tables:
         for name in table.column_names:
             parts.setdefault(name, []).append(table[name])
+            if pa.types.is_struct(table[name].type):
+                structs.add(f"{name}.")
     columns = {}
     for name, of_column in parts.items():
-        columns[name] = _column(name, of_column, time_format)
+        nested = name.startswith(tuple(structs))
+        columns[name] = replace(_column(name, of_column, time_format), nested=nested)
     return Look(source, root, files, size, tables, columns)
+
+
+def _with_fields(table: pa.Table) -> pa.Table:
+    """Return a table with the fields of its structs, that are no structs, behind its columns."""
+    flat = table.select(
+        [name for name in table.column_names if pa.types.is_struct(table[name].type)]
+    )
+    while any(pa.types.is_struct(column_type) for column_type in flat.schema.types):
+        flat = flat.flatten()
+    for name in flat.column_names:
+        if name not in table.column_names:
+            table = table.append_column(name, flat[name])
+    return table
 
 
 def evenly(count: int, most: int) -> list[int]:
@@ -494,11 +550,16 @@ def nameless(name: str) -> bool:
     return _NAMELESS.fullmatch(name) is not None
 
 
-def number_share(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
-    """Return the column as float64, null where missing; None if it holds anything else."""
+def number_share(
+    column: pa.ChunkedArray, nulls: Sequence[str] = ("", *NULLS)
+) -> pa.ChunkedArray | None:
+    """Return the column as float64, null where missing; None if it holds anything else.
+
+    nulls: texts that mean missing.
+    """
     try:
         if is_text(column.type):
-            text = pl.Series("x", nulled(column, ("", *NULLS)), dtype=pl.String).str.strip_chars()
+            text = pl.Series("x", nulled(column, nulls), dtype=pl.String).str.strip_chars()
             read = text.cast(pl.Float64, strict=False)
             if read.null_count() > text.null_count():
                 return None
@@ -539,9 +600,15 @@ def _column(name: str, parts: Sequence[pa.ChunkedArray], declared: str | None) -
             absent += int(np.isnan(known_values).sum())
     else:
         content = "other"
-        if any(is_text(part.type) for part in parts):
+        if any(is_text(part.type) and not _is_json(part) for part in parts):
             content = "text"
     return Column(name, content, count, absent / rows)
+
+
+def _is_json(column: pa.ChunkedArray) -> bool:
+    """Return whether most texts of a column are lists or objects, written as JSON."""
+    texts = pc.cast(column.drop_null().slice(0, _JSON_ROWS), pa.large_string())
+    return (pc.mean(pc.match_substring_regex(texts, _JSON)).as_py() or 0) > 0.5
 
 
 def first_rows(

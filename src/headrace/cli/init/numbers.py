@@ -34,6 +34,7 @@ _POINT_GROUPED = _GROUPED.replace(",[", r"\.[")
 _POINT = _COMMA.replace(",[", r"\.[")
 _PLAIN = r"^\s*[-+]?[0-9]+([.,][0-9]+)*\s*$"
 _WITH_UNIT = r"^\s*[($€£]?\s*[-+]?[0-9]+([.,][0-9]+)*\s*([-)%€$£°]|[a-zA-Z]{1,3})?\s*$"
+_ORDINAL = r"^[0-9]+(st|nd|rd|th)$"
 _BELOW_THOUSAND = r"^\s*[-+]?[0-9]{1,3}\s*$"
 
 
@@ -127,6 +128,7 @@ def odd_numbers(sample: Look, names: Sequence[str]) -> dict[str, str]:
     odd = {}
     for name in names:
         texts = _values(sample, name)
+        texts = texts.filter(pc.invert(pc.match_substring_regex(texts, _ORDINAL)))
         read = pc.match_substring_regex(texts, _WITH_UNIT)
         plain = pc.match_substring_regex(texts, _PLAIN)
         others = texts.filter(pc.invert(plain))
@@ -137,7 +139,7 @@ def odd_numbers(sample: Look, names: Sequence[str]) -> dict[str, str]:
 
 def are_numbers(sample: Look, name: str, dialect: TextDialect) -> bool:
     """Return whether a column of texts holds only numbers as this dialect writes them."""
-    return number_share(plain_numerals(_values(sample, name), dialect)) is not None
+    return number_share(plain_numerals(_values(sample, name), dialect), ()) is not None
 
 
 def _values(sample: Look, name: str) -> pa.ChunkedArray:

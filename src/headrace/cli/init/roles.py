@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from headrace.arrays import F64, I64
 from headrace.cli.init.look import (
+    NAMED_TIME,
     NULLS,
     Column,
     Look,
@@ -28,15 +29,14 @@ from headrace.cli.init.look import (
 )
 from headrace.cli.init.times import (
     TimeForms,
-    is_typed_time,
     number_time_format,
     short_year_formats,
-    time_format,
     time_forms,
 )
 from headrace.errors import InputError, SettingsError, setting
 from headrace.formats.dates import MISSING, parse_dates
 from headrace.formats.text_columns import as_text, nulled, with_one_time
+from headrace.formats.type_words import PERIOD
 from headrace.formats.types import is_text
 from headrace.report.words import pluralise
 
@@ -64,7 +64,7 @@ PEER_WORDS = (  # the other end of an event: seldom whose it is
 )
 _LABEL_WORDS = (
     *("label", "target", "class", "outcome", "survived", "churn", "default", "fraud", "diagnosis"),
-    *("species", "response", "y"),
+    *("species", "sentiment", "response", "y"),
 )
 _MOST_CLASSES = 20
 _MAYBE_TIMES = frozenset(
@@ -81,10 +81,6 @@ _LIKE_TIME = (  # 1939 Jan, 1950Q1, 2010/1/1; 1-Jan-93, 1.2.93
     r"(?i)^\s*((1[6-9]|2[0-3])\d\d[-/. ]?(\d\d?\b|q[1-4]|[a-z]{3,9}\b)"
     r"|\d\d?[-/. ]([a-z]{3,9}|\d\d?)[-/. ]\d\d)"
 )
-_NAMED_YEAR = re.compile(
-    r"X?(19|20)\d\d([-_/. ]?\d\d?){0,2}"
-    r"|(?i:jan|feb|mar|apr|may|mai|jun|jul|aug|sep|oct|okt|nov|dec|dez)(?i:[a-z]*)[-_/. ]?\d*"
-)
 # 1.5, 1,5, 1.234,5; but not the address 10.0.0.1
 _FRACTION = r"^\s*[-+]?([0-9]*[.,]|[0-9]{1,3}(\.[0-9]{3})+,|[0-9]{1,3}(,[0-9]{3})+\.)[0-9]+\s*$"
 _ID = r"^[0-9a-fA-F-]*[0-9][0-9a-fA-F-]*$"
@@ -99,7 +95,8 @@ _PRESENT = 0.5  # share of the dates between an entity's first and last at which
 _LATER = frozenset(
     (
         *("updated", "modified", "changed", "deleted", "closed", "ended", "finished", "due"),
-        *("expires", "expiry", "until", "end", "last", "loaded", "exported"),
+        *("expires", "expiry", "until", "end", "stop", "last", "loaded", "exported"),
+        *("discharge", "discharged", "delivered", "resolved", "completed", "cancelled", "settled"),
     )
 )
 _BIRTH = frozenset(("birth", "dob", "born", "birthday", "birthdate", "dateofbirth"))
@@ -142,21 +139,33 @@ def time_columns(sample: Look) -> list[Column]:
 def best_time(sample: Look, matches: Sequence[Column]) -> Column:
     """Return the likeliest of the columns that may be the time: with several days, by name, with
     fewest missing.
+
+    Raises `Unsure` if these tell two columns not apart, and the two differ.
     """
-    one_day = set()
+    evidence = {}
     for column in matches:
-        if len(np.unique(instants(sample, column) // _DAY_US)) < _LEAST_DAYS:
-            one_day.add(column.name)
-    return max(
-        matches,
-        key=lambda column: (
-            column.name not in one_day,
+        days = np.unique(instants(sample, column) // _DAY_US)
+        evidence[column.name] = (
+            len(days) >= _LEAST_DAYS,
+            column.time_format != PERIOD,  # others are finer
             not _of_later(column.name),
             _time_rank(column.name),
             -column.missing,
-            -matches.index(column),
-        ),
-    )
+        )
+    most = max(evidence.values())
+    alike = [column for column in matches if evidence[column.name] == most]
+    first = instants(sample, alike[0])
+    if not all(np.array_equal(first, instants(sample, column)) for column in alike[1:]):
+        alike.sort(key=lambda column: float(np.mean(instants(sample, column))))
+        names = [column.name for column in alike]
+        raise Unsure.of(
+            f"each of {', '.join(names)} may be the time",
+            "time",
+            [*names, NO_TIME],
+            path=sample.source[0],
+            remedy=f"give {setting('time', names[0])} if a row is known from it on, or another",
+        )
+    return alike[0]
 
 
 def named_time(sample: Look, name: str) -> Column:
@@ -294,7 +303,7 @@ def refuse_doubtful_times(sample: Look) -> None:
                 column=name,
                 remedy="write them in one form, such as 2025-01-31 12:00",
             )
-    dated = [name for name in sample.columns if _NAMED_YEAR.fullmatch(name)]
+    dated = [name for name in sample.columns if NAMED_TIME.fullmatch(name)]
     if len(dated) >= _LEAST_WIDE:
         raise Unsure.of(
             f"is wide: columns are named like times, e.g. {', '.join(dated[:3])}",
@@ -321,34 +330,32 @@ def refuse_doubtful_times(sample: Look) -> None:
                     " rows at random"
                 ),
             )
-    for _, table in sample.tables:
-        for at in _nested_times(table):
-            raise Unsure.of(
-                f"is a time within a nested value: {at}",
-                "time",
-                [NO_TIME],
-                path=sample.source[0],
-                column=at.split(".")[0],
-                remedy=(
-                    f"write {at} into a column of its own, or give {setting('time', NO_TIME)} to"
-                    " draw rows at random"
-                ),
-            )
     readable = [column.name for column in years(sample, sure=False)]
     for column in sample.columns.values():
         if column.content in ("text", "number") and _may_be_time(sample, column.name):
-            raise Unsure.of(
-                f"may be a time, and {_least_like_time(sample, column.name)!r} is not read as one",
-                "time",
-                [*readable, NO_TIME],
-                path=sample.source[0],
-                column=column.name,
-                remedy=(
-                    "write its times as 2025-01-31 or as a year; or give"
-                    f" {setting('time', column.name)} to drop rows without a time, or"
-                    f" {setting('time', NO_TIME)} to draw rows at random"
-                ),
-            )
+            raise _doubtful(sample, column, readable)
+
+
+def _doubtful(sample: Look, column: Column, readable: Sequence[str]) -> Unsure:
+    """Return the error for a column that may be a time. readable: columns of years."""
+    name = column.name
+    problem = f"may be a time, and {_least_like_time(sample, name)!r} is not read as one"
+    remedy = "write its times as 2025-01-31"
+    if name in readable:
+        problem = "may be the time, or a number as others"
+        remedy = f"give {setting('time', name)} to split by it"
+    elif time_forms([table[name] for _, table in sample.tables if name in table.column_names]):
+        remedy = f"correct such values, or give {setting('time', name)} to drop these rows"
+    elif column.content == "text":
+        remedy = f"give {setting('time_format', '%d/%m/%y')} as it is written, or {remedy}"
+    return Unsure.of(
+        problem,
+        "time",
+        [*readable, NO_TIME],
+        path=sample.source[0],
+        column=name,
+        remedy=f"{remedy}; or give {setting('time', NO_TIME)} to draw rows at random",
+    )
 
 
 def _refuse_births(sample: Look) -> None:
@@ -411,18 +418,6 @@ def _may_be_time(sample: Look, name: str) -> bool:
     return False
 
 
-def _nested_times(table: pa.Table) -> Iterator[str]:
-    """Yield the dotted paths of times within structs."""
-    structs = [name for name in table.column_names if pa.types.is_struct(table[name].type)]
-    flat = table.select(structs)
-    while any(pa.types.is_struct(column_type) for column_type in flat.schema.types):
-        flat = flat.flatten()
-    for name in flat.column_names:
-        column = flat[name]
-        if is_typed_time(column) or (is_text(column.type) and time_format([column]) is not None):
-            yield str(name)
-
-
 def _least_like_time(sample: Look, name: str) -> str:
     """Return the first value of a column that does not look like a time, else the first."""
     column = pl.concat([_texts(table[name], name) for _, table in sample.tables]).drop_nulls()
@@ -447,7 +442,7 @@ def years(sample: Look, *, sure: bool = True) -> list[Column]:
 def has_content(sample: Look) -> bool:
     """Return whether a column is more than an id or a nested value."""
     for column in sample.columns.values():
-        is_plain = column.content in ("text", "number", "time")
+        is_plain = column.content in ("text", "number", "time") and not column.nested
         is_named = not id_like(column.name) and not nameless(column.name)
         if is_plain and is_named and not _are_ids(sample, column.name):
             return True
@@ -593,7 +588,8 @@ def labels(sample: Look) -> list[tuple[str, int]]:
     for name in sample.columns:
         rank = _label_rank(name)
         is_complete = sample.columns[name].in_files == len(sample.tables)
-        if rank is None or not is_complete or sample.columns[name].missing:
+        is_plain = sample.columns[name].content in ("text", "number")
+        if rank is None or not is_plain or not is_complete or sample.columns[name].missing:
             continue
         distinct = candidate(sample, name).distinct
         if 1 < distinct <= _MOST_CLASSES:

@@ -43,6 +43,19 @@ TIME_FORMATS = (
     *_EPOCHS,
     PERIOD,  # 1950Q1, 1939 Jan
 )
+_WORDS = r"(?i)(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)"
+_IN_WORDS = (  # forms with an English month
+    *(
+        f"{day}{clock}"
+        for day in (
+            *("%d %b %Y", "%d-%b-%Y", "%d%b%Y", "%d/%b/%Y", "%b %d, %Y", "%b %d %Y"),
+            *("%d %B %Y", "%B %d, %Y", "%B %d %Y"),
+        )
+        for clock in ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
+    ),
+    *("%d%b%Y:%H:%M:%S", "%d/%b/%Y:%H:%M:%S %z", "%a %b %d %H:%M:%S %Y"),
+    *("%a %b %d %H:%M:%S %z %Y", "%a, %d %b %Y %H:%M:%S", "%a, %d %b %Y %H:%M:%S %z"),
+)
 _WHOLE_COLUMNS = ("yyyymmdd", PERIOD)  # forms of all values or none
 NUMBERS = ("yyyymmdd", *_EPOCHS)
 _SHORT_YEARS = tuple(
@@ -75,12 +88,22 @@ def time_format(columns: Sequence[pa.ChunkedArray], declared: str | None = None)
     declared: a format that is tried before those which four digits of a year make certain.
     """
     columns = [_distinct(column) for column in columns if len(column)]
-    for form in TIME_FORMATS if declared is None else (declared, *TIME_FORMATS):
+    for form in _forms_of(columns) if declared is None else (declared, *_forms_of(columns)):
         if all(_is_time(column, form) for column in columns) and any(
             len(column) > column.null_count for column in columns
         ):
             return form
     return None
+
+
+def _forms_of(columns: Sequence[pa.ChunkedArray]) -> Sequence[str]:
+    """Return the formats that values may have; those with a month in words only if one has one."""
+    for column in columns:
+        if is_text(column.type):
+            first = nulled(column.slice(0, 100), ("",)).drop_null()
+            if pc.any(pc.match_substring_regex(first, _WORDS)).as_py():
+                return (*TIME_FORMATS, *_IN_WORDS)
+    return TIME_FORMATS
 
 
 def short_year_formats(column: pa.ChunkedArray) -> list[str]:
@@ -148,7 +171,9 @@ def _text_forms(columns: Sequence[pa.ChunkedArray]) -> TimeForms | None:
     total = len(left)
     forms: list[str] = []
     doubts: list[str] = []
-    for form in (known_form for known_form in TIME_FORMATS if known_form not in _WHOLE_COLUMNS):
+    for form in _forms_of([left]):
+        if form in _WHOLE_COLUMNS:
+            continue
         if not len(left):
             break
         read = _read(left, form)
