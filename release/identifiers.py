@@ -15,7 +15,9 @@ ROOT = Path(__file__).resolve().parents[1]
 OTHERS = {"dtype.kind", "parameter.kind"}  # numpy's and inspect's
 FILE_METHODS = {"tell"}  # of Python's file protocol
 SETTINGS = {"kind"}  # folds and preferences have a setting of this name
-SETTINGS_MODULES = {"settings.py", "asked.py"}
+# refused as a part of a longer name too
+PARTS = {"apart", "asked", "begins", "found", "nobody", "taken", "tell", "told", "wanted"}
+SETTINGS_MODULES = {"settings.py", "options.py"}
 
 
 def main() -> None:
@@ -28,9 +30,14 @@ def main() -> None:
         tree = ast.parse(path.read_text())
         settings = setting_lines(tree) if path.name in SETTINGS_MODULES else set()
         for line, name in identifiers(tree):
-            if name in refused and not (name in SETTINGS and line in settings):
-                where = path.relative_to(ROOT)
-                problems.append(f"{where}:{line}: {name}; write {refused[name]}")
+            where = path.relative_to(ROOT)
+            word = name.strip("_")
+            if word in refused and not (name in SETTINGS and line in settings):
+                problems.append(f"{where}:{line}: {name}; write {refused[word]}")
+            for part in sorted(PARTS & set(word.split("_")) - {word}):
+                problems.append(
+                    f"{where}:{line}: {name}; write {refused.get(part, 'another word')}"
+                )
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
                 where = f"{path.relative_to(ROOT)}:{node.lineno}"

@@ -11,9 +11,9 @@ from headrace.digest import derive_key
 from headrace.keyed_hash import (
     hash_texts,
     hash_words,
+    inverse_permutation,
     permutation,
     permutations,
-    places_in_permutation,
 )
 
 REFERENCE_KEY = (0x0706050403020100, 0x0F0E0D0C0B0A0908)
@@ -116,7 +116,7 @@ def test_permutation_is_a_permutation(n: int, seed: int) -> None:
 def test_items_are_placed_where_the_permutation_has_them(n: int, count: int) -> None:
     key, items = derive_key(n, "test"), np.arange(count) * 7 % n
 
-    np.testing.assert_array_equal(items, permutation(key, n)[places_in_permutation(key, n, items)])
+    np.testing.assert_array_equal(items, permutation(key, n)[inverse_permutation(key, n, items)])
 
 
 def test_items_whose_random_bits_are_equal_keep_the_order_of_their_numbers(
@@ -126,7 +126,7 @@ def test_items_whose_random_bits_are_equal_keep_the_order_of_their_numbers(
     monkeypatch.setattr(keyed_hash, "_random_words", lambda key, n: (words.copy(), np.uint64(7)))
     words &= ~np.uint64(0xF8)
 
-    assert places_in_permutation((0, 0), 6, np.arange(6)).tolist() == [3, 1, 4, 2, 5, 0]
+    assert inverse_permutation((0, 0), 6, np.arange(6)).tolist() == [3, 1, 4, 2, 5, 0]
     assert permutation((0, 0), 6).tolist() == [5, 1, 3, 0, 2, 4]
 
 

@@ -15,7 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from headrace.report.picture import svg_of
-from headrace.report.run_facts import read_run
+from headrace.report.report_data import read_run
 from headrace.report.write import page_of
 
 _WIDTH = 620

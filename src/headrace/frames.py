@@ -22,7 +22,7 @@ from headrace.errors import InputError
 from headrace.series.arrays.axis import place_rows
 from headrace.series.clean import Cleaned
 from headrace.series.clean import clean as clean_entity
-from headrace.series.pipelines.frames import as_given
+from headrace.series.pipelines.frames import as_caller_type
 from headrace.series.settings import Series
 from headrace.series.store import calendar_rows
 from headrace.series.tables import TableStore, read_table, stored_columns
@@ -105,4 +105,4 @@ def _table(settings: Series, entity: str, cleaned: Cleaned) -> pl.DataFrame:
 
 def _join(frame: Any, tables: Sequence[pl.DataFrame]) -> Any:
     """Return the rows of all tables as the kind of table that the caller passed."""
-    return as_given(frame, pl.concat(tables) if tables else pl.DataFrame())
+    return as_caller_type(frame, pl.concat(tables) if tables else pl.DataFrame())

@@ -119,7 +119,7 @@ def permutations(key: tuple[int, int], n: int, *, first: int, count: int) -> npt
     return words.view(np.int64)
 
 
-def places_in_permutation(
+def inverse_permutation(
     key: tuple[int, int], n: int, items: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
     """Find where `permutation(key, n)` has each of these items: its inverse, at items of 0..n-1.

@@ -189,7 +189,7 @@ class EpochCallback(Callback):
     ) -> None:
         """Set the epoch before the first iterator."""
         if stage == "fit":
-            self._tell(trainer.current_epoch)
+            self._set_stream_epoch(trainer.current_epoch)
 
     def on_load_checkpoint(
         self,
@@ -201,7 +201,9 @@ class EpochCallback(Callback):
 
         checkpoint["epoch"] is one behind if it was saved at the end of an epoch.
         """
-        self._tell(checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"])
+        self._set_stream_epoch(
+            checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]
+        )
 
     def on_train_epoch_end(
         self,
@@ -211,8 +213,8 @@ class EpochCallback(Callback):
         """Set the epoch before the next iterator, which Lightning makes before it announces the
         epoch.
         """
-        self._tell(trainer.current_epoch + 1)
+        self._set_stream_epoch(trainer.current_epoch + 1)
 
-    def _tell(self, epoch: int) -> None:
+    def _set_stream_epoch(self, epoch: int) -> None:
         for dataset in self._datasets:
             dataset.set_epoch(epoch)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from headrace.dataset.open import FinishedRun
     from headrace.dataset.verify import Check
     from headrace.report.figure import Figure
-    from headrace.report.run_facts import RunFacts
+    from headrace.report.report_data import ReportData
     from headrace.run.context import RunContext
     from headrace.run.erase import Erasure
     from headrace.run.prepare import Outcome
@@ -177,10 +177,10 @@ class Recipe:
         return ()
 
     def figures(
-        self, run_facts: RunFacts, common: Callable[[RunFacts], list[Figure]]
+        self, report_data: ReportData, common: Callable[[ReportData], list[Figure]]
     ) -> list[Figure]:
         """Return the figures of a run's report. common: makes those that fit any run."""
-        return common(run_facts)
+        return common(report_data)
 
     def summary(
         self,

@@ -37,7 +37,9 @@ def _as_tuple(value: object) -> object:
 Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
 
 
-def _each_once(value: tuple[str, ...] | None, info: ValidationInfo) -> tuple[str, ...] | None:
+def _check_column_names(
+    value: tuple[str, ...] | None, info: ValidationInfo
+) -> tuple[str, ...] | None:
     """Refuse no column, a repeated one, and `drop_columns` beside `columns`."""
     if value is None:
         return None
@@ -50,7 +52,7 @@ def _each_once(value: tuple[str, ...] | None, info: ValidationInfo) -> tuple[str
 
 
 # The columns to write, or those to leave out: `columns`, and after it `drop_columns`.
-ColumnChoice = Annotated[Names | None, AfterValidator(_each_once)]
+ColumnChoice = Annotated[Names | None, AfterValidator(_check_column_names)]
 
 
 _MOST_PARTS = 4  # year, month, day and hour
@@ -162,15 +164,15 @@ def _strict_loader() -> Any:
             PyYAML 6.0.4 lets later ones count. Each key is kept once, so merges of merges do not
             multiply.
             """
-            own_pairs = [pair for pair in node.value if pair[0].tag != _MERGE]
-            if len(own_pairs) == len(node.value):
+            name_pairs = [pair for pair in node.value if pair[0].tag != _MERGE]
+            if len(name_pairs) == len(node.value):
                 super().flatten_mapping(node)
                 return
             pairs: dict[object, Any] = {}
             for mapping in _merged_mappings(node):
                 self.flatten_mapping(mapping)
                 pairs |= {_name_of(pair[0]): pair for pair in mapping.value}
-            pairs |= {_name_of(pair[0]): pair for pair in own_pairs}
+            pairs |= {_name_of(pair[0]): pair for pair in name_pairs}
             node.value = list(pairs.values())
 
     return StrictLoader

@@ -18,10 +18,10 @@ import yaml
 import headrace
 from commands import headrace as command
 from headrace.cli.init import look, trial
-from headrace.cli.init.asked import AskedSplit
 from headrace.cli.init.choose import fits
 from headrace.cli.init.commented import needed_settings, settings_of
 from headrace.cli.init.look import Data
+from headrace.cli.init.options import InitSplitOptions
 from headrace.errors import HeadraceError, InputError, SettingsError
 from headrace.split.init import split_sections
 from raised import raised
@@ -213,7 +213,7 @@ def test_a_wide_table_below_titles_is_said(tmp_path: Path) -> None:
 def test_no_time_may_be_said(tmp_path: Path) -> None:
     text = "year,x\n" + "".join(f"{2007 + n % 3},{n}.5\n" for n in range(90))
     source = written(tmp_path, "a.csv", text)
-    sections, _ = split_sections(AskedSplit([source], "out", time="none"), Data([source]))
+    sections, _ = split_sections(InitSplitOptions([source], "out", time="none"), Data([source]))
 
     assert "random_split" == settings_of(sections)["recipe"]
 
@@ -503,7 +503,7 @@ def test_numbers_with_a_decimal_comma_are_read_as_numbers(tmp_path: Path) -> Non
 def test_numbers_with_leading_zeros_are_no_types(tmp_path: Path) -> None:
     text = "zip,amount\n" + "".join(f"{n * 37 % 9999:05d},{n}\n" for n in range(400))
     sections, _ = split_sections(
-        AskedSplit([written(tmp_path, "a.csv", text)], "out"), Data([str(tmp_path / "raw")])
+        InitSplitOptions([written(tmp_path, "a.csv", text)], "out"), Data([str(tmp_path / "raw")])
     )
     types = next(part.settings["types"] for part in sections if "types" in part.settings)
 

@@ -9,8 +9,8 @@ from written_configs import read_again, write_parts
 
 import headrace
 from headrace.cli import app
-from headrace.cli.init.asked import AskedHistories
 from headrace.cli.init.look import Data
+from headrace.cli.init.options import InitHistoriesOptions
 from headrace.errors import HeadraceError, SettingsError
 from headrace.histories.init import histories_sections
 from raised import raised
@@ -35,7 +35,7 @@ def pings(rows: int = 900) -> pl.DataFrame:
 
 
 def configured(source: Path, out: Path, **asked: str) -> tuple[dict[str, object], str]:
-    options = AskedHistories([str(source)], str(out), **asked)
+    options = InitHistoriesOptions([str(source)], str(out), **asked)
     sections, _ = histories_sections(options, Data(options.source))
     return read_again(sections)
 

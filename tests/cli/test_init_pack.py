@@ -12,8 +12,8 @@ from written_configs import read_again
 
 import headrace
 from headrace.cli import app
-from headrace.cli.init.asked import AskedPack
 from headrace.cli.init.look import Data
+from headrace.cli.init.options import InitPackOptions
 from headrace.errors import HeadraceError, InputError
 from headrace.packing.init import pack_sections
 
@@ -36,7 +36,7 @@ def written(path: Path, rows: list[Any]) -> Path:
 
 
 def configured(source: Path, out: Path, tokenizer: Path | None) -> tuple[dict[str, Any], str]:
-    asked = AskedPack([str(source)], str(out), None if tokenizer is None else str(tokenizer))
+    asked = InitPackOptions([str(source)], str(out), None if tokenizer is None else str(tokenizer))
     sections, _ = pack_sections(asked, Data(asked.source))
     return read_again(sections)
 

@@ -9,8 +9,8 @@ from chats import small_tokenizer
 from written_configs import read_again
 
 import headrace
-from headrace.cli.init.asked import AskedPreferences
 from headrace.cli.init.look import Data
+from headrace.cli.init.options import InitPreferencesOptions
 from headrace.errors import SettingsError
 from headrace.packing.preferences.init import preference_sections
 
@@ -66,7 +66,7 @@ def configured(
     given = None if tokenizer is None else str(tokenizer)
     return read_again(
         preference_sections(
-            AskedPreferences([str(source)], str(out), given, **asked), Data([source])
+            InitPreferencesOptions([str(source)], str(out), given, **asked), Data([source])
         )[0]
     )
 

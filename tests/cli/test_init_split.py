@@ -7,9 +7,9 @@ import pytest
 import yaml
 
 import headrace
-from headrace.cli.init.asked import AskedSplit
 from headrace.cli.init.commented import commented_yaml, settings_of
 from headrace.cli.init.look import Data
+from headrace.cli.init.options import InitSplitOptions
 from headrace.errors import SettingsError
 from headrace.split.init import split_sections
 from raised import raised
@@ -18,7 +18,7 @@ DATA = Path(__file__).parents[3] / "shared" / "data"
 
 
 def configured(source: Path, out: Path, **asked: str) -> tuple[dict[str, object], str]:
-    options = AskedSplit([str(source)], str(out), **asked)
+    options = InitSplitOptions([str(source)], str(out), **asked)
     sections, _ = split_sections(options, Data(options.source))
     text = commented_yaml(sections)
     record = yaml.safe_load(text)

@@ -203,5 +203,5 @@ class Memory:
         self.opened += len(numbers)
         return {number: self.rows[number] for number in numbers}
 
-    def row_facts(self, numbers, _layout):
+    def row_sizes(self, numbers, _layout):
         return np.array([facts_of(self.rows[number]) for number in numbers]).reshape(-1, 5)

@@ -19,7 +19,7 @@ from headrace.dataset.local_shards import LocalFiles
 from headrace.errors import CorruptShard, InputError, SettingsError
 from headrace.histories.codec.rows import decode_rows, encode_rows
 from headrace.histories.contexts.contexts import build
-from headrace.histories.contexts.reading import HistoryRows, facts_of_blobs, find_histories
+from headrace.histories.contexts.reading import HistoryRows, find_histories, sizes_of_blobs
 from headrace.histories.measurements import decode_shard
 from raised import raised
 
@@ -152,10 +152,10 @@ def test_facts_of_many_blobs_are_those_of_opened_rows(out, mapped, format_):
     numbers = np.random.default_rng(0).permutation(len(rows)).tolist()
     opened = rows.open(numbers)
 
-    assert rows.row_facts(numbers).tolist() == [
+    assert rows.row_sizes(numbers).tolist() == [
         list(facts_of(opened[number])) for number in numbers
     ]
-    assert rows.row_facts([]).shape == (0, 5)
+    assert rows.row_sizes([]).shape == (0, 5)
 
 
 @pytest.mark.parametrize("peers", [(0, 0), (3, 2), (200, 100), (0, 4), (70_000, 0)])
@@ -166,7 +166,7 @@ def test_facts_of_any_blobs_are_those_of_opened_rows(peers):
     blobs = encoded.blobs(np.arange(6))
     opened = decode_rows(blobs, ["row"] * len(blobs))
 
-    assert facts_of_blobs(blobs, ["row"] * 6).tolist() == [list(facts_of(row)) for row in opened]
+    assert sizes_of_blobs(blobs, ["row"] * 6).tolist() == [list(facts_of(row)) for row in opened]
 
 
 def test_blobs_that_are_no_rows_are_named():
@@ -182,7 +182,7 @@ def test_blobs_that_are_no_rows_are_named():
         bytes(64),
     ):
         with raised(CorruptShard, path="b"):
-            facts_of_blobs([blobs[0], damaged, blobs[2]], ["a", "b", "c"])
+            sizes_of_blobs([blobs[0], damaged, blobs[2]], ["a", "b", "c"])
 
 
 def test_the_command_says_the_same_as_the_plan(out):

@@ -12,7 +12,7 @@ from forks import run_child
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.stream.loader.watched_loader import told_by_torch
+from headrace.stream.loader.watched_loader import dead_workers_of
 from headrace.stream.workers.deaths import death_of, why_not_again
 
 PATIENCE_S, TRIALS, FEW = 100, 100, 3
@@ -184,4 +184,4 @@ def test_a_pass_goes_on_until_workers_die_three_times_with_nothing_between(came:
 def test_a_torch_error_that_names_processes_is_known(
     error: Exception, processes: list[int]
 ) -> None:
-    assert processes == told_by_torch(error)
+    assert processes == dead_workers_of(error)

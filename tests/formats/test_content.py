@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.dataset.contents import KeptDigests
+from headrace.dataset.contents import StoredDigests
 from headrace.formats import content
 from headrace.formats.content import (
     NOTHING,
@@ -175,7 +175,7 @@ def test_repeats_are_counted_as_sets_count_them(splits: list[list[int]]) -> None
     } == dict(found.same_split)
     parts = [np.sort(tagged(own, number)) for number, own in enumerate(hashed)]
     assert all(found == count_sorted(parts, names, most) for most in (1, 3, 1000))
-    with KeptDigests(names) as kept:
+    with StoredDigests(names) as kept:
         for name, own in zip(names, hashed, strict=True):
             for part in np.array_split(own, 3):
                 kept.keep(name, part)

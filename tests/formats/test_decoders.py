@@ -276,7 +276,7 @@ def test_an_open_file_is_used_again_and_few_are_kept(
     assert paths[:3] == opened
     for block, path in itertools.product(range(2), paths):
         read(path, block, schema, "pyarrow")
-    assert parquet._kept._open == 3
+    assert parquet._open_files._open == 3
 
 
 def test_batches_are_the_same_by_every_decoder(tmp_path: Path) -> None:

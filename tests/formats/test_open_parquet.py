@@ -94,8 +94,8 @@ def test_more_files_than_footers_are_kept_of(
             part = read(tmp_path / f"{n}.parquet", turn, ["a"], table.schema)
             assert table.slice(turn * 40, 40).select(["a"]).equals(part)
 
-    assert 0 < len(parquet._kept.footers) < 9
-    assert parquet._kept.bytes <= 20_000
+    assert 0 < len(parquet._open_files.footers) < 9
+    assert parquet._open_files.bytes <= 20_000
 
 
 def test_a_file_that_failed_is_looked_at_anew(tmp_path: Path) -> None:
@@ -122,10 +122,10 @@ def test_a_file_that_failed_is_looked_at_anew(tmp_path: Path) -> None:
 def test_a_forked_child_reads_its_own_footers(tmp_path: Path) -> None:
     table = write(tmp_path / "p.parquet")
     read(tmp_path / "p.parquet", 0, ["a"], table.schema)
-    assert parquet._kept.footers
+    assert parquet._open_files.footers
     child = os.fork()
     if not child:
-        empty = not parquet._kept.footers
+        empty = not parquet._open_files.footers
         part = read(tmp_path / "p.parquet", 1, ["a"], table.schema)
         os._exit(0 if empty and part.equals(table.slice(40, 40).select(["a"])) else 1)
 

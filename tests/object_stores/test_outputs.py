@@ -18,7 +18,7 @@ from store_servers import CANARY
 
 import headrace
 from headrace.errors import CorruptShard, InputError, SettingsError, StoreError
-from headrace.report.run_facts import read_run
+from headrace.report.report_data import read_run
 from headrace.report.write import page_of
 from headrace.run import in_store
 from headrace.run.collect import collect

@@ -126,7 +126,7 @@ def test_a_shard_replaced_before_it_is_read_is_refused(
     dataset = headrace.open(f"{s3}/data", cache_dir=tmp_path / "cache")
     place_of(path_of(f"{s3}/data/part-1.{suffix}")).replace((raw / f"part-0.{suffix}").read_bytes())
     if suffix == "parquet":
-        parquet._kept.drop(f"{s3}/data/part-1.parquet")  # as in a new process
+        parquet._open_files.drop(f"{s3}/data/part-1.parquet")  # as in a new process
     options = {"cache": "files", "cache_dir": tmp_path / "copies"} if cached else {}
 
     with pytest.raises(CorruptShard, match=rf"part-1\.{suffix}"):
@@ -175,7 +175,7 @@ def test_a_flipped_bit_is_never_delivered(s3: str, prepared: Path) -> None:
         data[at] ^= 16
         place_of(place).replace(bytes(data))
         data[at] ^= 16
-        parquet._kept.drop(str(place))  # as in a new process
+        parquet._open_files.drop(str(place))  # as in a new process
         try:
             outcomes.add("same" if read() == expected else "wrong")
         except CorruptShard as error:

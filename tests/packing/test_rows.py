@@ -35,7 +35,7 @@ def test_slices_and_concatenation_keep_the_bins():
 
 
 def test_sequences_know_where_they_begin_and_how_long_they_are():
-    assert [0, 2, 5, 6, 7, 11] == SOUND.sequence_begins.tolist()
+    assert [0, 2, 5, 6, 7, 11] == SOUND.sequence_starts.tolist()
     assert [2, 3, 1, 1, 4, 1] == SOUND.sequence_lengths.tolist()
 
 

@@ -16,7 +16,7 @@ from headrace.report import charts
 from headrace.report.figure import Figure, Page, Table
 from headrace.report.page import html_of
 from headrace.report.picture import svg_of
-from headrace.report.run_facts import read_run
+from headrace.report.report_data import read_run
 from headrace.report.write import REPORT, page_of, write_report
 from raised import raised
 

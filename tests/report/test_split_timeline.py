@@ -12,7 +12,7 @@ from report_cases import histories_run, packed_run, split_run
 import headrace
 from headrace.report.figure import Figure
 from headrace.report.picture import svg_of
-from headrace.report.run_facts import read_run
+from headrace.report.report_data import read_run
 from headrace.report.write import page_of
 from headrace.split.cutoff import DateBins
 

@@ -7,7 +7,7 @@ import pytest
 
 import headrace
 from headrace.errors import SettingsError
-from headrace.run.identity import check_apart
+from headrace.run.identity import check_disjoint
 from headrace.storage.places import path_of
 from raised import raised
 
@@ -75,7 +75,7 @@ def test_places_in_stores_are_compared_by_name() -> None:
     files = [(path_of("s3://bucket/raw/a.csv"), "a.csv")]
     for out in ("s3://bucket/raw", "s3://bucket/raw/out"):
         with raised(SettingsError, setting="out", remedy="elsewhere"):
-            check_apart(path_of(out), ["s3://bucket/raw"], files)
+            check_disjoint(path_of(out), ["s3://bucket/raw"], files)
     for out in (
         "s3://bucket/raw2",
         "s3://bucket/out",
@@ -84,4 +84,4 @@ def test_places_in_stores_are_compared_by_name() -> None:
         "/bucket/raw",
         "s3://bucket",
     ):
-        check_apart(path_of(out), ["s3://bucket/raw"], files)
+        check_disjoint(path_of(out), ["s3://bucket/raw"], files)

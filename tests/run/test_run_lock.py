@@ -15,7 +15,7 @@ from headrace.storage.run_lock import (
     LOCK,
     RunRemoved,
     is_busy,
-    nobody_works_on,
+    locked_briefly,
     only_writer,
     remove_run,
 )
@@ -28,7 +28,7 @@ def test_whoever_begins_to_work_waits_for_those_who_look(tmp_path: Path) -> None
     all_look = threading.Barrier(4)
 
     def look() -> None:
-        with nobody_works_on(tmp_path):
+        with locked_briefly(tmp_path):
             all_look.wait(120)
             time.sleep(0.2)  # in which somebody wants to work
             ended.append(time.monotonic())
@@ -49,7 +49,7 @@ def test_whoever_begins_to_work_waits_for_those_who_look(tmp_path: Path) -> None
 def test_the_error_says_who_works_and_on_what(tmp_path: Path) -> None:
     who = f"another process (PID {os.getpid()} on {platform.node()}) erases entities"
     with only_writer(tmp_path, "erases entities from this run"):
-        for look in (only_writer, nobody_works_on):
+        for look in (only_writer, locked_briefly):
             with raised(RunBusy, path=tmp_path) as caught, look(tmp_path):
                 pass
             assert who in str(caught.value)
@@ -59,7 +59,7 @@ def test_the_error_says_who_works_and_on_what(tmp_path: Path) -> None:
 
 
 def test_whoever_looks_leaves_no_lock_file(tmp_path: Path) -> None:
-    with nobody_works_on(tmp_path):
+    with locked_briefly(tmp_path):
         assert not is_busy(tmp_path)
 
     assert [] == os.listdir(tmp_path)

@@ -234,7 +234,7 @@ def test_ranges_come_in_the_order_asked_and_end_with_the_file(root: Path) -> Non
     assert [data[5:9], data[:3], data[255_000:], b""] == place.read_ranges(
         [(5, 9), (0, 3), (255_000, 256_000), (7, 7)]
     )
-    pieces = place.read_pieces([(100_000, 100_010), (0, 20)], fact)
+    pieces = place.read_covering([(100_000, 100_010), (0, 20)], fact)
     for start, stop in ((100_000, 100_010), (0, 20)):
         holding = next(
             (at, piece) for at, piece in pieces if at <= start and stop <= at + len(piece)
@@ -278,7 +278,7 @@ def test_a_file_that_was_replaced_is_never_mixed_with_the_old_one(root: Path) ->
     place.replace(b"new bytes")
 
     with pytest.raises(CorruptShard, match="a: was replaced while it was read"):
-        place.read_pieces([(0, 4)], fact)
+        place.read_covering([(0, 4)], fact)
     with (
         pytest.raises(CorruptShard, match="a: was replaced while it was read"),
         place.open(fact) as file,

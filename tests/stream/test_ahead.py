@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from headrace.stream.read.ahead import end_threads, made_ahead, start_threads
+from headrace.stream.read.ahead import end_threads, prefetched, start_threads
 
 _PATIENCE_S = 120.0
 
@@ -40,7 +40,7 @@ class Source:
 def test_the_items_are_the_same_and_no_more_than_allowed_wait(most, own_threads):
     source = Source(range(40))
     taken = []
-    for item in made_ahead(source(), thread_name="headrace-test", most=most):
+    for item in prefetched(source(), thread_name="headrace-test", most=most):
         taken.append(item)
         assert source.made <= len(taken) + most
 
@@ -52,7 +52,7 @@ def test_the_items_are_the_same_and_no_more_than_allowed_wait(most, own_threads)
 @pytest.mark.parametrize("most", [1, 4])
 def test_as_many_as_allowed_are_made_while_one_is_used(most):
     source = Source(range(40))
-    items = made_ahead(source(), thread_name="headrace-test", most=most)
+    items = prefetched(source(), thread_name="headrace-test", most=most)
     next(items)
 
     assert 1 + most == source.await_made(1 + most)
@@ -63,7 +63,7 @@ def test_as_many_as_allowed_are_made_while_one_is_used(most):
 def test_their_bytes_bound_them_but_one_is_always_made(size, waiting):
     source = Source(range(40))
     taken = 0
-    for _ in made_ahead(
+    for _ in prefetched(
         source(), thread_name="headrace-test", most=4, most_bytes=25, size_of=lambda _: size
     ):
         taken += 1
@@ -77,7 +77,7 @@ def test_an_error_comes_in_the_place_of_its_item(fails_at, own_threads):
     source = Source(range(9), fails_at=fails_at)
     taken = []
     with pytest.raises(ZeroDivisionError, match=f"item {fails_at}"):
-        taken.extend(made_ahead(source(), thread_name="headrace-test", most=3))
+        taken.extend(prefetched(source(), thread_name="headrace-test", most=3))
 
     assert list(range(fails_at)) == taken
     assert source.is_closed
@@ -86,7 +86,7 @@ def test_an_error_comes_in_the_place_of_its_item(fails_at, own_threads):
 
 def test_a_consumer_that_leaves_ends_the_thread_and_closes_the_source(own_threads):
     source = Source(range(1000))
-    for _ in made_ahead(source(), thread_name="headrace-test", most=3):
+    for _ in prefetched(source(), thread_name="headrace-test", most=3):
         break
     gc.collect()
 
@@ -112,7 +112,7 @@ def test_what_its_own_thread_drops_ends_without_waiting_for_itself(own_threads):
 
     gc.disable()
     try:
-        holder = Holder(made_ahead(items(), thread_name="headrace-test"))
+        holder = Holder(prefetched(items(), thread_name="headrace-test"))
         next(holder.items)
         del holder
         dropped.set()

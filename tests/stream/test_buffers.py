@@ -52,10 +52,10 @@ def test_only_so_many_free_ones_are_kept_and_none_that_is_much_too_large():
     buffers = Buffers()
     held = [buffers.empty(SHAPE, np.float32) for _ in range(5)]
     buffers.trim(2)
-    assert len(buffers._kept) == 5
+    assert len(buffers._spare) == 5
     del held
     buffers.trim(2)
-    assert len(buffers._kept) == 2
+    assert len(buffers._spare) == 2
     small = buffers.empty((SHAPE[0] // 4,), np.float32)
-    assert len(buffers._kept) == 3
+    assert len(buffers._spare) == 3
     assert small.nbytes == SHAPE[0]

@@ -14,7 +14,7 @@ from rank_processes import run_ranks
 from stream_cases import Numbers, index_of, ranks
 
 from headrace.errors import CorruptShard, SettingsError, StreamError
-from headrace.stream.loader.dynamic import Claims, LocalStore, claim_borders, claim_rows, left_of
+from headrace.stream.loader.dynamic import Claims, LocalStore, claim_boundaries, claim_rows, left_of
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.loader.torch_dataset import StreamingDataset
@@ -90,7 +90,7 @@ def test_claims_cut_what_remains_into_every_row_once(rows, cuts, batch_size, wor
         if len(ends)
         else Remaining.everything(order.rows)
     )
-    borders = claim_borders(order, remaining, batch_size=batch_size, ranks=world_size)
+    borders = claim_boundaries(order, remaining, batch_size=batch_size, ranks=world_size)
     first = np.concatenate([[0], np.cumsum(rows)])
     delivered = []
     for start, stop in pairwise(borders.tolist()):
@@ -114,7 +114,7 @@ def test_claims_cut_what_remains_into_every_row_once(rows, cuts, batch_size, wor
 def test_what_is_left_is_all_that_nobody_received(rows, claimed, used):
     order, _ = order_of(rows)
     remaining = Remaining.everything(order.rows)
-    borders = claim_borders(order, remaining, batch_size=10, ranks=1)
+    borders = claim_boundaries(order, remaining, batch_size=10, ranks=1)
     claimed = min(claimed, len(borders) - 1)
     held = [
         (
@@ -123,7 +123,7 @@ def test_what_is_left_is_all_that_nobody_received(rows, claimed, used):
         )
         for back, part in enumerate(used[:claimed])
     ]
-    left = left_of(remaining, borders, claimed=claimed, not_received=held)
+    left = left_of(remaining, borders, claimed=claimed, undelivered=held)
     expected = set(range(int(borders[claimed]), order.rows)).union(*(range(*each) for each in held))
 
     assert set(chain.from_iterable(range(*each) for each in left.ranges)) == expected
@@ -196,7 +196,7 @@ def test_a_slow_rank_claims_fewer_rows_and_holds_at_most_two_blocks():
             rows += len(real_rows(batch))
             if loader.topology.rank == 1:
                 done.wait(100)  # as slow as can be: the other rank ends its pass meanwhile
-                most.append(len(loader.current.claims._held))
+                most.append(len(loader.current.claims._undelivered))
         done.set()
         return rows
 

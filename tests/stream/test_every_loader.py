@@ -200,7 +200,7 @@ def test_a_stopped_epoch_goes_on_exactly_on_any_ranks(sources, name):
 @pytest.mark.parametrize("name", OF_PROCESSES)
 def test_workers_that_run_a_transform_change_no_batch(sources, name):
     source = sources[name]
-    with_workers = loaders(source, 1, transform=as_given, workers=2)
+    with_workers = loaders(source, 1, transform=as_caller_type, workers=2)
 
     assert global_batches(source, loaders(source, 1)) == global_batches(source, with_workers)
 
@@ -225,5 +225,5 @@ def test_workers_of_a_data_loader_change_no_batch_of_contexts(sources, world_siz
     )
 
 
-def as_given(batch):
+def as_caller_type(batch):
     return batch

@@ -37,7 +37,7 @@ def test_rows_come_in_the_order_asked_for_whatever_the_cache(cache_bytes):
 
         assert batch["row"].tolist() == [row % TOTAL for row in wanted]
         assert batch["text"] == [str(row % TOTAL) for row in wanted]
-        assert dataset._held <= cache_bytes
+        assert dataset._cached_bytes <= cache_bytes
 
 
 def test_a_row_is_a_dict_of_scalars_and_the_length_that_of_the_split():
@@ -106,7 +106,7 @@ def test_a_pickled_dataset_leaves_its_cache_behind():
     size = len(pickle.dumps(dataset))
     empty = len(pickle.dumps(dataset_of()))
 
-    assert dataset._held > 2000
+    assert dataset._cached_bytes > 2000
     assert size < empty + 300
     assert pickle.loads(pickle.dumps(dataset))[7]["text"] == "7"
 

@@ -110,7 +110,7 @@ class Bins:
         )
 
     @classmethod
-    def of_places(cls, bin_numbers: npt.NDArray[np.integer], order: I64, bins: int) -> Bins:
+    def with_positions(cls, bin_numbers: npt.NDArray[np.integer], order: I64, bins: int) -> Bins:
         """Make bins from the bin of each sequence; order[i] goes into bin bin_numbers[i], behind
         those before it.
         """

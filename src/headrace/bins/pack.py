@@ -151,7 +151,7 @@ def _best_fit(seed: int, lengths: I64, capacity: int, max_sequences: int | None)
             if not stack:
                 insort(spaces, space)
             stack.append(chosen)
-    return Bins.of_places(np.array(bin_numbers, np.int64), order, opened)
+    return Bins.with_positions(np.array(bin_numbers, np.int64), order, opened)
 
 
 def _exact_fit(seed: int, lengths: I64, capacity: int, max_sequences: int | None) -> Bins:
@@ -201,7 +201,7 @@ def _in_one_order(
             if not matches:
                 break
         opened += 1
-    return Bins.of_places(np.array(bin_numbers, np.int64), order, opened)
+    return Bins.with_positions(np.array(bin_numbers, np.int64), order, opened)
 
 
 class _Rest:

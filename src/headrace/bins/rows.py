@@ -98,7 +98,7 @@ class PackedRows:
         return self.start_offsets[1:] - self.start_offsets[:-1]
 
     @property
-    def sequence_begins(self) -> I64:
+    def sequence_starts(self) -> I64:
         """Return where each sequence begins in `ids`; int64 [sequences]."""
         return np.repeat(self.token_offsets[:-1], self.counts) + self.starts
 
@@ -108,7 +108,7 @@ class PackedRows:
 
         It ends where the next sequence, or the next bin, begins.
         """
-        return np.diff(self.sequence_begins, append=len(self.ids))
+        return np.diff(self.sequence_starts, append=len(self.ids))
 
     @classmethod
     def of_sequences(

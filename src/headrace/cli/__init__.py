@@ -12,7 +12,7 @@ import gc
 import sys
 from typing import TYPE_CHECKING, Any
 
-from headrace.cli.outermost import own_process, run_guarded
+from headrace.cli.outermost import quiet_process, run_guarded
 
 if TYPE_CHECKING:
     from headrace.cli.application import app as app
@@ -30,7 +30,7 @@ def command() -> None:
     """Run the command line in its own process, and end the process with the exit code."""
     # objects made by imports stay; collecting among them takes a tenth of the startup time
     gc.set_threshold(50_000)
-    with own_process():
+    with quiet_process():
         try:
             run_guarded(_work, sys.argv[1:])
         finally:

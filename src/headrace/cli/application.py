@@ -9,7 +9,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from headrace.cli.output import name_flags_of, usage_errors_kept
+from headrace.cli.output import collected_usage_errors, name_flags_of
 from headrace.cli.settings_flags import add_derived, is_derived
 from headrace.credentials import refuse_credentials
 from headrace.printable import short_repr
@@ -18,7 +18,7 @@ from headrace.recipe import load, recipe_of_command, recipes
 # By panel of the help. Those of the recipes are in "Prepare" too, before these.
 _COMMANDS = {
     "Prepare": {
-        "init": "headrace.cli.init.asked:init_app",
+        "init": "headrace.cli.init.options:init_app",
         "run": "headrace.cli.commands:run",
     },
     "Inspect prepared data": {
@@ -46,12 +46,12 @@ class CommandsOnUse(Mapping[str, Any]):
     """
 
     def __init__(self) -> None:
-        self._made: dict[str, Any] = {}
+        self._commands: dict[str, Any] = {}
 
     def __getitem__(self, word: str) -> Any:
-        if word not in self._made:
-            self._made[word] = _command_of(word)
-        return self._made[word]
+        if word not in self._commands:
+            self._commands[word] = _command_of(word)
+        return self._commands[word]
 
     def __iter__(self) -> Iterator[str]:
         words: list[str] = []
@@ -121,12 +121,12 @@ class Commands(TyperGroup):
         self.arguments = list(options["args"] if "args" in options else arguments[1])
         if not options.get("resilient_parsing"):  # a shell asks for completions
             refuse_credentials(self.arguments)  # here, because messages may repeat arguments
-        with usage_errors_kept():
+        with collected_usage_errors():
             return super().make_context(*arguments, **options)
 
     def invoke(self, ctx: Any) -> Any:
         name_flags_of(lambda: self.get_command(ctx, ctx.invoked_subcommand))
-        with usage_errors_kept():
+        with collected_usage_errors():
             try:
                 return super().invoke(ctx)
             except Exception as error:

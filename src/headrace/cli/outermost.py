@@ -290,7 +290,7 @@ def spare_pandas() -> None:
 
 
 @contextmanager
-def own_process() -> Generator[None]:
+def quiet_process() -> Generator[None]:
     """Give a process that only runs the command its standard streams and a quiet end.
 
     If descriptor 0, 1 or 2 were missing, the first opened file would get it, and output of

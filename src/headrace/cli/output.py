@@ -247,7 +247,7 @@ def json_errors(
 
 
 @contextmanager
-def usage_errors_kept() -> Generator[None]:
+def collected_usage_errors() -> Generator[None]:
     """Within the block, keep the parser's messages about a wrong command line for `json_errors`."""
     try:
         yield

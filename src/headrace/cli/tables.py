@@ -57,7 +57,7 @@ def print_manifest(console: Console, manifest: Manifest, run: Path, detail: Deta
             if name not in _TOLD_ELSEWHERE:
                 remaining[name] = value
         remaining["empty source shards"] = ", ".join(manifest.source["empty_shards"]) or "none"
-        print_facts(console, run, remaining, manifest.libraries)
+        print_metadata(console, run, remaining, manifest.libraries)
 
 
 def _rows_table(manifest: Manifest, *, full: bool) -> Table:
@@ -137,7 +137,7 @@ def folds_record(manifest: Manifest, run: Path) -> dict[str, Any]:
     return {"run": str(run), "folds": folds}
 
 
-def print_facts(
+def print_metadata(
     console: Console, run: Path, rows: Mapping[str, Any], libraries: Mapping[str, str]
 ) -> None:
     """Print when a run finished, those of the facts that are not None, and the libraries used."""

@@ -83,7 +83,7 @@ def certificate_of(run: FinishedRun, verdict: Verdict) -> dict[str, Any]:
         )
     manifest, recipe = run.manifest, recipe_of_run(run.manifest.recipe)
     config = read_object(run.root / "config.json")
-    shown_settings = settings_without_paths(recipe)
+    published_settings = settings_without_paths(recipe)
     kinds: dict[str, list[dict[str, str]]] = {"law": [], "count": [], "unchecked": [], "here": []}
     for check in verdict.checks:
         kinds[check.category].append({"check": check.name, "found": check.detail})
@@ -107,7 +107,7 @@ def certificate_of(run: FinishedRun, verdict: Verdict) -> dict[str, Any]:
         "made_by": f"headrace {library_version('headrace')}",
         "run_id": manifest.run_id,
         "recipe": manifest.recipe,
-        "settings": {name: value for name, value in config.items() if name in shown_settings},
+        "settings": {name: value for name, value in config.items() if name in published_settings},
         "digests": {
             "config": manifest.config_digest,
             "index": manifest.index_digest,

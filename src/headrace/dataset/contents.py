@@ -102,7 +102,7 @@ def split_digests(
     return concatenated(map_blocks(dataset, split, workers, compared, row_digests), np.uint64)
 
 
-class KeptDigests:
+class StoredDigests:
     """Digests of the rows of splits, kept in a temporary file until their repeats are counted.
 
     The file takes 8 bytes a row; memory does not grow with the rows. Several threads may add
@@ -112,7 +112,7 @@ class KeptDigests:
     def __init__(self, splits: Sequence[str]) -> None:
         self._splits, self._sizes, self._lock = list(splits), [0], Lock()
 
-    def __enter__(self) -> KeptDigests:
+    def __enter__(self) -> StoredDigests:
         self._file = tempfile.TemporaryFile(prefix="headrace-digests-")
         return self
 
@@ -164,14 +164,14 @@ def repeats_without(
     number.
     """
     stored = run.manifest.metadata["duplicates"]
-    with KeptDigests(in_usual_order(run.splits)) as digests:
+    with StoredDigests(in_usual_order(run.splits)) as digests:
         for split in in_usual_order(run.splits):
             digests.keep_split(run, split, workers, stored["content"], np.unique(gone[split]))
         repeats = digests.count()
     return {"in_earlier_split": dict(repeats.earlier), "repeated": dict(repeats.same_split)}
 
 
-def repeats_told(
+def repeats_warning(
     repeats: Mapping[str, int],
     rows: Mapping[str, int],
     unit: str = "rows",
@@ -191,26 +191,26 @@ def repeats_told(
     return None
 
 
-def names_told(names: Sequence[str]) -> str:
+def columns_in_words(names: Sequence[str]) -> str:
     """List the compared columns for a message."""
     return ", ".join(names[:8]) + (
         f" and {len(names) - 8:,} more columns" if len(names) > 8 else ""
     )
 
 
-def comparison_told(run: FinishedRun, stored: Mapping[str, Any], unit: str = "rows") -> str:
+def comparison_in_words(run: FinishedRun, stored: Mapping[str, Any], unit: str = "rows") -> str:
     """Say by which columns a run's content was compared, of how many rows, and which it left
     out.
     """
     if "content" not in stored:
         return ""
-    message = f", compared by {names_told(stored['content'])}"
+    message = f", compared by {columns_in_words(stored['content'])}"
     if unit == "rows":
         rows = sum(totals.rows for totals in run.manifest.splits.values())
         message = f", of {rows:,} rows{message}"
     left_out = Distinguishing.recorded(stored).left_out
     if left_out:
-        message += f"; not by {names_told(left_out)}, which distinguishes every row"
+        message += f"; not by {columns_in_words(left_out)}, which distinguishes every row"
     return message
 
 
@@ -239,7 +239,7 @@ def content_check(
         detail = "no content is in two splits"
         if policy == "drop":
             detail = "no content appears twice"
-    detail += comparison_told(run, stored, unit)
+    detail += comparison_in_words(run, stored, unit)
     if policy != "count" and (earlier or (repeated and policy == "drop")):
         problem = first_repeat(run, content(), once=policy == "drop")
     if problem is None and (dict(repeats.earlier), dict(repeats.same_split)) != (

@@ -113,7 +113,7 @@ def distinguishing(
         if _identifies([part[name] for part in parts], rows):
             identifiers.append(name)
     others = [name for name in names if name not in identifiers]
-    if identifiers and not (others and _tell_rows_apart(read(others))):
+    if identifiers and not (others and _distinguish_rows(read(others))):
         identifiers = []
     return Distinguishing(
         left_out=tuple(identifiers),
@@ -165,7 +165,7 @@ def _is_dense(column: pa.ChunkedArray) -> bool:
     return bool(most - least < 2 * len(column))
 
 
-def _tell_rows_apart(parts: Sequence[pa.Table]) -> bool:
+def _distinguish_rows(parts: Sequence[pa.Table]) -> bool:
     """Return whether rows have many different contents: else most would be the same."""
     values = np.concatenate([row_digests(part) for part in parts])
     filled = values[values != NOTHING]

@@ -186,12 +186,12 @@ class FilteredRows(IndexedDataset):
         super().__init__(source.root)
         self._source = source
         self._cache_dir = cache_dir
-        self._found: dict[str, tuple[SplitIndex, I64, FilterReport]] = {}
+        self._filtered_indexes: dict[str, tuple[SplitIndex, I64, FilterReport]] = {}
         self.condition = condition_of(condition, source.schema)
 
     def __str__(self) -> str:
         counted = []
-        for name, (_, _, report) in self._found.items():
+        for name, (_, _, report) in self._filtered_indexes.items():
             counted.append(
                 f"; {name} {report.rows:,} of {report.total_rows:,} rows, {report.ruled_out:,} of"
                 f" {report.blocks:,} blocks ruled out by statistics"
@@ -248,7 +248,7 @@ class FilteredRows(IndexedDataset):
         the report.
         """
         index = self._source.split_index(split)
-        if index.split not in self._found:
+        if index.split not in self._filtered_indexes:
             stored = None
             # a source without a digest of its contents is counted each time
             with suppress(SettingsError):
@@ -280,5 +280,5 @@ class FilteredRows(IndexedDataset):
                 ),
             )
             filtered = replace(index, rows=counts[blocks], condition=self.condition.digest, **left)
-            self._found[index.split] = filtered, blocks, report
-        return self._found[index.split]
+            self._filtered_indexes[index.split] = filtered, blocks, report
+        return self._filtered_indexes[index.split]

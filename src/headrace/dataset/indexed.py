@@ -244,7 +244,7 @@ class BlockReader:
         # of shards that still matched the index after these copies were made
         self._copies: dict[int, Path] = {}
         self._targets: dict[tuple[tuple[str, ...] | None, int], Target] = {}
-        self._whole: dict[int, Stamp] = {}  # verified shards, with their stamps
+        self._verified: dict[int, Stamp] = {}  # verified shards, with their stamps
         self._small: SmallShards | None = None
         if index.stamps is not None and not self._remote and joins(dialect):
             self._small = SmallShards(index)
@@ -495,14 +495,14 @@ class BlockReader:
         """
         content = None
         try:
-            if self._remote and shard in self._whole:
+            if self._remote and shard in self._verified:
                 return None  # saves a request per block
             stamp = stamp_of(path)
-            if self._whole.get(shard) == stamp:
+            if self._verified.get(shard) == stamp:
                 return None
             # one read for all threads that start on this shard
             with _CHECKING[shard % len(_CHECKING)]:
-                if self._whole.get(shard) != stamp:
+                if self._verified.get(shard) != stamp:
                     if not self._remote and stamp[2] <= min(
                         _MOST_CONTENT, _CONTENT_PER_BLOCK * block_bytes
                     ):
@@ -515,7 +515,7 @@ class BlockReader:
                         actual = place_of(path).checksum()
                     if actual != checksum:
                         raise damaged(path)
-                self._whole[shard] = stamp
+                self._verified[shard] = stamp
         except OSError as error:
             raise damaged(path, f"is missing ({error.strerror})") from error
         return content

@@ -60,20 +60,20 @@ class FileCache:
         with self._lock:
             lock = self._locks.setdefault(str(path), threading.Lock())
         with lock:
-            known = self._whole.get(str(path))
+            known = self._verified.get(str(path))
             if known is not None and _stamp(known[0]) == known[1]:
                 mark_used(known[0])
                 return known[0]
             if path in self._refused:
                 return None
             try:
-                copy = self._found(path, checksum)
+                copy = self._find_copy(path, checksum)
             except FileNotFoundError as error:
                 raise damaged(path, "is missing") from error
             if copy is None:
                 self._refused.add(path)
                 return None
-            self._whole[str(path)] = copy, _stamp(copy)
+            self._verified[str(path)] = copy, _stamp(copy)
             return copy
 
     def __getstate__(self) -> dict[str, Any]:
@@ -88,13 +88,13 @@ class FileCache:
         self._lock = threading.Lock()
         self._locks: dict[str, threading.Lock] = {}
         # verified copies, with their stamps
-        self._whole: dict[str, tuple[Path, _Stamp | None]] = {}
+        self._verified: dict[str, tuple[Path, _Stamp | None]] = {}
         self._refused: set[Path] = set()
         self._room = Room(self._base, self._limit)
         self._directory = self._base / sha256_hex(str(self._root).encode())[:32]
         use(self._directory)
 
-    def _found(self, path: Path, checksum: str) -> Path | None:
+    def _find_copy(self, path: Path, checksum: str) -> Path | None:
         key = checksum or sha256_hex(f"{path} {place_of(path).stat().etag}".encode())[:32]
         make_directory(self._directory)
         try:

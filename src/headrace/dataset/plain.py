@@ -32,7 +32,7 @@ import pyarrow.compute as pc
 from headrace.arrays import I64
 from headrace.dataset.index import Index, SplitIndex, int64_array, text_array
 from headrace.dataset.indexed import IndexedDataset
-from headrace.dataset.sound import is_sound_name
+from headrace.dataset.sound import is_valid_name
 from headrace.dataset.stored_index import (
     VERSION,
     StoredIndex,
@@ -61,7 +61,7 @@ from headrace.formats.shard import Shard
 from headrace.formats.source import describe_empty, look_at_all
 from headrace.formats.type_words import by_column, keeps_text
 from headrace.formats.types import column_types, is_text, shorten_list
-from headrace.formats.widen import Layouts, list_changes, own_schema, same_columns
+from headrace.formats.widen import Layouts, list_changes, same_columns, schema_as_read
 from headrace.printable import printable
 from headrace.storage.cache_room import cache_directory as cache_directory
 from headrace.storage.local import alone, make_directory, write_new
@@ -211,7 +211,7 @@ class _IndexRequest:
             if positions.null_count:
                 missing = shards.filter(pc.is_null(positions))[0].as_py()
                 return (
-                    f"it has {missing[:80]!r}" if is_sound_name(missing) else "it has files outside"
+                    f"it has {missing[:80]!r}" if is_valid_name(missing) else "it has files outside"
                 )
             files = files[positions.to_numpy()]
         stamps = self.listing.stat_array[files, :2]
@@ -637,7 +637,7 @@ def _layouts_of(shards: Sequence[Shard], schema: pa.Schema) -> _LayoutsOf:
     for shard in shards:
         file_schema = schema
         if shard.content != "nothing":
-            file_schema = own_schema(shard.schema, schema)
+            file_schema = schema_as_read(shard.schema, schema)
         numbers.append(0 if same_columns(file_schema, schema) else layouts.number(file_schema))
     schemas = tuple(layouts.schemas) if any(numbers) else ()
     return _LayoutsOf(schemas, np.array(numbers, np.int64))

@@ -90,9 +90,9 @@ def check_pointer(out: Path) -> None:
         ) from error
 
 
-def make_own_links(run: Path, directories: Mapping[str, str]) -> None:
+def make_split_links(run: Path, directories: Mapping[str, str]) -> None:
     """Make `runs/<run_id>/splits/`, durably. directories: of the splits, relative to the run."""
-    links = own_links(directories)
+    links = split_links(directories)
     directory = local.make_directory(run / SPLITS)
     with local.storing(directory):
         for name, path in sorted(directories.items()):
@@ -108,7 +108,7 @@ def point_at(out: Path, run: Path, manifest: Manifest, announce: Announce) -> No
 
     Raises `StoreError`.
     """
-    make_own_links(run, manifest.metadata["directories"])
+    make_split_links(run, manifest.metadata["directories"])
     announce("links.made", SPLITS)
     pointer = out / SPLITS
     beside = manifest.metadata.get("published", {})
@@ -208,7 +208,7 @@ def _beside_problem(root: Path, run: Path, manifest: Manifest) -> str | None:
     return None
 
 
-def own_links(directories: Mapping[str, str]) -> dict[str, str]:
+def split_links(directories: Mapping[str, str]) -> dict[str, str]:
     """Return name → target of each link in a run's own `splits/`; a split already inside it needs
     none.
     """

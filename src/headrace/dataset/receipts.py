@@ -74,7 +74,7 @@ class Receipt:
         return _sealed({**vars(self), "files": [vars(file) for file in self.files]})
 
     @property
-    def kept_files(self) -> tuple[FileRecord, ...]:
+    def published_files(self) -> tuple[FileRecord, ...]:
         """The files that stay when the run is finished: not those of the stage directory."""
         stage = f"{STAGE_DIRECTORY}/"
         return tuple(file for file in self.files if not file.path.startswith(stage))

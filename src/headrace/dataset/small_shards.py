@@ -61,7 +61,7 @@ class SmallShards:
     def _begin(self) -> None:
         self._process = os.getpid()
         self._lock = Lock()
-        self._held: dict[_Key, _Held] = {}
+        self._loaded: dict[_Key, _Held] = {}
 
     def holds(self, number: int) -> bool:
         """Return whether a block is read with others."""
@@ -83,7 +83,7 @@ class SmallShards:
         group = int(self._group_of[number])
         key = (group, None if columns is None else tuple(columns))
         with self._lock:
-            loaded = self._held.setdefault(key, _Held())
+            loaded = self._loaded.setdefault(key, _Held())
         start, stop = self._bounds[group]
         with loaded.lock:
             if number not in loaded.left:
@@ -93,7 +93,7 @@ class SmallShards:
             loaded.left.discard(number)
             if not loaded.left:
                 with self._lock:
-                    self._held.pop(key, None)
+                    self._loaded.pop(key, None)
         if table is None:
             return None
         rows = self._index.rows
@@ -135,14 +135,14 @@ def _groups(index: SplitIndex) -> tuple[I64, list[tuple[int, int]]]:
     ):
         return group_of, []
     words = {word: number for number, word in enumerate(joined)}
-    kind_of_shard = np.array(
+    shard_group = np.array(
         [words[word] if joined[word] else -1 for word in index.formats], np.int64
     )
     if index.layouts and index.layout_of_shard is not None:
-        kind_of_shard = np.where(
-            kind_of_shard < 0, -1, kind_of_shard * len(index.layouts) + index.layout_of_shard
+        shard_group = np.where(
+            shard_group < 0, -1, shard_group * len(index.layouts) + index.layout_of_shard
         )
-    layout_of_block = np.where(small, kind_of_shard[index.shard_of_block], -1)
+    layout_of_block = np.where(small, shard_group[index.shard_of_block], -1)
     boundaries = np.flatnonzero(np.diff(layout_of_block)) + 1
     bounds: list[tuple[int, int]] = []
     for start, stop in zip(

@@ -27,7 +27,7 @@ _SHA256, _XXH3 = r"^[0-9a-f]{64}$", r"^[0-9a-f]{32}$"
 LARGEST = 1 << 48  # rows and bytes; sums of them stay inside 64 bits
 
 
-def is_sound_name(name: object) -> bool:
+def is_valid_name(name: object) -> bool:
     """Return whether this names a path below a directory, ignoring links."""
     return isinstance(name, str) and _UNSOUND_NAME.search(name) is None
 
@@ -80,7 +80,7 @@ def _counts_problem(record: Mapping[str, Any]) -> str | None:
 
 def _receipts_problem(record: Mapping[str, Any]) -> str | None:
     for stage, receipts in record["receipts"].items():
-        if "/" in stage or not is_sound_name(stage):
+        if "/" in stage or not is_valid_name(stage):
             return f"receipts has {short_repr(stage)}, which may lead out of the run"
         tasks, digest = receipts["tasks"], receipts["digest"]
         if not isinstance(tasks, int) or isinstance(tasks, bool) or not 0 <= tasks < LARGEST:
@@ -96,7 +96,7 @@ def _paths_problem(record: Mapping[str, Any]) -> str | None:
         if not isinstance(paths, dict):
             return f"{name} is {short_repr(paths)}, not an object"
         for key, path in paths.items():
-            if "/" in key or not is_sound_name(key) or not is_sound_name(path):
+            if "/" in key or not is_valid_name(key) or not is_valid_name(path):
                 return (
                     f"{name} has {short_repr(key)}: {short_repr(path)}, which may lead out of"
                     " the run"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.dataset.manifest import CONFIG, INDEX, NOT_VOUCHED, SUCCESS
-from headrace.dataset.pointer import SPLITS, own_links
+from headrace.dataset.pointer import SPLITS, split_links
 from headrace.dataset.receipts import (
     NO_RECEIPT,
     PUBLISH,
@@ -29,7 +29,7 @@ from headrace.dataset.receipts import (
     parse_receipt,
     receipt_name,
 )
-from headrace.dataset.sound import damaged, is_sound_name
+from headrace.dataset.sound import damaged, is_valid_name
 from headrace.digest import sha256_file, sha256_hex
 from headrace.engine.local import run_tasks
 from headrace.storage.local import TEMP_PREFIX
@@ -109,15 +109,15 @@ def read_vouched(run: FinishedRun, tree: Tree, workers: int) -> Vouched:
         for name, digest, receipt in _receipts_of(run, stage, tree, workers):
             digests[name] = digest
             receipts.append(receipt)
-            for record in receipt.kept_files:
-                if not is_sound_name(record.path):
+            for record in receipt.published_files:
+                if not is_valid_name(record.path):
                     raise damaged(run.root / name, f"names {record.path!r}, out of the run")
                 if digests.setdefault(record.path, record.digest) != record.digest:
                     raise damaged(run.root / name, f"and the index differ on {record.path}")
                 records[record.path] = record
             if stage == PUBLISH:
                 links |= receipt.extra["links"]
-    for name, text in own_links(manifest.metadata["directories"]).items():
+    for name, text in split_links(manifest.metadata["directories"]).items():
         links[f"{SPLITS}/{name}"] = text
     return Vouched(records, digests, links, receipts)
 

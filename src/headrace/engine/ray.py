@@ -348,7 +348,7 @@ class Packed:
             counts.update(parts.keys())
             self._objects |= parts
         common = [self._objects[key] for key, count in counts.items() if count > 1]
-        self._places = {id(part): index for index, part in enumerate(common)}
+        self._indices = {id(part): index for index, part in enumerate(common)}
         self.buffers: list[pickle.PickleBuffer] = []
 
         def keep_inside(buffer: pickle.PickleBuffer) -> bool:
@@ -364,7 +364,7 @@ class Packed:
 
     def task(self, number: int) -> bytes:
         """Return the bytes of one task, in which shared objects are indices."""
-        indices = self._places
+        indices = self._indices
 
         class Naming(self._pickler):  # type: ignore[name-defined,misc]  # a class that is given
             def persistent_id(self, obj: Any) -> int | None:

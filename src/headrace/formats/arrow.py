@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from headrace.errors import InputError
 from headrace.formats.dialect import PLAIN, TextDialect
-from headrace.formats.registry import FileType, open_bytes, read_whole
+from headrace.formats.registry import FileType, open_bytes, read_all_bytes
 from headrace.formats.shard import BlockRead, FormatCode, Shard, Span, TableChunk, column_name
 from headrace.formats.types import Target, in_schema
 from headrace.gate.arrow import ArrowFile
@@ -115,7 +115,9 @@ def _open(path: Path, file_type: FileType) -> ArrowFile:
     file = place_of(path)
     if file_type.compression != "none":
         with open_bytes(path, file_type.compression) as stream:
-            return ArrowFile(pa.py_buffer(read_whole(path, stream, file_type.compression)), path)
+            return ArrowFile(
+                pa.py_buffer(read_all_bytes(path, stream, file_type.compression)), path
+            )
     if file.reads == "requests":
         return ArrowFile(file.arrow_stream(), path)
     mapped = map_bytes(path)

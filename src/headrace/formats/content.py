@@ -232,7 +232,7 @@ def _text_reader(texts: pa.Array) -> _Reader:
     if texts.null_count:
         texts = texts.fill_null("" if is_text(texts.type) else b"")
     if texts.nbytes >= _VIEWED:
-        return lambda first, stop, _: _words_of_many_bytes(texts.slice(first, stop - first))
+        return lambda first, stop, _: _words_of_large_texts(texts.slice(first, stop - first))
     views = texts.cast(pa.binary_view())
     pairs = np.frombuffer(views.buffers()[1], np.uint64, 2 * len(views), 16 * views.offset).reshape(
         -1, 2
@@ -256,7 +256,7 @@ def _text_reader(texts: pa.Array) -> _Reader:
     return read
 
 
-def _words_of_many_bytes(texts: pa.Array) -> tuple[U64, Bools | None]:
+def _words_of_large_texts(texts: pa.Array) -> tuple[U64, Bools | None]:
     """Return the same words as `_text_reader` for texts whose bytes exceed the range of views."""
     sizes = np.asarray(pc.binary_length(texts), np.int64)
     words = np.empty(len(texts), np.uint64)

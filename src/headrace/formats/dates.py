@@ -122,7 +122,7 @@ def parse_dates(  # noqa: PLR0911 - one case each
         values = np.asarray(
             pc.fill_null(column.cast(pa.float64(), safe=False), np.nan).to_numpy(), np.float64
         )
-        return _from_numbers(values, *_whole(values), date_format)
+        return _from_numbers(values, *_as_integers(values), date_format)
     nothing = np.zeros(len(column), np.bool_)
     return Dates(np.full(len(column), MISSING), _valid(column), nothing, frozenset())
 
@@ -238,10 +238,10 @@ def _from_text(column: pa.ChunkedArray, date_format: str) -> Dates:
         values = left.cast(pl.Float64, strict=False).fill_null(np.nan).to_numpy()
         integers = left.cast(pl.Int64, strict=False)  # a double holds 53 bits, nanoseconds need 61
         _take_decimals(parsed, left.set(integers.is_not_null(), None), date_format)
-        whole_values, is_whole = _whole(values)
+        whole_numbers, is_whole = _as_integers(values)
         exact = integers.is_not_null().to_numpy()
-        whole_values = np.where(exact, integers.fill_null(0).to_numpy(), whole_values)
-        _take_numbers(parsed, values, whole_values, exact | is_whole, date_format)
+        whole_numbers = np.where(exact, integers.fill_null(0).to_numpy(), whole_numbers)
+        _take_numbers(parsed, values, whole_numbers, exact | is_whole, date_format)
     elif date_format == PERIOD:
         parsed.take(PERIOD, _begin_of_period(text))
     elif date_format != "iso":
@@ -302,11 +302,11 @@ def _begin_of_period(text: pl.Series) -> I64:
         groups = text.str.extract_groups(f"(?i)^{pattern}$").struct.unnest()
         matches = groups["year"].is_not_null().to_numpy() & (micros == MISSING)
         if matches.any():
-            micros[matches] = _period_begins(groups.filter(matches))
+            micros[matches] = _period_starts(groups.filter(matches))
     return micros
 
 
-def _period_begins(groups: pl.DataFrame) -> I64:
+def _period_starts(groups: pl.DataFrame) -> I64:
     """Return where periods begin that have a column `year` and perhaps one of their parts."""
     import polars as pl
 
@@ -488,7 +488,7 @@ def _by_pattern(text: pl.Series, pattern: str) -> tuple[str, I64]:
     return "pattern_zoned" if zoned or "s" in directives else "pattern", parsed
 
 
-def _whole(values: npt.NDArray[np.float64]) -> tuple[I64, Bools]:
+def _as_integers(values: npt.NDArray[np.float64]) -> tuple[I64, Bools]:
     """Convert numbers to int64, with a mask of those that are whole and fit."""
     is_whole = (np.abs(values) < 2.0**63) & (values == np.floor(values))
     return np.where(is_whole, values, 0).astype(np.int64), is_whole

@@ -28,7 +28,7 @@ class DecodedStream:
         start = stream.read(4)
         self._encoding = dialect.of_file(start)
         self._decoder = codecs.getincrementaldecoder(self._encoding)()
-        self._taken = 0
+        self._bytes_read = 0
         self._pending = start
         self._ended = False
 
@@ -56,8 +56,8 @@ class DecodedStream:
             text = self._decoder.decode(raw, self._ended)
             encoded = text.encode()  # UTF-16 of some systems holds halves of pairs
         except UnicodeError as error:
-            raise _not_encoded(self._path, self._encoding, error, self._taken) from None
-        self._taken += len(raw)
+            raise _not_encoded(self._path, self._encoding, error, self._bytes_read) from None
+        self._bytes_read += len(raw)
         return encoded
 
     def __enter__(self) -> Self:

@@ -97,8 +97,8 @@ class DelimitedChunk:
             self._check_text()
             self._checked = True
         index_of_name = {name: index for index, name in enumerate(names)}
-        needs_few = len(missing) <= FEW_COLUMNS < len(names)
-        if missing and (needs_few or self._text.escape is not None):
+        few_missing = len(missing) <= FEW_COLUMNS < len(names)
+        if missing and (few_missing or self._text.escape is not None):
             self._parsed |= self._cut([index_of_name[name] for name in missing])
             missing = [name for name in missing if name not in self._parsed]
         if missing:

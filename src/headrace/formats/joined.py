@@ -201,14 +201,14 @@ def _look_at_lines(contents: Sequence[_Content], file_type: FileType) -> dict[in
             continue
         file_types, nulls = seen
         # one object for all files with the same columns
-        own_schema = shapes.setdefault((*file_types.items(),), pa.schema([*file_types.items()]))
+        schema_as_read = shapes.setdefault((*file_types.items(),), pa.schema([*file_types.items()]))
         shard = Shard(
             path=content.path,
             name=content.name,
             size=len(content.data),
             mtime_ns=content.mtime_ns,
             file_type=file_type,
-            schema=own_schema,
+            schema=schema_as_read,
             null_columns=nulls,
         )
         span = Span(0, body.count(b"\n"), 0, len(content.data))

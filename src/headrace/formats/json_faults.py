@@ -75,7 +75,7 @@ class _Huge:
     text: str
 
 
-def _whole(text: str) -> int | _Huge:
+def _parsed_integer(text: str) -> int | _Huge:
     if len(text) > _MOST_DIGITS:  # Python refuses to convert thousands
         return _Huge(text)
     number = int(text)
@@ -88,7 +88,10 @@ def _fraction(text: str) -> float | _Huge:
 
 
 _DECODER = json.JSONDecoder(
-    object_pairs_hook=_Pairs, parse_int=_whole, parse_float=_fraction, parse_constant=_NoNumber
+    object_pairs_hook=_Pairs,
+    parse_int=_parsed_integer,
+    parse_float=_fraction,
+    parse_constant=_NoNumber,
 )
 
 
@@ -164,7 +167,7 @@ def _broken(error: json.JSONDecodeError, line: str, text: str, start: int) -> _W
             "write one object per line, for example with jq -c",
         )
     excerpt = line.strip(_WHITE)[:_SHOWN]
-    if _begins_object(text, value_start):
+    if _starts_object(text, value_start):
         return _Wrong(
             f"not valid JSON, or a part of an object of several lines"
             f" ({error.msg} at character {error.pos + 1})",
@@ -178,7 +181,7 @@ def _broken(error: json.JSONDecodeError, line: str, text: str, start: int) -> _W
     )
 
 
-def _begins_object(text: str, value_start: int) -> bool:
+def _starts_object(text: str, value_start: int) -> bool:
     """Check for a line that is only the beginning of an object: `{` or `{"key":`."""
     line, _, later_lines = text[value_start:].partition("\n")
     line = line.rstrip(_WHITE)

@@ -40,7 +40,7 @@ from headrace.formats.registry import (
     LARGEST_RECORD,
     FileType,
     open_bytes,
-    read_whole,
+    read_all_bytes,
     reading,
     too_long,
 )
@@ -333,7 +333,7 @@ def _lines(path: Path, file_type: FileType, chunk_bytes: int) -> Iterator[Lines]
     """Iterate over whole lines, without a byte-order mark."""
     if file_type.format.name == "json":
         with reading(path), open_bytes(path, file_type.compression) as stream:
-            data = read_whole(path, stream, file_type.compression)
+            data = read_all_bytes(path, stream, file_type.compression)
         if data.strip():
             yield _array_as_lines(path, data)
         return

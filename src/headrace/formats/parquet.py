@@ -94,7 +94,7 @@ class Footer:
         return int(self.metadata.serialized_size) * _FOOTER_GROWTH
 
 
-class _Kept:
+class _OpenFiles:
     """Footers of one process, by path, and local files that no thread uses. Thread-safe."""
 
     def __init__(self) -> None:
@@ -158,13 +158,13 @@ class _Kept:
             self._open -= len(self._files.pop(key))
 
 
-_kept = _Kept()
+_open_files = _OpenFiles()
 
 
 def forget() -> None:
     """Drop all footers; a forked child calls this, because the parent's lock may be held there."""
-    global _kept
-    _kept = _Kept()
+    global _open_files
+    _open_files = _OpenFiles()
 
 
 os.register_at_fork(after_in_child=forget)
@@ -252,12 +252,12 @@ def read_groups(block: BlockRead, columns: Sequence[str]) -> pa.Table:
     path = block.path
     if block.file_type.compression != "none":
 
-        def open_whole(*, wide: bool) -> pq.ParquetFile:
+        def open_in_memory(*, wide: bool) -> pq.ParquetFile:
             return _open(path, block.file_type, block.pages, wide=wide)
 
-        with open_whole(wide=False) as file:
+        with open_in_memory(wide=False) as file:
             raw = _raw_names(file.schema_arrow)
-        return _read(open_whole, block.groups, [raw[name] for name in columns], columns)
+        return _read(open_in_memory, block.groups, [raw[name] for name in columns], columns)
     footer = _footer(path)
     try:
         if block.rows is not None and block.groups.stop <= footer.metadata.num_row_groups:
@@ -271,7 +271,7 @@ def read_groups(block: BlockRead, columns: Sequence[str]) -> pa.Table:
                 return _by_both(footer, block, file_names, fast).rename_columns(list(columns))
         return _read(_opener(footer, block, file_names), block.groups, file_names, columns)
     except BaseException:
-        _kept.drop(str(path))  # read the footer again after any error
+        _open_files.drop(str(path))  # read the footer again after any error
         raise
 
 
@@ -282,7 +282,7 @@ def _opener(
     if block.content is not None:
         source: Any = pa.BufferReader(block.content)
     elif not isinstance(footer.version, Fact):
-        return partial(_kept.opened, footer, block.pages)
+        return partial(_open_files.opened, footer, block.pages)
     else:  # fetch the bytes that are needed
         fact, metadata = footer.version, footer.metadata
         if block.groups.stop > metadata.num_row_groups:
@@ -290,7 +290,7 @@ def _opener(
         ranges = []
         for group in block.groups:
             ranges.extend(_column_ranges(metadata, fact.size, group, file_names))
-        chunks = place_of(block.path).read_pieces(ranges, fact)
+        chunks = place_of(block.path).read_covering(ranges, fact)
         source = pa.PythonFile(place_of(block.path).open(fact, chunks), mode="r")
     return partial(_file, source, footer.metadata, block.pages)
 
@@ -418,7 +418,7 @@ def _read(
 
 
 def _footer(path: Path) -> Footer:
-    known = _kept.get(str(path))
+    known = _open_files.get(str(path))
     if place_of(path).reads == "requests":
         return known or _fetched_footer(path)
     stamp = stamp_of(path)
@@ -437,7 +437,7 @@ def _footer(path: Path) -> Footer:
     metadata = pq.read_metadata(source)
     _refuse_encryption(metadata, source)
     footer = Footer(path, stamp, metadata)
-    _kept.keep(str(path), footer)
+    _open_files.keep(str(path), footer)
     return footer
 
 
@@ -448,7 +448,7 @@ def _fetched_footer(path: Path) -> Footer:
     metadata = pq.read_metadata(pa.PythonFile(source, mode="r"))
     _refuse_encryption(metadata, source)
     footer = Footer(path, fact, metadata)
-    _kept.keep(str(path), footer)
+    _open_files.keep(str(path), footer)
     return footer
 
 
@@ -703,9 +703,7 @@ class ParquetSink:
             self._file,
             self._schema,
             compression="zstd" if self._compression == "zst" else self._compression,
-            use_dictionary=_columns_worth_a_dictionary(
-                sample.slice(0, _SAMPLE_ROWS), self._encoding
-            ),
+            use_dictionary=_repetitive_columns(sample.slice(0, _SAMPLE_ROWS), self._encoding),
             write_page_checksum=True,
         )
 
@@ -714,7 +712,7 @@ def _write_alone(table: pa.Table) -> None:
     pq.write_table(table, pa.BufferOutputStream())
 
 
-def _columns_worth_a_dictionary(sample: pa.Table, encoding: Encoding) -> list[str]:
+def _repetitive_columns(sample: pa.Table, encoding: Encoding) -> list[str]:
     """Select the columns whose first rows repeat.
 
     compact: at most one distinct value in four rows (one in two for text). fast: text with at most

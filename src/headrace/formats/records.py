@@ -282,7 +282,7 @@ def field_edges(separator: int, *others: int) -> Bools:
     return np.isin(np.arange(256), [separator, NEWLINE, RETURN, *others])
 
 
-def begins_field(data: U8, at: I64, edge: Bools) -> Bools:
+def starts_field(data: U8, at: I64, edge: Bools) -> Bools:
     """Mask the positions of the first bytes of fields. edge: `field_edges`."""
     return np.asarray((at == 0) | edge[data[np.maximum(at - 1, 0)]])
 
@@ -305,7 +305,7 @@ def first_stray_quote(data: U8, quotes: I64, separator: int) -> int | None:
     if not pairs:
         return None
     edge = field_edges(separator, QUOTE)
-    opens = begins_field(data, opening, edge)
+    opens = starts_field(data, opening, edge)
     closes = ends_field(data, closing, edge)
     if opens.all() and closes.all():
         return None
@@ -336,7 +336,7 @@ def loose_quotes(data: U8, quotes: I64, separator: int) -> I64:
     left = np.flatnonzero(~inside)
     inside[left] = _hold_any(data, (separator, NEWLINE), starts[left], ends[left])
     edge = field_edges(separator)
-    loose: I64 = starts[~(inside & begins_field(data, starts, edge) & ends_field(data, ends, edge))]
+    loose: I64 = starts[~(inside & starts_field(data, starts, edge) & ends_field(data, ends, edge))]
     return loose
 
 

@@ -370,7 +370,7 @@ def raw_errors() -> tuple[type[Exception], ...]:
     return python_errors if arrow is None else (*python_errors, arrow.ArrowException)
 
 
-def read_whole(path: Path, stream: pa.NativeFile, compression: Compression) -> bytes:
+def read_all_bytes(path: Path, stream: pa.NativeFile, compression: Compression) -> bytes:
     """Read the decompressed bytes of a file that must be read at once.
 
     Raises `InputError` once they exceed both `LARGEST_WHOLE` and any plausible compression ratio: a

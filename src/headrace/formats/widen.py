@@ -50,7 +50,7 @@ class Layouts:
         return self._last
 
 
-def own_schema(shard_schema: pa.Schema, schema: pa.Schema) -> pa.Schema:
+def schema_as_read(shard_schema: pa.Schema, schema: pa.Schema) -> pa.Schema:
     """Return the columns that a shard is read as before they are fitted to the wide schema.
 
     These are its own, but a column of nulls is read as any type.
@@ -75,7 +75,7 @@ def widened(shard: Shard, schema: pa.Schema) -> Shard:
     if shard.content == "nothing" or same_columns(shard.schema, schema):
         return shard
     return replace(
-        shard, schema=schema, file_schema=own_schema(shard.file_schema or shard.schema, schema)
+        shard, schema=schema, file_schema=schema_as_read(shard.file_schema or shard.schema, schema)
     )
 
 

@@ -154,7 +154,7 @@ class ShardWriter:
             encoding=encoding,
         )
         self._sink: Sink = file_type.format.load().open_sink(self._file, settings)
-        self._pieces: list[tuple[BlockRows, Keys | None]] = []
+        self._chunks: list[tuple[BlockRows, Keys | None]] = []
         self._pending = 0
         self._block_rows = block_rows or 0
         self._blocks: list[Block] = []
@@ -174,7 +174,7 @@ class ShardWriter:
         start = 0
         while start < len(batch):
             take = min(self._block_rows - self._pending, len(batch) - start)
-            self._pieces.append(
+            self._chunks.append(
                 (batch.slice(start, take), None if keys is None else keys[start : start + take])
             )
             self._pending += take
@@ -183,7 +183,7 @@ class ShardWriter:
                 self._flush()
 
     def _flush(self) -> None:
-        batches = [batch for batch, _ in self._pieces]
+        batches = [batch for batch, _ in self._chunks]
         if len(batches) == 1:
             block = batches[0]
         else:
@@ -191,7 +191,7 @@ class ShardWriter:
                 block = pa.concat_tables(batches)
             else:
                 block = pa.concat_arrays(batches)
-        keys = [batch_keys for _, batch_keys in self._pieces if batch_keys is not None]
+        keys = [batch_keys for _, batch_keys in self._chunks if batch_keys is not None]
         offset = self._file.written
         self._sink.write(block)
         self._blocks.append(
@@ -205,7 +205,7 @@ class ShardWriter:
             )
         )
         self._rows += self._pending
-        self._pieces = []
+        self._chunks = []
         self._pending = 0
 
     def finish(self) -> Written:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from headrace.dataset.open import FinishedRun
     from headrace.dataset.verify import Check
     from headrace.report.figure import Figure
-    from headrace.report.run_facts import RunFacts
+    from headrace.report.report_data import ReportData
     from headrace.run.context import RunContext
     from headrace.run.prepare import Outcome
 
@@ -89,9 +89,9 @@ class HistoriesRecipe(Recipe):
         return app
 
     def init_options(self) -> type[Any]:
-        from headrace.cli.init.asked import AskedHistories
+        from headrace.cli.init.options import InitHistoriesOptions
 
-        return AskedHistories
+        return InitHistoriesOptions
 
     def init(self, options: Any, data: Data) -> tuple[list[Section], str]:
         from headrace.histories.init import histories_sections
@@ -104,11 +104,11 @@ class HistoriesRecipe(Recipe):
         return verify_histories(run, workers)
 
     def figures(
-        self, run_facts: RunFacts, common: Callable[[RunFacts], list[Figure]]
+        self, report_data: ReportData, common: Callable[[ReportData], list[Figure]]
     ) -> list[Figure]:
         from headrace.histories.figures import figures
 
-        return figures(run_facts)
+        return figures(report_data)
 
     def summary(
         self,

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.arrays import I64, U16, U64, Bools
-from headrace.dataset.contents import names_told, repeats_told
+from headrace.dataset.contents import columns_in_words, repeats_warning
 from headrace.draws import GAMMA, mix
 from headrace.errors import setting
 from headrace.formats.content import NOTHING, Repeated, tagged
@@ -208,7 +208,7 @@ def keep_counted(files: TaskFiles, partition: int, contents: Contents, decision:
     keep_words(files, counted_file(partition), words)
 
 
-def duplicate_facts(settings: Histories, repeats: Repeated) -> dict[str, Any]:
+def duplicate_metadata(settings: Histories, repeats: Repeated) -> dict[str, Any]:
     """Return the manifest facts on entities with the same content; none if they are only counted
     and there are none.
     """
@@ -229,9 +229,9 @@ def duplicate_warnings(
     settings: Histories, repeats: Repeated, entities: dict[str, int]
 ) -> list[str]:
     """Return a warning if the test split repeats content of the train split; else an empty list."""
-    sentence = repeats_told(repeats.earlier, entities, unit="entities")
+    sentence = repeats_warning(repeats.earlier, entities, unit="entities")
     if sentence is None:
         return []
-    columns = names_told(settings.compared())
+    columns = columns_in_words(settings.compared())
     choice = setting("duplicates", "group", "drop")
     return [f"{sentence}, compared by {columns}; choose {choice}"]

@@ -17,7 +17,7 @@ from headrace.histories.contexts.contexts import open_contexts
 from headrace.report import charts, common
 from headrace.report.bins import counted, covering, edges_for, span_edges, time_edges
 from headrace.report.figure import Figure
-from headrace.report.run_facts import RunFacts
+from headrace.report.report_data import ReportData
 from headrace.report.words import moment, percentage, pluralise, size, span, verb
 
 _MOST_ROWS = 5_000_000
@@ -25,26 +25,26 @@ _MOST_CONTEXT_ROWS = 5_000  # small rows are read to find how they share context
 _SAMPLE = 64
 
 
-def figures(run_facts: RunFacts) -> list[Figure]:
+def figures(report_data: ReportData) -> list[Figure]:
     """Draw the figures, in the order of the page."""
-    rows = _rows(run_facts)
+    rows = _rows(report_data)
     return [
-        *_timeline_figures(run_facts, rows),
-        common.rows_figure(run_facts),
-        *_size_figures(run_facts, rows),
-        *_context_figures(run_facts),
+        *_timeline_figures(report_data, rows),
+        common.rows_figure(report_data),
+        *_size_figures(report_data, rows),
+        *_context_figures(report_data),
     ]
 
 
-def _rows(run_facts: RunFacts) -> pl.DataFrame | None:
+def _rows(report_data: ReportData) -> pl.DataFrame | None:
     """Read `rows.parquet` without the names; the rows of an entity are adjacent.
 
     Times are seconds since 1970.
 
     None if there are no rows, or too many for a picture.
     """
-    path = run_facts.run.root / "rows.parquet"
-    if sum(totals.rows for totals in run_facts.manifest.splits.values()) > _MOST_ROWS:
+    path = report_data.run.root / "rows.parquet"
+    if sum(totals.rows for totals in report_data.manifest.splits.values()) > _MOST_ROWS:
         return None
     names = ["split", "part", "n_measurements", "first_time", "last_time", "bytes"]
     try:
@@ -53,16 +53,16 @@ def _rows(run_facts: RunFacts) -> pl.DataFrame | None:
         raise CorruptShard(f"cannot be read ({error})", path=path, remedy=RESTORE) from error
     if not len(rows):
         return None
-    per_second = US_PER["s"] // US_PER[run_facts.config["time_unit"]]
+    per_second = US_PER["s"] // US_PER[report_data.config["time_unit"]]
     return rows.with_columns(pl.col("first_time", "last_time") / per_second)
 
 
-def _of_splits(run_facts: RunFacts, rows: pl.DataFrame) -> dict[str, Bools]:
+def _of_splits(report_data: ReportData, rows: pl.DataFrame) -> dict[str, Bools]:
     """Return which rows are in each split: bool [R]."""
-    return {split: (rows["split"] == split).to_numpy() for split in run_facts.splits}
+    return {split: (rows["split"] == split).to_numpy() for split in report_data.splits}
 
 
-def _timeline_figures(run_facts: RunFacts, rows: pl.DataFrame | None) -> list[Figure]:
+def _timeline_figures(report_data: ReportData, rows: pl.DataFrame | None) -> list[Figure]:
     if rows is None:
         return []
     starts = rows["first_time"].to_numpy().astype(np.float64) * 1e6
@@ -70,12 +70,12 @@ def _timeline_figures(run_facts: RunFacts, rows: pl.DataFrame | None) -> list[Fi
     edges = time_edges(float(starts.min()), float(ends.max()))
     parts = {}
     lines = []
-    for split, mask in _of_splits(run_facts, rows).items():
+    for split, mask in _of_splits(report_data, rows).items():
         if mask.any():
             parts[split] = covering(starts[mask], ends[mask], edges)
             lines.append(f"{split} from {moment(starts[mask].min())} to {moment(ends[mask].max())}")
-    division = f"Splits are cut at {run_facts.config['train_end']}."
-    if run_facts.config["train_end"] is None:
+    division = f"Splits are cut at {report_data.config['train_end']}."
+    if report_data.config["train_end"] is None:
         division = "Splits are by entity, so both may cover all times."
     answer = (
         f"{'; '.join(lines)}. {division} A row counts in every interval from its first measurement"
@@ -85,19 +85,19 @@ def _timeline_figures(run_facts: RunFacts, rows: pl.DataFrame | None) -> list[Fi
     return [Figure("timeline", "Which times do the rows cover?", answer, chart, "plain", "full")]
 
 
-def _size_figures(run_facts: RunFacts, rows: pl.DataFrame | None) -> list[Figure]:
+def _size_figures(report_data: ReportData, rows: pl.DataFrame | None) -> list[Figure]:
     if rows is None:
         answer = f"There are more than {_MOST_ROWS:,} big rows, too many to read for a picture."
         return [Figure("entities", "How large are the entities?", answer)]
-    return [_sizes_figure(run_facts, rows), _spans_figure(run_facts, rows)]
+    return [_sizes_figure(report_data, rows), _spans_figure(report_data, rows)]
 
 
-def _sizes_figure(run_facts: RunFacts, rows: pl.DataFrame) -> Figure:
+def _sizes_figure(report_data: ReportData, rows: pl.DataFrame) -> Figure:
     """Draw how many measurements the entities of each split have."""
     starts = np.flatnonzero(rows["part"].to_numpy() == 0)
     sizes = np.add.reduceat(rows["n_measurements"].to_numpy(), starts).astype(np.float64)
     several = int(np.count_nonzero(np.diff(starts, append=len(rows)) > 1))
-    names = pl.scan_parquet(run_facts.run.root / "rows.parquet").select("src_id")
+    names = pl.scan_parquet(report_data.run.root / "rows.parquet").select("src_id")
     largest = names.slice(int(starts[np.argmax(sizes)]), 1).collect().item()
     subject = "None is"
     if several:
@@ -109,14 +109,14 @@ def _sizes_figure(run_facts: RunFacts, rows: pl.DataFrame) -> Figure:
         f" {of_all} of all). {subject} cut into several rows."
     )
     edges, grows = edges_for(sizes)
-    of_rows = _of_splits(run_facts, rows)
+    of_rows = _of_splits(report_data, rows)
     parts = {split: counted(sizes[mask[starts]], edges) for split, mask in of_rows.items()}
     title = "measurements of an entity"
     chart = charts.histogram(edges, parts, of="entities", title=title, grows=grows)
     return Figure("entities", "How large are the entities?", answer, chart)
 
 
-def _spans_figure(run_facts: RunFacts, rows: pl.DataFrame) -> Figure:
+def _spans_figure(report_data: ReportData, rows: pl.DataFrame) -> Figure:
     """Draw how much time the rows of each split cover."""
     long = (rows["last_time"] - rows["first_time"]).to_numpy().astype(np.float64)
     answer = (
@@ -126,7 +126,7 @@ def _spans_figure(run_facts: RunFacts, rows: pl.DataFrame) -> Figure:
     )
     long = np.maximum(long, 1.0)
     edges, grows = span_edges(long)
-    of_rows = _of_splits(run_facts, rows)
+    of_rows = _of_splits(report_data, rows)
     parts = {split: counted(long[mask], edges) for split, mask in of_rows.items()}
     texts = [span(float(edge)) for edge in edges]
     chart = charts.histogram(
@@ -135,24 +135,24 @@ def _spans_figure(run_facts: RunFacts, rows: pl.DataFrame) -> Figure:
     return Figure("time-spans", "How much time does a row cover?", answer, chart)
 
 
-def _context_figures(run_facts: RunFacts) -> list[Figure]:
+def _context_figures(report_data: ReportData) -> list[Figure]:
     """Describe the contexts of an epoch with the default options."""
     question = "What will training see of it?"
-    totals = run_facts.manifest.splits
-    rows = {split: totals[split].rows for split in run_facts.splits if totals[split].rows}
+    totals = report_data.manifest.splits
+    rows = {split: totals[split].rows for split in report_data.splits if totals[split].rows}
     if not rows:
         return []
     if max(rows.values()) > _MOST_CONTEXT_ROWS:
         answer = (
             "There are too many rows to make contexts for a picture; `headrace histories plan"
-            f" {run_facts.run.root}` does."
+            f" {report_data.run.root}` does."
         )
         return [Figure("contexts", question, answer)]
     shares: dict[str, list[float]] = {"trained": [], "empty": []}
     per_row = {}
     lines = []
     for split in rows:
-        contexts = open_contexts(run_facts.run.root, split, verify="never")
+        contexts = open_contexts(report_data.run.root, split, verify="never")
         plan = contexts.plan(sample=_SAMPLE)
         per_row[split] = np.diff(contexts.index.ends, prepend=0).astype(np.float64)
         tokens = plan.contexts * contexts.options.context_tokens

@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.cli.init.asked import AskedHistories
 from headrace.cli.init.commented import Aside, Section, proposed_settings
 from headrace.cli.init.look import (
     Column,
@@ -25,8 +24,9 @@ from headrace.cli.init.look import (
     known,
     named,
     nameless,
-    number_share,
+    numeric_column,
 )
+from headrace.cli.init.options import InitHistoriesOptions
 from headrace.cli.init.roles import (
     PEER_WORDS,
     best_time,
@@ -66,7 +66,7 @@ Proposal = tuple[dict[str, Any], str]  # settings, and a comment about them
 
 
 def histories_sections(  # noqa: PLR0914 - the parts of the configuration
-    options: AskedHistories, data: Data
+    options: InitHistoriesOptions, data: Data
 ) -> tuple[list[Section], str]:
     """Return the sections of the configuration, and a line about the data.
 
@@ -136,7 +136,7 @@ def histories_sections(  # noqa: PLR0914 - the parts of the configuration
     return sections, about
 
 
-def _free_columns(seen: Look, options: AskedHistories, times: Sequence[str]) -> list[str]:
+def _free_columns(seen: Look, options: InitHistoriesOptions, times: Sequence[str]) -> list[str]:
     """Return the columns that all files have, and that are no time and named by no option.
 
     Raises `SettingsError` for an option that names no column.
@@ -456,7 +456,7 @@ def _texts(seen: Look, name: str) -> pa.Array:
 def _numbers(seen: Look, name: str) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Return the values that are numbers; NaN if missing."""
     numbers = [np.zeros(0)]
-    for column in map(number_share, _parts(seen, name)):
+    for column in map(numeric_column, _parts(seen, name)):
         if column is not None:
             numbers.append(column.to_numpy().astype(float))
     return np.concatenate(numbers)

@@ -29,7 +29,7 @@ from headrace.histories.duplicates import (
     Decision,
     counted_file,
     decide,
-    duplicate_facts,
+    duplicate_metadata,
     duplicate_warnings,
 )
 from headrace.histories.parse import REASONS, Failed, add_failed, gather_shard
@@ -43,7 +43,7 @@ from headrace.histories.write import (
     write_partition,
     write_rows,
 )
-from headrace.near.repeats import count_kept
+from headrace.near.repeats import count_stored
 from headrace.report.words import many_entities, pluralise
 from headrace.run.context import RunContext, Task, TaskFiles
 from headrace.run.events import Note
@@ -79,14 +79,14 @@ def execute(settings: Histories, context: RunContext, files: Sequence[tuple[Path
         "partitions": partitions,
         "format": settings.format,
         "rows_digest": listed.files[0].digest,
-        **_value_facts(settings, dictionaries),
+        **_value_metadata(settings, dictionaries),
     }
     failed = receipts.failed()
     if failed:
         metadata["failed_by"] = failed
     if settings.duplicates != "allow":
-        repeats = count_kept(context.run, map(counted_file, range(partitions)), SPLITS)
-        metadata |= duplicate_facts(settings, repeats)
+        repeats = count_stored(context.run, map(counted_file, range(partitions)), SPLITS)
+        metadata |= duplicate_metadata(settings, repeats)
         context.warn(duplicate_warnings(settings, repeats, entities))
     dropped = receipts.dropped()
     _report_dropped(context, dropped, metadata["first_dropped"])
@@ -289,7 +289,7 @@ class _Receipts:
         return (self.total("sum") - dropped) % (1 << 64)
 
 
-def _value_facts(settings: Histories, receipts: Sequence[Receipt]) -> dict[str, Any]:
+def _value_metadata(settings: Histories, receipts: Sequence[Receipt]) -> dict[str, Any]:
     """Return the manifest facts on dictionaries and the stored types of the value columns; empty
     without them.
     """
@@ -301,7 +301,7 @@ def _value_facts(settings: Histories, receipts: Sequence[Receipt]) -> dict[str, 
         texts[column] = receipt.rows_in
         entry = {"column": column, "texts": texts[column], "digest": receipt.extra["digest"]}
         if settings.reused is not None:
-            entry |= _kept_facts(role, receipt, settings.reused.entries[role])
+            entry |= _reused_dictionaries(role, receipt, settings.reused.entries[role])
         metadata["dictionaries"][role] = entry
     if settings.reused is not None:
         metadata[REUSED] = settings.reused.record
@@ -312,7 +312,7 @@ def _value_facts(settings: Histories, receipts: Sequence[Receipt]) -> dict[str, 
     return metadata
 
 
-def _kept_facts(role: str, receipt: Receipt, named: Mapping[str, Any]) -> dict[str, Any]:
+def _reused_dictionaries(role: str, receipt: Receipt, named: Mapping[str, Any]) -> dict[str, Any]:
     """Return how many texts of a dictionary are of the named run, and the type of categories in
     tokens, which stays that of the first run.
     """

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.arrays import I64, U64, Bools
-from headrace.dataset.contents import KeptDigests, content_check, map_blocks
+from headrace.dataset.contents import StoredDigests, content_check, map_blocks
 from headrace.dataset.indexed import IndexedDataset
 from headrace.dataset.open import FinishedRun
 from headrace.dataset.verify import Check
@@ -108,12 +108,12 @@ def verify_histories(run: FinishedRun, workers: int | None = None) -> list[Check
     Each worker needs O(the facts of a shard, or its largest row) of memory.
     """
     settings = _settings_of(run.root)
-    manifest_facts = run.manifest.metadata
+    manifest_metadata = run.manifest.metadata
     path = run.root / ROWS
-    if not path.is_file() or sha256_file(path) != manifest_facts["rows_digest"]:
+    if not path.is_file() or sha256_file(path) != manifest_metadata["rows_digest"]:
         return [Check("rows", ROWS, f"{path}: is not the file the manifest names")]
     texts: dict[str, RunTexts] = {}
-    for role, entry in manifest_facts.get("dictionaries", {}).items():
+    for role, entry in manifest_metadata.get("dictionaries", {}).items():
         try:
             dictionary = _open_dictionary(run.root / dictionary_file(role), entry)
         except CorruptShard as error:
@@ -127,7 +127,7 @@ def verify_histories(run: FinishedRun, workers: int | None = None) -> list[Check
             rows = file.read(columns, group)
             shard = rows["shard"][0].as_py()
             number = int(re.findall(r"\d+", shard)[-1])
-            context = ShardContext(settings, number, int(manifest_facts["partitions"]), texts)
+            context = ShardContext(settings, number, int(manifest_metadata["partitions"]), texts)
             return rows["split"][0].as_py(), check_shard(run.root / shard, context, rows)
 
         groups = range(file.num_row_groups)
@@ -245,10 +245,10 @@ def _check_contents(
     for split, shards in of_split.items():
         digests = [np.empty(0, np.uint64), *(result.content for result in shards)]
         contents[split] = np.concatenate(digests)
-    with KeptDigests(SPLITS) as kept_digests:
+    with StoredDigests(SPLITS) as stored_digests:
         for split, content in contents.items():
-            kept_digests.keep(split, content)
-        counted = kept_digests.count()
+            stored_digests.keep(split, content)
+        counted = stored_digests.count()
     manifest = run.manifest.metadata.get("duplicates")
     if manifest is None:  # counted and none found, or not looked for
         repeats = Repeated({"test": 0}, dict.fromkeys(SPLITS, 0))
@@ -386,7 +386,7 @@ class _ShardCheck:
         new[1:] = _mask(pc.not_equal(names[1:], names[:-1]))
         self._refuse_first(
             [
-                self._facts_rule(listed, names, values, in_train),
+                self._rows_rule(listed, names, values, in_train),
                 # A repeated entity would be out of order.
                 Rule(
                     new & (order < order_before),
@@ -432,7 +432,7 @@ class _ShardCheck:
             return by_hash
         return first_time < self._settings.cut
 
-    def _facts_rule(
+    def _rows_rule(
         self, listed: pa.Table, names: pa.Array, values: Mapping[str, I64], in_train: Bools
     ) -> Rule:
         """Compare rows with `rows.parquet`."""

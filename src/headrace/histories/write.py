@@ -93,7 +93,7 @@ def shard_name(split: str, partition: int, format_: str) -> str:
     return f"{directory_of(split)}/part-{partition:05d}{EXTENSION[format_]}"
 
 
-def facts_file(split: str, partition: int) -> str:
+def row_sizes_file(split: str, partition: int) -> str:
     """Return the path of the facts of a shard's rows, relative to the run."""
     return f"{STAGE_DIRECTORY}/rows-{split}-{partition:05d}.arrow"
 
@@ -389,7 +389,7 @@ class _Output:
 
     def __init__(self, files: TaskFiles, split: str, number: int, format_: str) -> None:
         self._target = shard_name(split, number, format_)
-        self._facts_target = facts_file(split, number)
+        self._row_sizes_target = row_sizes_file(split, number)
         self._temporary = files.temporary(self._target)
         self._metadata: list[pa.RecordBatch] = []
         self.shard = open_shard(self._temporary, format_)
@@ -413,7 +413,7 @@ class _Output:
         table = pa.Table.from_batches(self._metadata)
         written = self.shard.finish(table.num_rows)
         files.finished(self._temporary, self._target, written)
-        files.write_arrow(self._facts_target, table)
+        files.write_arrow(self._row_sizes_target, table)
         # (rows, offset, length) of each part that can be read alone; in Arrow files, the length is
         # an estimate
         blocks = [[rows, 0, written.bytes * rows // table.num_rows] for rows in self.shard.batches]
@@ -477,7 +477,7 @@ def write_rows(files: TaskFiles, shards: Sequence[tuple[str, int]], format_: str
         for path, split, partition in sorted(
             (shard_name(split, partition, format_), split, partition) for split, partition in shards
         ):
-            metadata = open_arrow(files.run / facts_file(split, partition)).table()
+            metadata = open_arrow(files.run / row_sizes_file(split, partition)).table()
             n = metadata["n_measurements"].to_numpy()
             columns = {name: metadata[name] for name in FACTS_SCHEMA.names} | {
                 "split": pa.repeat(split, len(n)),

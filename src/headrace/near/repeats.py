@@ -13,7 +13,7 @@ from headrace.run.context import TaskFiles, read_arrow
 
 
 def keep_words(files: TaskFiles, target: str, words: U64) -> None:
-    """Save tagged digests for `count_kept`, ascending; sorts `words` in place.
+    """Save tagged digests for `count_stored`, ascending; sorts `words` in place.
 
     target: relative to the run.
     """
@@ -21,7 +21,7 @@ def keep_words(files: TaskFiles, target: str, words: U64) -> None:
     files.write_arrow(target, pa.table({"content": words}))
 
 
-def count_kept(run: Path, targets: Iterable[str], splits: Sequence[str]) -> Repeated:
+def count_stored(run: Path, targets: Iterable[str], splits: Sequence[str]) -> Repeated:
     """Count the repeats among the digests that tasks saved in these files."""
     return count_sorted(
         [read_arrow(run / target)["content"].to_numpy() for target in targets], splits

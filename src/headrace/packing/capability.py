@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from headrace.dataset.open import FinishedRun
     from headrace.dataset.verify import Check
     from headrace.report.figure import Figure
-    from headrace.report.run_facts import RunFacts
+    from headrace.report.report_data import ReportData
     from headrace.run.context import RunContext
     from headrace.run.prepare import Outcome
     from headrace.stream.loader.options import RowForm, StreamOptions
@@ -86,9 +86,9 @@ class PackedSequencesRecipe(Recipe):
         return pack
 
     def init_options(self) -> type[Any]:
-        from headrace.cli.init.asked import AskedPack
+        from headrace.cli.init.options import InitPackOptions
 
-        return AskedPack
+        return InitPackOptions
 
     def init(self, options: Any, data: Data) -> tuple[list[Section], str]:
         from headrace.packing.init import pack_sections
@@ -106,11 +106,11 @@ class PackedSequencesRecipe(Recipe):
         return verify_packed(run, workers)
 
     def figures(
-        self, run_facts: RunFacts, common: Callable[[RunFacts], list[Figure]]
+        self, report_data: ReportData, common: Callable[[ReportData], list[Figure]]
     ) -> list[Figure]:
         from headrace.packing.figures import figures
 
-        return figures(run_facts)
+        return figures(report_data)
 
     def summary(
         self,

@@ -130,7 +130,7 @@ class ChatRecipe(RecipeSettings, ChatSettings):
         return dict(zip(SPLITS, (self.train_ratio, self.val_ratio, self.test_ratio), strict=True))
 
     @property
-    def asked_splits(self) -> list[Split]:
+    def requested_splits(self) -> list[Split]:
         """The splits that the output has."""
         if self.blend.datasets:
             return [split for split in SPLITS if self.ratios[split] > 0]

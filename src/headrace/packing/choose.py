@@ -138,28 +138,30 @@ def choose(  # noqa: PLR0913 - arguments are settings
         for rows, split in zip(data, fixed_splits, strict=True):
             rows.side[rows.side != NOWHERE] = SPLITS.index(split)
         if keyed:
-            _keep_apart(data, number_rows(*_units(data)), KEY_IN, left_out)
+            _drop_shared_units(data, number_rows(*_units(data)), KEY_IN, left_out)
         if joined is not None:
-            _keep_apart(data, joined.unit, CONTENT_IN, left_out)
+            _drop_shared_units(data, joined.unit, CONTENT_IN, left_out)
     else:
         units = _draw_splits(datasets, data, ratios, joined, keyed=keyed)
     for number in (TRAIN, VALID, TEST):
         _weigh([dataset.source for dataset in datasets], data, number, seed, left_out[WEIGHT])
-    times_taken = [rows.per_sequence(rows.copies) for rows in data]
+    copies_per_sequence = [rows.per_sequence(rows.copies) for rows in data]
     return Choice(
         [rows.per_sequence(rows.side) for rows in data],
-        times_taken,
+        copies_per_sequence,
         left_out,
-        _count_repeated(data, times_taken),
+        _count_repeated(data, copies_per_sequence),
         units,
         _count_duplicates(data, repeats, near),
     )
 
 
-def _count_repeated(data: Sequence[_DatasetRows], times_taken: Sequence[I64]) -> dict[str, int]:
+def _count_repeated(
+    data: Sequence[_DatasetRows], copies_per_sequence: Sequence[I64]
+) -> dict[str, int]:
     """Count the tokens and labels that are taken again."""
     repeated = {"tokens": 0, "labels": 0}
-    for rows, times in zip(data, times_taken, strict=True):
+    for rows, times in zip(data, copies_per_sequence, strict=True):
         repeated["tokens"] += int(((times - 1) * rows.origins.lengths).sum())
         repeated["labels"] += int(((times - 1) * rows.origins.labels).sum())
     return repeated
@@ -195,7 +197,7 @@ def _draw_splits(
         for rows, high, low in zip(data, *halves, strict=True):
             rows.units = high, low
     if not keyed:
-        return _split_each(datasets, data, ratios, None if joined is None else joined.unit)
+        return _split_datasets(datasets, data, ratios, None if joined is None else joined.unit)
     high, low = _units(data)
     side = np.concatenate([rows.side for rows in data])
     selected = side != NOWHERE
@@ -234,7 +236,7 @@ def _count_duplicates(
     return counts
 
 
-def _split_each(
+def _split_datasets(
     datasets: Sequence[BlendDataset],
     data: Sequence[_DatasetRows],
     ratios: Mapping[Split, float],
@@ -379,7 +381,7 @@ def copies_of(
     return copies
 
 
-def _keep_apart(
+def _drop_shared_units(
     data: Sequence[_DatasetRows],
     units: I64,
     reasons: tuple[str, str],

@@ -87,7 +87,7 @@ def pack(
 
     Example:  headrace pack bins.npy --out out --alignment legacy_roll_right
     """
-    execute(flags.recipe(blend=_blend_given(blend, dataset, alignment)), out, about)
+    execute(flags.recipe(blend=_read_blend(blend, dataset, alignment)), out, about)
 
 
 def preferences(
@@ -102,10 +102,10 @@ def preferences(
 
     Example:  headrace preferences prompts.parquet --out out --tokenizer qwen3 --kind prompts
     """
-    execute(flags.recipe(blend=_blend_given(blend, dataset)), out, about)
+    execute(flags.recipe(blend=_read_blend(blend, dataset)), out, about)
 
 
-def _blend_given(paths: list[str], options: OneDataset, alignment: Alignment | None = None) -> Any:
+def _read_blend(paths: list[str], options: OneDataset, alignment: Alignment | None = None) -> Any:
     """Read the argument BLEND; the options of a dataset apply only to the one dataset of plain
     paths.
     """
@@ -146,7 +146,7 @@ def print_packed(console: Console, manifest: Manifest, run: Path, detail: Detail
     """
     from rich.text import Text
 
-    from headrace.cli.tables import print_facts
+    from headrace.cli.tables import print_metadata
     from headrace.formats.source import describe_empty
 
     metadata = manifest.metadata
@@ -168,7 +168,9 @@ def print_packed(console: Console, manifest: Manifest, run: Path, detail: Detail
             for draw in metadata["units"]
         }
         without = metadata["packed"]["bins_without_label"]
-        print_facts(console, run, {**encoder, **units, "bins without a label": without}, libraries)
+        print_metadata(
+            console, run, {**encoder, **units, "bins without a label": without}, libraries
+        )
 
 
 def _table_of_splits(manifest: Manifest) -> Table:

@@ -540,7 +540,7 @@ class _Cutting(Encoding):
 
     def encode(self, chosen: Chosen) -> None:
         longest = self.settings.longest
-        encoded = self._encode_whole(chosen)
+        encoded = self._encode_uncut(chosen)
         if not len(encoded.lengths):
             self.account(chosen, encoded.words)
             return
@@ -578,7 +578,7 @@ class _Cutting(Encoding):
             context += len(self.encoder.tokenizer.decode(ids[mask == 0].tolist()))
         words.cut(trained, context)
 
-    def _encode_whole(self, chosen: Chosen) -> EncodedChats:
+    def _encode_uncut(self, chosen: Chosen) -> EncodedChats:
         """Encode rows without cutting, reject those without a sequence, and count the rest."""
         encoded = self.encoded(chosen.values, self.task.dataset.source)
         for wrong in encoded.rejected:

@@ -14,7 +14,7 @@ from headrace.packing.read.packed_rows import sequences_in
 from headrace.report import charts, common
 from headrace.report.bins import counted, edges_for, even_edges, thinned
 from headrace.report.figure import Figure, Tone
-from headrace.report.run_facts import RunFacts
+from headrace.report.report_data import ReportData
 from headrace.report.words import listed, percentage, pluralise
 
 Mark = tuple[float, str] | None
@@ -32,24 +32,24 @@ _FATE_ROLES = {  # the colours of the page
 _PARTS = {"trained": "in the loss", "context": "context", "empty": "empty room"}
 
 
-def figures(run_facts: RunFacts) -> list[Figure]:
+def figures(report_data: ReportData) -> list[Figure]:
     """Draw all figures, in the order of the page."""
     return [
-        contents_figure(run_facts),
-        *_role_figures(run_facts),
-        *_word_figures(run_facts),
-        fill_figure(run_facts),
-        *_length_figures(run_facts),
-        common.rows_figure(run_facts),
-        *_left_out_figures(run_facts),
+        contents_figure(report_data),
+        *_role_figures(report_data),
+        *_word_figures(report_data),
+        fill_figure(report_data),
+        *_length_figures(report_data),
+        common.rows_figure(report_data),
+        *_left_out_figures(report_data),
     ]
 
 
-def contents_figure(run_facts: RunFacts) -> Figure:
+def contents_figure(report_data: ReportData) -> Figure:
     """Draw how much of the bins' capacity trains the model."""
-    groups = run_facts.manifest.metadata["groups"]
+    groups = report_data.manifest.metadata["groups"]
     splits = [
-        split for split in run_facts.splits if any(group["split"] == split for group in groups)
+        split for split in report_data.splits if any(group["split"] == split for group in groups)
     ]
     parts: dict[str, list[float]] = {name: [] for name in _PARTS}
     for split in splits:
@@ -70,11 +70,11 @@ def contents_figure(run_facts: RunFacts) -> Figure:
     return Figure("contents", "How much of the room is in the loss?", answer, chart)
 
 
-def _role_figures(run_facts: RunFacts) -> list[Figure]:
+def _role_figures(report_data: ReportData) -> list[Figure]:
     """Draw how many messages of each role are in the loss; nothing if the rows are not
     conversations.
     """
-    counts = run_facts.manifest.metadata.get("messages")
+    counts = report_data.manifest.metadata.get("messages")
     if not counts:
         return []
     roles = sorted(
@@ -102,9 +102,9 @@ def _role_figures(run_facts: RunFacts) -> list[Figure]:
     return [Figure("roles", "Which roles are in the loss?", answer, chart)]
 
 
-def _word_figures(run_facts: RunFacts) -> list[Figure]:
+def _word_figures(report_data: ReportData) -> list[Figure]:
     """Draw where the characters of the source ended up, by kind of text."""
-    account = run_facts.manifest.metadata["words"]
+    account = report_data.manifest.metadata["words"]
     kinds = [
         text_type
         for text_type, fates in account.items()
@@ -123,9 +123,9 @@ def _word_figures(run_facts: RunFacts) -> list[Figure]:
     return [Figure("words", "Where did the words of the source go?", answer, chart)]
 
 
-def fill_figure(run_facts: RunFacts) -> Figure:
+def fill_figure(report_data: ReportData) -> Figure:
     """Draw how full the bins of each dataset in each split are."""
-    groups = [group for group in run_facts.manifest.metadata["groups"] if group["bins"]]
+    groups = [group for group in report_data.manifest.metadata["groups"] if group["bins"]]
     question = "How full are the bins?"
     if not groups:
         return Figure("fill", question, "There are no bins.", None, "warning")
@@ -148,7 +148,7 @@ def fill_figure(run_facts: RunFacts) -> Figure:
     if len(groups) > _MOST_GROUPS:
         edges = even_edges(min(fills), max(fills), integral=False)
         parts = {}
-        for split in run_facts.splits:
+        for split in report_data.splits:
             parts[split] = counted(
                 np.array(
                     [
@@ -178,15 +178,15 @@ def fill_figure(run_facts: RunFacts) -> Figure:
     return Figure("fill", question, answer, chart, tone)
 
 
-def _length_figures(run_facts: RunFacts) -> list[Figure]:
+def _length_figures(report_data: ReportData) -> list[Figure]:
     """Draw the lengths of sequences, from the shards themselves; nothing without Parquet shards."""
-    samples = {split: _sequence_lengths(run_facts, split) for split in run_facts.splits}
+    samples = {split: _sequence_lengths(report_data, split) for split in report_data.splits}
     lengths = {split: sample[0] for split, sample in samples.items() if sample is not None}
     if not lengths:
         return []
     every = np.concatenate(list(lengths.values()))
     bins = sum(sample[1] for sample in samples.values() if sample is not None)
-    all_bins = sum(run_facts.manifest.splits[split].rows for split in lengths)
+    all_bins = sum(report_data.manifest.splits[split].rows for split in lengths)
     if bins == all_bins:
         sample_text = "all bins"
     else:
@@ -196,7 +196,7 @@ def _length_figures(run_facts: RunFacts) -> list[Figure]:
         f" percentile, {every.max():,.0f} at most ({sample_text})."
     )
     mark: Mark = None
-    pack_size = int(run_facts.config.get("pack_size") or 0)
+    pack_size = int(report_data.config.get("pack_size") or 0)
     if pack_size:
         answer += (
             f" {percentage(int((every >= pack_size).sum()), len(every))} fill a bin of"
@@ -211,15 +211,18 @@ def _length_figures(run_facts: RunFacts) -> list[Figure]:
     return [Figure("lengths", "How long are the sequences?", answer, chart)]
 
 
-def _sequence_lengths(run_facts: RunFacts, split: str) -> tuple[F64, int] | None:
+def _sequence_lengths(report_data: ReportData, split: str) -> tuple[F64, int] | None:
     """Read the lengths of the sequences in some bins of a split, and the number of these bins; None
     without Parquet.
     """
-    blocks = run_facts.blocks.filter(pc.equal(run_facts.blocks["split"], split))
-    if run_facts.manifest.splits[split].rows == 0 or "parquet" not in blocks["format"].to_pylist():
+    blocks = report_data.blocks.filter(pc.equal(report_data.blocks["split"], split))
+    if (
+        report_data.manifest.splits[split].rows == 0
+        or "parquet" not in blocks["format"].to_pylist()
+    ):
         return None
-    index = run_facts.run.split_index(split)
-    read = run_facts.run.block_reader(split, verify="never")
+    index = report_data.run.split_index(split)
+    read = report_data.run.block_reader(split, verify="never")
     lengths: list[I64] = []
     bins = 0
     for block in thinned(np.arange(len(index.rows)), _MOST_BLOCKS).tolist():
@@ -231,9 +234,9 @@ def _sequence_lengths(run_facts: RunFacts, split: str) -> tuple[F64, int] | None
     return np.concatenate(lengths).astype(np.float64), bins
 
 
-def _left_out_figures(run_facts: RunFacts) -> list[Figure]:
+def _left_out_figures(report_data: ReportData) -> list[Figure]:
     """Draw tokens that were encoded and are in no bin, and sequences that were cut."""
-    known = run_facts.manifest.metadata
+    known = report_data.manifest.metadata
     lost = {reason: loss for reason, loss in known["lost"].items() if loss["tokens"]}
     cut = {name: count for name, count in known["too_long"].items() if count}
     encoded = int(known["encoded"]["encoded_tokens"])
@@ -254,7 +257,7 @@ def _left_out_figures(run_facts: RunFacts) -> list[Figure]:
     total = sum(loss["tokens"] for loss in lost.values())
     answer = (
         f"{percentage(total, encoded)} of {encoded:,} encoded tokens are in no bin, because: "
-        f"{listed([run_facts.reason_in_words(reason) for reason in order])}. {long}"
+        f"{listed([report_data.reason_in_words(reason) for reason in order])}. {long}"
     )
     values = [lost[reason]["tokens"] for reason in order]
     texts = [f"{value:,} · {percentage(value, encoded)}" for value in values]

@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from headrace.arrays import I64
-from headrace.cli.init.asked import AskedPack
 from headrace.cli.init.commented import Aside, Section, proposed_settings
 from headrace.cli.init.look import WHOLE, Data, evenly
+from headrace.cli.init.options import InitPackOptions
 from headrace.dataset.tables import with_paths
 from headrace.errors import InputError, SettingsError
 from headrace.formats.dialect import TextDialect
@@ -149,7 +149,7 @@ class _Look(Sampled):
         return self.layouts.most_common(1)[0][0]
 
 
-def pack_sections(options: AskedPack, data: Data) -> tuple[list[Section], str]:
+def pack_sections(options: InitPackOptions, data: Data) -> tuple[list[Section], str]:
     """Write the sections of the configuration, and a line about the data.
 
     Raises `SettingsError`, `InputError`.
@@ -273,11 +273,11 @@ def shares_section(sampled: Sampled, blend: Mapping[str, Any], decided: str) -> 
     """Propose a seed, and the shares of the splits if the blend does not give the splits."""
     if "datasets" not in blend:
         return Section(f"The seed decides {decided}.", {"seed": 42})
-    too_few = sampled.complete and len(sampled.rows) < 3
+    few_rows = sampled.complete and len(sampled.rows) < 3
     words = "Shares of rows, exactly; the seed decides which. A share above 0 has one row at least."
-    if too_few:
+    if few_rows:
         words += " Too few rows to hold some out."
-    if too_few:
+    if few_rows:
         train, held_out = (1.0, 0.0)
     else:
         train, held_out = (0.98, 0.01)

@@ -38,7 +38,7 @@ from headrace.packing.shards import (
     write_shard,
 )
 from headrace.packing.storage.packed_parquet import schema_of
-from headrace.packing.tokenised import Tokenised, check_conserved, summed, tell_splits, tokenise
+from headrace.packing.tokenised import Tokenised, check_conserved, report_splits, summed, tokenise
 from headrace.recipe import recipe_of_run
 from headrace.run.context import RunContext, Task, TaskFiles
 from headrace.run.prepare import Outcome
@@ -125,7 +125,7 @@ def execute(
             f"no bin was made of {run.tokenised.rows_read:,} rows: {left_out}",
             remedy="correct the data or the settings",
         )
-    tell_splits(settings, context, run.choice)
+    report_splits(settings, context, run.choice)
     too_long = run.lost.get(TOO_LONG, {})
     if too_long.get("tokens"):
         what = f"{too_long['tokens']:,} tokens, {too_long['labels']:,} of them in the loss"
@@ -176,7 +176,7 @@ def _pools(settings: PackedSequences, tokenised: Tokenised) -> list[PackPool]:
     """List the sets of datasets whose sequences may share a bin."""
     datasets = tokenised.datasets
     if settings.packs_across:
-        return [PackPool("blend", datasets, range(len(datasets)), tokenised.whole_origins)]
+        return [PackPool("blend", datasets, range(len(datasets)), tokenised.joined_origins)]
     result = []
     for owner, dataset in enumerate(datasets):
         result.append(PackPool(dataset.source.name, [dataset], [owner], tokenised.origins[owner]))
@@ -188,12 +188,12 @@ def _outcome(run: _PackedRun, files: Sequence[tuple[Path, str]], pad_id: int | N
     settings = run.settings
     tokenised = run.tokenised
     records, links, tallied = _records(run)
-    index, totals = tally(tallied, settings.asked_splits)
+    index, totals = tally(tallied, settings.requested_splits)
     repeated = {}
     if any(more["tokens"] for more in run.repeated.values()):
         repeated = {"repeated": run.repeated}
     source_rows = {}
-    for split in settings.asked_splits:
+    for split in settings.requested_splits:
         source_rows[split] = sum(record["rows"] for record in records if record["split"] == split)
     reasons = recipe_of_run(settings.recipe_name).reasons
     return Outcome(
@@ -202,7 +202,7 @@ def _outcome(run: _PackedRun, files: Sequence[tuple[Path, str]], pad_id: int | N
         splits=totals,
         dropped={reason: run.dropped[reason] for reason in sorted(reasons)},
         source=tokenised.source_facts(files),
-        directories={split: split_directory(split) for split in settings.asked_splits},
+        directories={split: split_directory(split) for split in settings.requested_splits},
         metadata={
             "source_rows": source_rows,
             **tokenised.metadata(run.choice, pad_id),

@@ -402,7 +402,7 @@ def publish_tree(
     dataset in each split, with the lengths that such a reader trains on: one less than the stored
     length of each sequence.
     """
-    splits = settings.asked_splits
+    splits = settings.requested_splits
     write_links(run, [split_directory(split) for split in splits], links_of(shards))
     records = []
     for group in groups:

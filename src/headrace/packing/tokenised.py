@@ -86,7 +86,7 @@ class Tokenised:
         return sum(receipt.rows_in for receipt in self.receipts)
 
     @property
-    def whole_origins(self) -> Origins:
+    def joined_origins(self) -> Origins:
         """Join the origins of all datasets end to end."""
         return Origins.joined(self.origins, [len(dataset.names) for dataset in self.datasets])
 
@@ -144,14 +144,14 @@ class Tokenised:
         libraries: tuple[str, ...] = ()
         if settings.tokenizer is not None:
             libraries = ("tokenizers", "jinja2")
-        made_with: dict[str, Any] = {
+        created_with: dict[str, Any] = {
             "fingerprint": encoder.fingerprint,
             "vocabulary": encoder.vocabulary,
             "pad_id": pad_id,
             "libraries": {name: library_version(name) for name in libraries},
         }
         if isinstance(settings.tokenizer, str):
-            made_with["tokenizer"] = record_of(settings.tokenizer)
+            created_with["tokenizer"] = record_of(settings.tokenizer)
         messages: dict[str, dict[str, int]] = {}  # by role: trained, and only read
         for role, weight, count in sorted(
             chain.from_iterable(receipt.extra["messages"] for receipt in self.receipts)
@@ -160,11 +160,11 @@ class Tokenised:
             role_counts["trained" if weight else "context"] += count
         excluded = [receipt.extra["excluded"] for receipt in self.receipts]
         return {
-            "encoder": {**made_with, **self._backend_facts()},
+            "encoder": {**created_with, **self._backend_metadata()},
             "duplicates": choice.duplicates,
             **({"messages": messages} if messages else {}),
             "words": summed_words([receipt.extra["words"] for receipt in self.receipts]),
-            **({"templates": self._template_facts()} if messages else {}),
+            **({"templates": self._template_metadata()} if messages else {}),
             **(
                 {}
                 if self.benchmarks is None
@@ -173,7 +173,7 @@ class Tokenised:
             "units": [{"of": what, **units} for what, units in choice.units],
         }
 
-    def _template_facts(self) -> dict[str, Any]:
+    def _template_metadata(self) -> dict[str, Any]:
         """Return what the templates do, and the ids of the tokens that end trained turns."""
         certificates = self.encoder.certificates
         counts = self.summed("chat_sequences", "read_sequences")
@@ -191,7 +191,7 @@ class Tokenised:
             "certain": certain and "" not in stops and None not in ids,
         }
 
-    def _backend_facts(self) -> dict[str, Any]:
+    def _backend_metadata(self) -> dict[str, Any]:
         """Count how often a library that made the ids was compared with `tokenizers`, and warn if
         it ever differed.
         """
@@ -382,21 +382,21 @@ def _certify(context: RunContext, encoder: ChatEncoder) -> None:
                 )
 
 
-def tell_splits(settings: ChatRecipe, context: RunContext, choice: Choice) -> None:
+def report_splits(settings: ChatRecipe, context: RunContext, choice: Choice) -> None:
     """Report how rows were split and how many repeat, and warn about results that a user is
     unlikely to want.
     """
     for what, units in choice.units:
-        listed = ", ".join(f"{split} {units[split]:,}" for split in settings.asked_splits)
+        listed = ", ".join(f"{split} {units[split]:,}" for split in settings.requested_splits)
         context.on_event(Note("info", f"{what}: {listed} {'keys' if what == 'keys' else 'rows'}"))
-    for split in settings.asked_splits:
+    for split in settings.requested_splits:
         if not any((side == SPLITS.index(split)).any() for side in choice.splits):
             context.warn([f"{split} is empty: no row is left for it; see the dropped rows"])
     if choice.duplicates is not None:
-        _tell_duplicates(settings, context, choice.duplicates)
+        _report_duplicates(settings, context, choice.duplicates)
 
 
-def _tell_duplicates(
+def _report_duplicates(
     settings: ChatRecipe, context: RunContext, duplicates: Mapping[str, int]
 ) -> None:
     """Report how many rows repeat others, and warn where a setting may not fit them."""

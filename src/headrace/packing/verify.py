@@ -352,10 +352,10 @@ def _tokens_check(run: FinishedRun) -> Check:
 
 def check_tokenizer(run: FinishedRun) -> list[Check]:
     """Compare the files of a tokenizer that was given by name, if this machine has them."""
-    made_with = run.manifest.metadata["encoder"].get("tokenizer")
-    if made_with is None:
+    created_with = run.manifest.metadata["encoder"].get("tokenizer")
+    if created_with is None:
         return []
-    name = f"{made_with['repository']}@{made_with['commit']}"
+    name = f"{created_with['repository']}@{created_with['commit']}"
     check = partial(Check, "tokenizer", category="here")
     try:
         directory = cached_directory(name)
@@ -363,7 +363,7 @@ def check_tokenizer(run: FinishedRun) -> list[Check]:
         return [check(f"{name}: not compared, {error}")]
     if directory is None:
         return [check(f"{name}: not compared, it is not in the hub's cache on this machine")]
-    recorded = made_with["files"]
+    recorded = created_with["files"]
     for file, digest in digests_in(directory).items():
         if digest != recorded.get(file, digest):
             path = directory / file
@@ -421,7 +421,7 @@ def _look_at_stops(
     following = np.append(rows.mask[1:], 0)
     ends = np.flatnonzero((rows.mask == 1) & (following == 0)) + 1
     ends = ends[ends < len(rows.ids)]
-    last = rows.sequence_begins + rows.sequence_lengths - 1
+    last = rows.sequence_starts + rows.sequence_lengths - 1
     # a sequence that was cut ends in the middle of a turn
     cut = last[rows.sequence_lengths >= settings.longest]
     ends = np.setdiff1d(ends, cut, assume_unique=True)
@@ -481,7 +481,7 @@ def _problems(
         unknown, bin_of_token, lambda at: f"token id {rows.ids[at]} is not in the vocabulary"
     )
     if settings.loss_mask_alignment == "shift_left":
-        ends = rows.sequence_begins + lengths - 1
+        ends = rows.sequence_starts + lengths - 1
         yield from _first(
             rows.mask[ends] != 0, owner, lambda _: "the last position of a sequence has a label"
         )

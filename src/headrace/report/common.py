@@ -8,38 +8,38 @@ from typing import Any
 from headrace.recipe import recipe_of_run
 from headrace.report import charts
 from headrace.report.figure import Figure, Table, Tone
-from headrace.report.run_facts import RunFacts
+from headrace.report.report_data import ReportData
 from headrace.report.words import listed, percentage, pluralise, size, verb
 
 _MOST_BARS = 14
 
 
-def figures(run_facts: RunFacts) -> list[Figure]:
+def figures(report_data: ReportData) -> list[Figure]:
     """Make the figures of a recipe that has none of its own."""
-    return [rows_figure(run_facts)]
+    return [rows_figure(report_data)]
 
 
-def rows_figure(run_facts: RunFacts) -> Figure:
+def rows_figure(report_data: ReportData) -> Figure:
     """Draw the number of rows of each split and of each reason to drop rows."""
-    manifest = run_facts.manifest
+    manifest = report_data.manifest
     read = int(manifest.source["rows"])
-    rows_by_split = run_facts.rows_in_splits
+    rows_by_split = report_data.rows_in_splits
     dropped = {reason: rows for reason, rows in manifest.dropped.items() if rows}
     by_size = sorted(dropped, key=lambda reason: (-dropped[reason], reason))
-    names = [*run_facts.splits, *by_size[:_MOST_BARS]]
-    values = [rows_by_split[name] for name in run_facts.splits] + [
+    names = [*report_data.splits, *by_size[:_MOST_BARS]]
+    values = [rows_by_split[name] for name in report_data.splits] + [
         dropped[name] for name in by_size[:_MOST_BARS]
     ]
-    roles = [*run_facts.splits, *["dropped"] * len(by_size[:_MOST_BARS])]
+    roles = [*report_data.splits, *["dropped"] * len(by_size[:_MOST_BARS])]
     lost = sum(dropped.values())
-    empty = [name for name in run_facts.splits if not rows_by_split[name]]
+    empty = [name for name in report_data.splits if not rows_by_split[name]]
     if lost:
         most = by_size[0]
         answer = (
             f"Of {pluralise(read, 'row')} read {percentage(sum(rows_by_split.values()), read)} are"
             f" in a split. {pluralise(lost, 'row')} {'was' if lost == 1 else 'were'} dropped,"
             f" {'most of them ' if len(dropped) > 1 else ''}for {most}:"
-            f" {run_facts.reason_in_words(most)}."
+            f" {report_data.reason_in_words(most)}."
         )
     else:
         answer = f"All {pluralise(read, 'row')} read are in a split; none was dropped."
@@ -60,9 +60,9 @@ def rows_figure(run_facts: RunFacts) -> Figure:
     return Figure("rows", "Where did the rows go?", answer, chart, tone)
 
 
-def tables(run_facts: RunFacts) -> list[Table]:
+def tables(report_data: ReportData) -> list[Table]:
     """Return the columns, the settings, and what made the run, as tables that are folded away."""
-    manifest = run_facts.manifest
+    manifest = report_data.manifest
     columns = []
     for column in manifest.schema:
         columns.append(
@@ -70,7 +70,7 @@ def tables(run_facts: RunFacts) -> list[Table]:
         )
     origin = {
         "run": manifest.run_id,
-        "finished": run_facts.run.finished_at,
+        "finished": report_data.run.finished_at,
         **{f"library {name}": version for name, version in sorted(manifest.libraries.items())},
         "source fingerprint": manifest.source["fingerprint"],
         "source": (
@@ -85,7 +85,7 @@ def tables(run_facts: RunFacts) -> list[Table]:
         Table(
             "settings",
             ["setting", "value"],
-            [[name, _text(value)] for name, value in sorted(run_facts.config.items())],
+            [[name, _text(value)] for name, value in sorted(report_data.config.items())],
         ),
         Table(
             "how it was made",
@@ -95,17 +95,19 @@ def tables(run_facts: RunFacts) -> list[Table]:
     ]
 
 
-def tiles(run_facts: RunFacts) -> list[tuple[str, str]]:
+def tiles(report_data: ReportData) -> list[tuple[str, str]]:
     """Return the figures at the top of the page: rows of each split, and totals dropped, read and
     written.
     """
-    manifest = run_facts.manifest
+    manifest = report_data.manifest
     unit = recipe_of_run(manifest.recipe).row
-    tile_values = [(name, pluralise(manifest.splits[name].rows, unit)) for name in run_facts.splits]
+    tile_values = [
+        (name, pluralise(manifest.splits[name].rows, unit)) for name in report_data.splits
+    ]
     if manifest.folds:  # its splits are cells, which several folds share
         tile_values = [
             ("folds", f"{len(manifest.folds):,}"),
-            ("in folds", pluralise(sum(run_facts.rows_in_splits.values()), unit)),
+            ("in folds", pluralise(sum(report_data.rows_in_splits.values()), unit)),
         ]
     total = sum(totals.bytes for totals in manifest.splits.values())
     shards = sum(totals.shards for totals in manifest.splits.values())

@@ -278,7 +278,7 @@ class _Drawing:
             return
         if not self.picture.rows:
             yield _line(self.left, self.base, self.right, self.base)
-        for value, text in _apart(axis.ticks, self.x):
+        for value, text in _readable_ticks(axis.ticks, self.x):
             at = self.x(value)
             top = self.base
             if axis.grid:
@@ -358,7 +358,7 @@ def _positions(axis: PictureAxis, begin: float, end: float) -> Position:
     return lambda value: begin + (end - begin) * ((value - low) / reach)
 
 
-def _apart(ticks: Sequence[Tick], x: Position) -> Sequence[Tick]:
+def _readable_ticks(ticks: Sequence[Tick], x: Position) -> Sequence[Tick]:
     """Leave out every other tick until no texts touch."""
 
     def touch(first: Tick, second: Tick) -> bool:

@@ -9,7 +9,7 @@ from headrace.recipe import recipe_of_run
 from headrace.report import REPORT, common
 from headrace.report.figure import Figure, Page
 from headrace.report.page import html_of
-from headrace.report.run_facts import RunFacts, read_run
+from headrace.report.report_data import ReportData, read_run
 from headrace.report.words import written
 from headrace.storage import local
 from headrace.storage.places import local_path_of
@@ -17,20 +17,20 @@ from headrace.storage.places import local_path_of
 _MOST_PICTURES = 6  # more are not looked at
 
 
-def page_of(run_facts: RunFacts) -> Page:
+def page_of(report_data: ReportData) -> Page:
     """Make the page of a run, with the common figures if its recipe has none of its own.
 
     It has at most six pictures. Recipes return their figures with the least important ones last.
     """
-    manifest = run_facts.manifest
+    manifest = report_data.manifest
     recipe = recipe_of_run(manifest.recipe)
     by = f"headrace {manifest.libraries.get('headrace', '')}"
     return Page(
-        title=f"{manifest.recipe.replace('_', ' ')}: {run_facts.output}",
-        subtitle=f"run {manifest.run_id}, made {written(run_facts.run.finished_at)} by {by}",
-        tiles=common.tiles(run_facts),
-        figures=_first_pictures(recipe.figures(run_facts, common.figures)),
-        tables=common.tables(run_facts),
+        title=f"{manifest.recipe.replace('_', ' ')}: {report_data.output}",
+        subtitle=f"run {manifest.run_id}, made {written(report_data.run.finished_at)} by {by}",
+        tiles=common.tiles(report_data),
+        figures=_first_pictures(recipe.figures(report_data, common.figures)),
+        tables=common.tables(report_data),
     )
 
 
@@ -53,7 +53,7 @@ def write_report(path: str | Path, *, run: str | None = None, to: str | Path | N
     contents. Raises `InputError` without a finished run, `StoreError` if it cannot be
     written.
     """
-    run_facts = read_run(path, run)
-    target = local_path_of(run_facts.run.root / REPORT if to is None else to, "the page's file")
-    local.write_over(target, html_of(page_of(run_facts)).encode())
+    report_data = read_run(path, run)
+    target = local_path_of(report_data.run.root / REPORT if to is None else to, "the page's file")
+    local.write_over(target, html_of(page_of(report_data)).encode())
     return target

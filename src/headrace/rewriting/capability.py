@@ -10,7 +10,7 @@ from headrace.recipe import Recipe
 
 if TYPE_CHECKING:
     from headrace.report.figure import Figure
-    from headrace.report.run_facts import RunFacts
+    from headrace.report.report_data import ReportData
     from headrace.run.context import RunContext
     from headrace.run.erase import Erasure
     from headrace.run.prepare import Outcome
@@ -57,11 +57,11 @@ class RewriteRecipe(Recipe):
         return execute(settings, context, files)
 
     def figures(
-        self, run_facts: RunFacts, common: Callable[[RunFacts], list[Figure]]
+        self, report_data: ReportData, common: Callable[[ReportData], list[Figure]]
     ) -> list[Figure]:
         from headrace.rewriting.figures import figures
 
-        return figures(run_facts)
+        return figures(report_data)
 
     def erasure(self) -> Erasure:
         from headrace.run.erase import Erasure

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from headrace.report import charts, common
 from headrace.report.figure import Figure
-from headrace.report.run_facts import RunFacts
+from headrace.report.report_data import ReportData
 from headrace.report.words import pluralise, size
 
 
-def figures(run_facts: RunFacts) -> list[Figure]:
+def figures(report_data: ReportData) -> list[Figure]:
     """Return the figures in the order of the page."""
     return [
-        _size_figure(run_facts),
-        common.rows_figure(run_facts),
+        _size_figure(report_data),
+        common.rows_figure(report_data),
     ]
 
 
-def _size_figure(run_facts: RunFacts) -> Figure:
-    manifest = run_facts.manifest
+def _size_figure(report_data: ReportData) -> Figure:
+    manifest = report_data.manifest
     before = int(manifest.source["bytes"])
     after = sum(totals.bytes for totals in manifest.splits.values())
     shards = sum(totals.shards for totals in manifest.splits.values())
@@ -27,7 +27,7 @@ def _size_figure(run_facts: RunFacts) -> Figure:
     nulls = sum(1 for totals in manifest.schema if totals["nullable"])
     answer = (
         f"{size(before)} in {pluralise(manifest.source['files'], 'file')} became {size(after)} in"
-        f" {pluralise(shards, 'shard')} of {pluralise(len(run_facts.blocks), 'block')},"
+        f" {pluralise(shards, 'shard')} of {pluralise(len(report_data.blocks), 'block')},"
         f" {times:.2f} times the bytes, compression {manifest.metadata.get('compression')}."
         f" {len(manifest.schema) - nulls} of {pluralise(len(manifest.schema), 'column')} hold no"
         " null and are declared so."

@@ -59,7 +59,7 @@ def read_blocks(
         yield shard, table
 
 
-def plan_pieces(index: SplitIndex, directory: str, shard_bytes: int | None) -> list[Piece]:
+def plan_outputs(index: SplitIndex, directory: str, shard_bytes: int | None) -> list[Piece]:
     """Plan the output shards of a split; every block is in one of them, in order.
 
     shard_bytes=None keeps shards and their names; of many small ones, groups are written under the
@@ -72,9 +72,9 @@ def plan_pieces(index: SplitIndex, directory: str, shard_bytes: int | None) -> l
     if shard_bytes is None:
         starts_shard = np.diff(index.shard_of_block, prepend=-1) != 0
         if not are_bins(index.schema.names):
-            starts_shard &= _begins_group(index)[index.shard_of_block]
+            starts_shard &= _starts_group(index)[index.shard_of_block]
         first_blocks = np.flatnonzero(starts_shard).tolist()
-        names = _kept_names(index, directory)
+        names = _output_names(index, directory)
         targets = [names[int(index.shard_of_block[begin])] for begin in first_blocks]
     else:
         first_blocks = [0]
@@ -104,7 +104,7 @@ def plan_pieces(index: SplitIndex, directory: str, shard_bytes: int | None) -> l
     return chunks
 
 
-def _begins_group(index: SplitIndex) -> Bools:
+def _starts_group(index: SplitIndex) -> Bools:
     """Mask the shards that begin an output shard."""
     sizes = np.bincount(index.shard_of_block, index.length, len(index.shards))
     firsts = first_of_groups(index.shards, sizes.astype(np.int64).tolist())
@@ -113,7 +113,7 @@ def _begins_group(index: SplitIndex) -> Bools:
     return starts_shard
 
 
-def _kept_names(index: SplitIndex, directory: str) -> list[str]:
+def _output_names(index: SplitIndex, directory: str) -> list[str]:
     """Return the path of each shard below the split's directory: its name as a Parquet file.
 
     If two shards would get the same name, both keep their extension in it.

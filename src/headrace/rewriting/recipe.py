@@ -33,7 +33,7 @@ from headrace.formats.parquet import key_values
 from headrace.formats.registry import FileType
 from headrace.formats.source import file_type_of_word
 from headrace.formats.write import ShardWriter
-from headrace.rewriting.pieces import Piece, are_bins, plan_pieces, read_blocks
+from headrace.rewriting.pieces import Piece, are_bins, plan_outputs, read_blocks
 from headrace.rewriting.shuffled import KeyedWriter, KeyRange, plan_ranges, read_range
 from headrace.run.context import RunContext, Task, TaskFiles
 from headrace.run.prepare import Outcome
@@ -126,9 +126,9 @@ def execute(settings: Rewrite, context: RunContext, files: Sequence[tuple[Path, 
     gaps: set[str] = set()  # columns that are known to lack values in some rows
     for split in source.splits:
         index = source.split_index(split)
-        chunks += plan_pieces(index, directories[split], shard_bytes)
+        chunks += plan_outputs(index, directories[split], shard_bytes)
         gaps.update(index.gaps)
-    writer = _PieceWriter(
+    writer = _OutputWriter(
         settings=settings,
         source=source,
         schema=_written_schema(context, source, chunks, columns),
@@ -159,7 +159,7 @@ def execute(settings: Rewrite, context: RunContext, files: Sequence[tuple[Path, 
 
 def _write_shuffled(
     context: RunContext,
-    writer: _PieceWriter,
+    writer: _OutputWriter,
     chunks: Sequence[Piece],
     directories: Mapping[str, str],
 ) -> tuple[list[Piece], list[Receipt]]:
@@ -257,7 +257,7 @@ def _written_schema(
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _PieceWriter:
+class _OutputWriter:
     """Writes the rows of a piece. Picklable."""
 
     settings: Rewrite

@@ -18,7 +18,7 @@ from headrace.run.in_store import work_directories
 from headrace.storage import local
 from headrace.storage.cache_room import cache_directory
 from headrace.storage.places import path_of, place_of
-from headrace.storage.run_lock import nobody_works_on, remove_run
+from headrace.storage.run_lock import locked_briefly, remove_run
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def collect(
             with (
                 nullcontext()
                 if run is None
-                else nobody_works_on(run, "remove it" if run in listed else "look")
+                else locked_briefly(run, "remove it" if run in listed else "look")
             ):
                 remaining = set(list_doomed())
                 for path in listed:

@@ -22,7 +22,7 @@ from headrace.formats.write import HashingFile, Written
 from headrace.gate.arrow import open_arrow
 from headrace.run.events import Note, OnEvent, StageBegan, Step, TaskDone
 from headrace.run.identity import SourceState, Version
-from headrace.run.in_store import publish_found, publish_task
+from headrace.run.in_store import publish_earlier, publish_task
 from headrace.run.receipts import FileRecord, Receipt, read_receipt, write_receipt
 from headrace.storage import local
 
@@ -40,7 +40,7 @@ class TaskFiles:
 
     run: Path
     durable: bool
-    _made: list[tuple[Path, Path, Written, local.Sync]] = field(default_factory=list)
+    _pending_files: list[tuple[Path, Path, Written, local.Sync]] = field(default_factory=list)
     _begun: set[Path] = field(default_factory=set)
     _directories: set[Path] = field(default_factory=set)
 
@@ -103,12 +103,12 @@ class TaskFiles:
     ) -> None:
         """Record that the file at `temporary` is complete. on_disk: and that it needs no sync."""
         sync: local.Sync = "file" if self.durable and not on_disk else "none"
-        self._made.append((temporary, self.run / target, written, sync))
+        self._pending_files.append((temporary, self.run / target, written, sync))
 
     def publish(self, on_event: OnEvent) -> tuple[FileRecord, ...]:
         """Give every finished file its final name."""
         published = []
-        for temporary, target, written, sync in self._made:
+        for temporary, target, written, sync in self._pending_files:
             name = target.relative_to(self.run).as_posix()
             on_event(Step("shard.written", name))
 
@@ -194,7 +194,7 @@ class RunContext:
             store = None
         # an earlier attempt may have been killed before it published these tasks
         if store is not None:
-            publish_found(self.run, store, list(receipts.values()), self.workers)
+            publish_earlier(self.run, store, list(receipts.values()), self.workers)
         left = [number for number in range(len(tasks)) if number not in receipts]
         do = partial(do_task, self.run, name, durable=durable, store=store, sources=self.sources)
         work = [partial(do, number, tasks[number]) for number in left]

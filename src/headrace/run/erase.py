@@ -129,7 +129,7 @@ class ShardEraser:
             key_columns, key_of = self.erasure.keys(self.run)
         column = self.column
         dialect = self.run.dialect
-        wanted_names = pa.array(self.names, pa.large_string())
+        requested_names = pa.array(self.names, pa.large_string())
         schema = self.run.schema
         target = Target.of(
             pa.schema([schema.field(name) for name in dict.fromkeys([column, *key_columns])])
@@ -148,7 +148,7 @@ class ShardEraser:
                 dialect=dialect,
             )
             texts = as_text(table[column], dialect.null_values, column)
-            gone.append(np.asarray(pc.is_in(texts, value_set=wanted_names)))
+            gone.append(np.asarray(pc.is_in(texts, value_set=requested_names)))
             if key_of is not None:
                 keys.append(key_of(table))
         return np.concatenate(gone), None if key_of is None else np.concatenate(keys)

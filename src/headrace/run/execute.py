@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from headrace.dataset.index import index_bytes
 from headrace.dataset.manifest import CONFIG, INDEX, MANIFEST, SUCCESS, Manifest, read_manifest
-from headrace.dataset.pointer import make_own_links, own_links
+from headrace.dataset.pointer import make_split_links, split_links
 from headrace.digest import sha256_hex
 from headrace.engine.choose import engine_named
 from headrace.engine.engine import EngineName
@@ -120,7 +120,7 @@ def _publish(job: Job, context: RunContext, outcome: Outcome) -> Manifest:
     for stray in local.strays(run):  # a killed attempt left them, and they are no part of the run
         stray.unlink(missing_ok=True)
     others = Others(
-        {row.shard for row in outcome.index}, outcome.retained, own_links(outcome.directories)
+        {row.shard for row in outcome.index}, outcome.retained, split_links(outcome.directories)
     )
     receipts = vouch_for(run, context.stages, others, context.workers)
     dialect = outcome.dialect.stored()
@@ -145,7 +145,7 @@ def _publish(job: Job, context: RunContext, outcome: Outcome) -> Manifest:
         receipts=receipts,
         metadata={**outcome.metadata, "directories": dict(outcome.directories)},
     )
-    make_own_links(run, outcome.directories)  # syncs the run's directory
+    make_split_links(run, outcome.directories)  # syncs the run's directory
     place_of(run / MANIFEST).put_new(manifest.to_json())
     on_event(Step("manifest.linked", MANIFEST))
     local.write_new(run / SUCCESS, b"")
@@ -155,7 +155,7 @@ def _publish(job: Job, context: RunContext, outcome: Outcome) -> Manifest:
 
 def _publish_in_store(job: Job, manifest: Manifest) -> None:
     """Put everything that tasks have not put into the store there, the manifest last."""
-    in_store.publish_rest(
+    in_store.publish_remaining(
         job.run, job.target, lambda name: job.on_event(Step("shard.linked", name))
     )
     place_of(job.target / MANIFEST).put_new(manifest.to_json())

@@ -200,7 +200,9 @@ def check_output(out: Path) -> None:
     )
 
 
-def check_apart(out: Path, paths: Iterable[str | Path], files: Sequence[tuple[Path, str]]) -> None:
+def check_disjoint(
+    out: Path, paths: Iterable[str | Path], files: Sequence[tuple[Path, str]]
+) -> None:
     """Raise `SettingsError` if `out` is in a directory of the source, or the source is in `out`'s
     runs or splits.
 
@@ -220,8 +222,8 @@ def check_apart(out: Path, paths: Iterable[str | Path], files: Sequence[tuple[Pa
     target = place_of(out).real().parts
     for path in map(path_of, paths):
         inner = place_of(path).real().parts
-        asked_by_name = place_of(path).reads == "requests"
-        if target[: len(inner)] == inner and (asked_by_name or path.is_dir()):
+        requested_names_only = place_of(path).reads == "requests"
+        if target[: len(inner)] == inner and (requested_names_only or path.is_dir()):
             if target == inner:
                 where = "is the source itself"
             else:

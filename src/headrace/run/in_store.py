@@ -68,7 +68,7 @@ def publish_task(run: Path, target: Path, receipt: Receipt) -> None:
     place_of(target / name).put_new(run / name)
 
 
-def publish_found(run: Path, target: Path, receipts: Sequence[Receipt], workers: int) -> None:
+def publish_earlier(run: Path, target: Path, receipts: Sequence[Receipt], workers: int) -> None:
     """Publish tasks that an earlier attempt finished locally and may not have put into the
     store.
     """
@@ -117,7 +117,7 @@ def _fetch(target: Path, run: Path, record: FileRecord) -> None:
         local.publish(temporary, path, sync="none")
 
 
-def publish_rest(run: Path, target: Path, published: Callable[[str], None]) -> None:
+def publish_remaining(run: Path, target: Path, published: Callable[[str], None]) -> None:
     """Put the files that no task has put into the store, the index last.
 
     These are files beside shards, second names and receipts, but not the manifest. published:

@@ -36,7 +36,7 @@ from headrace.run.events import OnEvent, RunBegan, Step, listener_here, log_warn
 from headrace.run.identity import (
     Fingerprint,
     SourceState,
-    check_apart,
+    check_disjoint,
     check_output,
     fingerprint_of,
     run_id,
@@ -131,7 +131,7 @@ def prepare(  # noqa: PLR0913 - the arguments are settings
     out_path = path_of(out)
     check_output(out_path)
     files = recipe.source_files()
-    check_apart(out_path, recipe.source_places(), files)
+    check_disjoint(out_path, recipe.source_places(), files)
     state = SourceState.of([path for path, _ in files])
     versions = versions_of(files, fingerprint_by, state)
     digest = fingerprint_of(files, versions)

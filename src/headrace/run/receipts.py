@@ -101,7 +101,7 @@ def vouch_for(
         for number in range(tasks):
             data = receipt_path(run, stage, number).read_bytes()
             digests[stage].append(sha256_hex(data))
-            records |= {record.path: record for record in parse_receipt(data).kept_files}
+            records |= {record.path: record for record in parse_receipt(data).published_files}
     last = _last_receipt(run, records, others)
     write_receipt(run, last)
     digests[PUBLISH] = [sha256_hex(last.to_json())]

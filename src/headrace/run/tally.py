@@ -47,10 +47,10 @@ def tally(
             digest=shard.file.digest,
             checksum=shard.file.checksum,
             source_shard=shard.source_shard,
-            **block_facts,
+            **block_fields,
         )
         for shard in with_rows
-        for block, block_facts in enumerate(shard.blocks)
+        for block, block_fields in enumerate(shard.blocks)
     ]
     totals = {}
     for split in splits:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from headrace.dataset.open import FinishedRun
     from headrace.dataset.verify import Check
     from headrace.report.figure import Figure
-    from headrace.report.run_facts import RunFacts
+    from headrace.report.report_data import ReportData
     from headrace.run.context import RunContext
     from headrace.run.prepare import Outcome
 
@@ -66,9 +66,9 @@ class SeriesRecipe(Recipe):
         return execute(settings, context, files)
 
     def init_options(self) -> type[Any]:
-        from headrace.cli.init.asked import AskedSeries
+        from headrace.cli.init.options import InitSeriesOptions
 
-        return AskedSeries
+        return InitSeriesOptions
 
     def init(self, options: Any, data: Data) -> tuple[list[Section], str]:
         from headrace.series.init import series_sections
@@ -86,11 +86,11 @@ class SeriesRecipe(Recipe):
         return doubts_of(manifest)
 
     def figures(
-        self, run_facts: RunFacts, common: Callable[[RunFacts], list[Figure]]
+        self, report_data: ReportData, common: Callable[[ReportData], list[Figure]]
     ) -> list[Figure]:
         from headrace.series.figures import figures
 
-        return figures(run_facts)
+        return figures(report_data)
 
     def summary(
         self,

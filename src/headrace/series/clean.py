@@ -262,7 +262,7 @@ def clean(  # noqa: PLR0914 - each step of cleaning needs earlier ones
     rows = Counter(observed.dropped)
     placed = _put_on_axis(settings, observed, rows)
     missing = np.isnan(placed.values)
-    start, stop = _kept_steps(settings, missing, edges, trains=trains)
+    start, stop = _trimmed_steps(settings, missing, edges, trains=trains)
     observed_cells = ~missing[start:stop]
     axis = placed.axis.tail(start, stop)
     if not settings.fits:
@@ -321,7 +321,7 @@ def _widest_hole(placed: _OnAxis, first: int, end: int) -> tuple[int, int]:
     return before, after
 
 
-def _kept_steps(
+def _trimmed_steps(
     settings: Series, missing: Bools, edges: Sequence[int] | None, *, trains: bool
 ) -> tuple[int, int]:
     """Return the steps [start, stop) that remain after trimming. Raises `LeftOut`."""

@@ -181,7 +181,7 @@ class Division:
         return cls._from_files(settings, held_out)
 
     @classmethod
-    def from_facts(cls, settings: Series, record: Mapping[str, Any]) -> Division:
+    def restored_division(cls, settings: Series, record: Mapping[str, Any]) -> Division:
         """Restore the division of a finished run, whose files may be gone.
 
         record: as returned by `manifest_entries`.

@@ -19,7 +19,7 @@ from headrace.gate.parquet import open_run_table, read_run_table
 from headrace.report import charts, common
 from headrace.report.bins import counted, even_edges, spread, time_edges
 from headrace.report.figure import Chart, Figure, Tone
-from headrace.report.run_facts import RunFacts
+from headrace.report.report_data import ReportData
 from headrace.report.words import listed, many_entities, moment, percentage, pluralise, verb
 from headrace.series.arrays.axis import Axis
 from headrace.series.division import SPLITS
@@ -46,26 +46,26 @@ _PALER = "Paler = more missing targets."
 _CELLS = {"trained": "observed", "context": "filled", "empty": "still missing"}
 
 
-def figures(run_facts: RunFacts) -> list[Figure]:
+def figures(report_data: ReportData) -> list[Figure]:
     """Make the figures, in page order."""
-    tables = _split_tables(run_facts)
+    tables = _split_tables(report_data)
     return [
-        _availability_figure(run_facts, tables),
-        *_holes_figures(run_facts, tables),
-        *_quality_figures(run_facts),
-        *_filled_figures(run_facts),
-        *_target_figures(run_facts, tables),
-        *_disguise_figures(run_facts),
-        common.rows_figure(run_facts),
+        _availability_figure(report_data, tables),
+        *_holes_figures(report_data, tables),
+        *_quality_figures(report_data),
+        *_filled_figures(report_data),
+        *_target_figures(report_data, tables),
+        *_disguise_figures(report_data),
+        common.rows_figure(report_data),
     ]
 
 
-def _split_tables(run_facts: RunFacts) -> dict[str, pl.DataFrame]:
+def _split_tables(report_data: ReportData) -> dict[str, pl.DataFrame]:
     """Return, for each split, a row per entity: its steps, observed targets, and microseconds from
     `begin` to `end`, that of the step after the `last`.
     """
-    entities = read_entities(run_facts.run.root)
-    settings = stored_settings(run_facts.run)
+    entities = read_entities(report_data.run.root)
+    settings = stored_settings(report_data.run)
     tables = {}
     for split, rows in split_rows(entities, settings.division.layout).items():
         start, stop = rows
@@ -90,11 +90,11 @@ def _last_of(table: pl.DataFrame) -> float:
 
 
 def _availability_figure(  # noqa: PLR0914 - two pictures, by the number of entities
-    run_facts: RunFacts,
+    report_data: ReportData,
     tables: Mapping[str, pl.DataFrame],
 ) -> Figure:
     question = "When does each entity have data?"
-    metadata = run_facts.manifest.metadata
+    metadata = report_data.manifest.metadata
     starts = {split: table["begin"].to_numpy() for split, table in tables.items()}
     ends = {split: table["end"].to_numpy() for split, table in tables.items()}
     low = float(starts["train"].min())
@@ -102,17 +102,17 @@ def _availability_figure(  # noqa: PLR0914 - two pictures, by the number of enti
     last = max(_last_of(table) for table in tables.values())
     count = len(starts["train"])
     passed = ", none left out,"
-    if read_summary(run_facts.run.root)["excluded_entities"]:
+    if read_summary(report_data.run.root)["excluded_entities"]:
         passed = ""
     answer = (
         f"{many_entities(count)}{passed} from {moment(low)} to {moment(last)}, a step of"
-        f" {metadata['frequency']}. {_describe_cuts(run_facts, tables)}"
+        f" {metadata['frequency']}. {_describe_cuts(report_data, tables)}"
     )
     warnings = [*metadata.get("no_rows", []), *metadata.get("long_axes", [])]
     answer = "\n".join([answer, *warnings])
     chart = None
     if count <= _MOST_LINES:
-        chart = _grid(run_facts, tables, range(count))
+        chart = _grid(report_data, tables, range(count))
     if chart is not None:
         answer += f"\n{_PALER}"
     else:
@@ -128,12 +128,12 @@ def _availability_figure(  # noqa: PLR0914 - two pictures, by the number of enti
     return Figure("availability", question, answer, chart, tone, "full")
 
 
-def _describe_cuts(run_facts: RunFacts, tables: Mapping[str, pl.DataFrame]) -> str:
-    reused = run_facts.manifest.metadata.get(REUSED)
+def _describe_cuts(report_data: ReportData, tables: Mapping[str, pl.DataFrame]) -> str:
+    reused = report_data.manifest.metadata.get(REUSED)
     if reused is not None:
         return f"All rows are in test, scaled by the pipelines of run {reused['run']}."
     how = "at the same times"
-    if run_facts.config.get("train_end") is None:
+    if report_data.config.get("train_end") is None:
         how = "at its own observed targets"
     periods = []
     for split in SPLITS[1:]:
@@ -147,13 +147,13 @@ def _describe_cuts(run_facts: RunFacts, tables: Mapping[str, pl.DataFrame]) -> s
     cuts = f"Every entity is cut {how}"
     if periods:
         cuts += f": {', '.join(periods)}"
-    shared = shared_times(run_facts.run.root, stored_settings(run_facts.run))
+    shared = shared_times(report_data.run.root, stored_settings(report_data.run))
     if shared:
         cuts += f". Entities overlap in calendar time: {'; '.join(shared)}"
     return f"{cuts}."
 
 
-def _holes_figures(run_facts: RunFacts, tables: Mapping[str, pl.DataFrame]) -> list[Figure]:
+def _holes_figures(report_data: ReportData, tables: Mapping[str, pl.DataFrame]) -> list[Figure]:
     """Draw the holes of the entities that have most; nothing if the picture before shows all of
     them.
     """
@@ -161,7 +161,7 @@ def _holes_figures(run_facts: RunFacts, tables: Mapping[str, pl.DataFrame]) -> l
     if len(lacking) <= _MOST_LINES or not lacking.any():
         return []
     worst = np.argsort(-lacking, kind="stable")[:_MOST_LINES].tolist()
-    chart = _grid(run_facts, tables, worst)
+    chart = _grid(report_data, tables, worst)
     if chart is None:
         return []
     answer = (
@@ -182,15 +182,15 @@ def _lacking(tables: Mapping[str, pl.DataFrame]) -> F64:
 
 
 def _grid(
-    run_facts: RunFacts, tables: Mapping[str, pl.DataFrame], numbers: Sequence[int]
+    report_data: ReportData, tables: Mapping[str, pl.DataFrame], numbers: Sequence[int]
 ) -> Chart | None:
     """Draw entity × time: the part of the target's values that are there, counted in the store.
 
     numbers: rows of entities in entities.parquet. None if that is too much to read, or nothing is
     there to draw.
     """
-    root = run_facts.run.root
-    settings = stored_settings(run_facts.run)
+    root = report_data.run.root
+    settings = stored_settings(report_data.run)
     entities = read_entities(root)[list(numbers)]
     row_bytes = 4 * len(settings.stored_columns)
     used = [table for table in tables.values() if table["steps"].sum()]
@@ -257,9 +257,9 @@ def _intervals(
         }
 
 
-def _quality_figures(run_facts: RunFacts) -> list[Figure]:
+def _quality_figures(report_data: ReportData) -> list[Figure]:
     """Draw why entities were left out; nothing if all passed."""
-    summary = read_summary(run_facts.run.root)
+    summary = read_summary(report_data.run.root)
     excluded = dict(summary["excluded_entities"])
     original = int(summary["original_entities"])
     if not excluded:
@@ -282,9 +282,9 @@ def _quality_figures(run_facts: RunFacts) -> list[Figure]:
     return [Figure("quality", "Which entities did not pass?", answer, chart, tone)]
 
 
-def _filled_figures(run_facts: RunFacts) -> list[Figure]:
+def _filled_figures(report_data: ReportData) -> list[Figure]:
     question = "How much was filled in?"
-    columns = _imputed_columns(run_facts.run.root)
+    columns = _imputed_columns(report_data.run.root)
     if columns is None:
         answer = (
             f"There are more than {_MOST_REPORTS:,} quality reports, too many to read for a"
@@ -363,7 +363,7 @@ def _imputed_columns(root: Path) -> pl.DataFrame | None:
     )
 
 
-def _target_figures(run_facts: RunFacts, tables: Mapping[str, pl.DataFrame]) -> list[Figure]:
+def _target_figures(report_data: ReportData, tables: Mapping[str, pl.DataFrame]) -> list[Figure]:
     percent = {}
     for split, table in tables.items():
         used = table.filter(pl.col("steps") > 0)
@@ -383,7 +383,7 @@ def _target_figures(run_facts: RunFacts, tables: Mapping[str, pl.DataFrame]) -> 
     answer = f"{complete} Of all {total:,} observed targets: {parts}."
     if sparse:
         answer += f" {pluralise(sparse, 'part is', 'parts are')} less than half observed."
-    rounded = run_facts.manifest.metadata.get("rounded_targets", [])
+    rounded = report_data.manifest.metadata.get("rounded_targets", [])
     answer = "\n".join([answer, *rounded])
     chart = None
     if every.min() < 100:
@@ -396,13 +396,13 @@ def _target_figures(run_facts: RunFacts, tables: Mapping[str, pl.DataFrame]) -> 
     return [Figure("targets", "How complete is the target?", answer, chart, tone)]
 
 
-def _disguise_figures(run_facts: RunFacts) -> list[Figure]:
-    near_target = sorted(run_facts.manifest.metadata["near_target"])
+def _disguise_figures(report_data: ReportData) -> list[Figure]:
+    near_target = sorted(report_data.manifest.metadata["near_target"])
     if not near_target:
         return []
     answer = (
         f"{listed(near_target, 6)} {verb(len(near_target), 'is', 'are')} almost"
-        f" {run_facts.config['target']} in another unit. Such a feature leaks the target:"
+        f" {report_data.config['target']} in another unit. Such a feature leaks the target:"
         " leave it out unless it is known at the time of the forecast."
     )
     return [Figure("disguise", "Is a feature the target in disguise?", answer, None, "warning")]

@@ -20,7 +20,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.arrays import F64, I64
-from headrace.cli.init.asked import AskedSeries
 from headrace.cli.init.commented import Aside, Section, proposed_settings
 from headrace.cli.init.look import (
     FILES,
@@ -32,9 +31,10 @@ from headrace.cli.init.look import (
     known,
     look_of,
     nameless,
-    number_share,
+    numeric_column,
 )
 from headrace.cli.init.numbers import number_marks
+from headrace.cli.init.options import InitSeriesOptions
 from headrace.cli.init.roles import (
     best_time,
     entities,
@@ -149,7 +149,7 @@ class _SeriesDraft:
     proposed: dict[str, Any] = field(default_factory=dict)  # settings that are written as comments
 
 
-def series_sections(options: AskedSeries, data: Data) -> tuple[list[Section], str]:
+def series_sections(options: InitSeriesOptions, data: Data) -> tuple[list[Section], str]:
     """Make the sections of the configuration, and a line about the data.
 
     Raises `SettingsError`, `InputError`.
@@ -205,7 +205,7 @@ def _set_defaults(draft: _SeriesDraft) -> None:
         draft.settings.setdefault(name, Series.model_fields[name].default)
 
 
-def _tables(options: AskedSeries, source: Data) -> _SeriesDraft:  # noqa: PLR0914 - each guess needs earlier ones
+def _tables(options: InitSeriesOptions, source: Data) -> _SeriesDraft:  # noqa: PLR0914 - each guess needs earlier ones
     data = _look(options, source)
     time = _choose_time(options, data)
     marks, marked = number_marks(data, options.decimal, (time,))
@@ -249,7 +249,7 @@ def _tables(options: AskedSeries, source: Data) -> _SeriesDraft:  # noqa: PLR091
     return draft
 
 
-def _refuse_wide(options: AskedSeries, data: Look, time: str, numbers: Sequence[str]) -> None:
+def _refuse_wide(options: InitSeriesOptions, data: Look, time: str, numbers: Sequence[str]) -> None:
     """Raise `SettingsError` if the target is no column, and each column may be an entity."""
     others = set(data.columns) - {time}
     if options.target in data.columns or others != set(numbers) or len(others) < _LEAST_WIDE:
@@ -294,7 +294,7 @@ def _time_form(draft: _SeriesDraft, data: Look, time: str) -> str | None:
     return form or time_format(_parts(data, time))
 
 
-def _choose_time(options: AskedSeries, data: Look) -> str:
+def _choose_time(options: InitSeriesOptions, data: Look) -> str:
     """Return the time column, which all files have. Raises `SettingsError`."""
     name_of_time = _find_time(options, data) if options.time is None else options.time
     time = known(name_of_time, data.columns, "time")
@@ -312,7 +312,7 @@ def _choose_time(options: AskedSeries, data: Look) -> str:
     return time
 
 
-def _choose_entity(options: AskedSeries, data: Look, time: str) -> str:
+def _choose_entity(options: InitSeriesOptions, data: Look, time: str) -> str:
     """Return the entity column, or `FILE_NAME`. Raises `SettingsError`."""
     entity = options.entity
     if entity is None:
@@ -354,7 +354,7 @@ def _form_of(data: Look, time: str) -> str | None:
     return column.time_format or time_format(_parts(data, time))
 
 
-def _find_time(options: AskedSeries, data: Look) -> str:
+def _find_time(options: InitSeriesOptions, data: Look) -> str:
     """Choose the time column: times by name, any times, or whole numbers by name.
 
     Raises `SettingsError`.
@@ -407,7 +407,7 @@ def _parts(data: Look, name: str) -> list[pa.ChunkedArray]:
     return [table[name] for _, table in data.tables if name in table.column_names]
 
 
-def _look(options: AskedSeries, source: Data) -> Look:
+def _look(options: InitSeriesOptions, source: Data) -> Look:
     """Look at the first rows of tables, or of NetCDF files and Zarr stores."""
     paths = [expanded(Path(source)) for source in options.source]
     inside: list[Path] = []
@@ -824,7 +824,7 @@ def _entity_column(tables: Sequence[tuple[Path, pa.Table]], entities: Collection
     return key
 
 
-def _static(draft: _SeriesDraft, options: AskedSeries) -> list[str]:
+def _static(draft: _SeriesDraft, options: InitSeriesOptions) -> list[str]:
     """Add the static features to the draft; return the names of those that are texts."""
     shape = {
         **draft.settings,
@@ -840,7 +840,7 @@ def _static(draft: _SeriesDraft, options: AskedSeries) -> list[str]:
     parts: dict[str, list[pa.ChunkedArray | None]] = {}
     for _, table in tables:
         for name in sorted({*table.column_names} - {key}, key=table.column_names.index):
-            parts.setdefault(name, []).append(number_share(table[name]))
+            parts.setdefault(name, []).append(numeric_column(table[name]))
     numbers = []
     complete = []  # numbers that all entities have
     for name, columns in parts.items():
@@ -915,7 +915,7 @@ def _of_target(
     for name in names:
         parts = []
         for table in tables:
-            numbers = number_share(table[name]) if name in table.column_names else None
+            numbers = numeric_column(table[name]) if name in table.column_names else None
             if numbers is not None and key in table.column_names:
                 entity = pl.Series("entity", pc.cast(table[key], pa.string()), dtype=pl.String)
                 parts.append(pl.DataFrame([entity, pl.Series("value", numbers, dtype=pl.Float64)]))

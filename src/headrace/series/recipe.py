@@ -209,8 +209,8 @@ def _check_names(settings: Series, context: RunContext, names: Sequence[str]) ->
     unknown = sorted(division.held_out.keys() - known)
     if not unknown:
         return
-    found_sides = {side for name, side in division.held_out.items() if name in known}
-    for side in sorted(set(division.held_out.values()) - found_sides):
+    first_sides = {side for name, side in division.held_out.items() if name in known}
+    for side in sorted(set(division.held_out.values()) - first_sides):
         raise InputError(
             f"none of these is in the source, such as {unknown[0]!r}",
             setting=f"{side}_entities",
@@ -397,8 +397,8 @@ def _warn_of_doubts(
         has = verb(len(axes), "has", "have")
         doubts["long_axes"] = [
             f"{many_entities(len(axes))} {has} more steps of {settings.step.word} without a row"
-            f" than rows: {_few(parts, len(axes))}; correct the date if it is mistyped, or give a"
-            " longer frequency"
+            f" than rows: {_shortened(parts, len(axes))}; correct the date if it is mistyped, or"
+            " give a longer frequency"
         ]
     targets = [target for receipt in written for target in receipt.extra["rounded_targets"]]
     if targets:
@@ -409,7 +409,7 @@ def _warn_of_doubts(
                 f" {target['entity']!r}"
             )
         doubts["rounded_targets"] = [
-            f"float32 keeps {_few(parts, len(targets))} apart, as they are large beside their"
+            f"float32 keeps {_shortened(parts, len(targets))} apart, as they are large beside their"
             " differences; give target a pipeline that subtracts a centre, such as StandardScaler"
         ]
     for sentences in doubts.values():
@@ -417,7 +417,7 @@ def _warn_of_doubts(
     return doubts
 
 
-def _few(parts: Sequence[str], count: int) -> str:
+def _shortened(parts: Sequence[str], count: int) -> str:
     """Join the first of `count` parts."""
     more = f" and {count - len(parts):,} more" if count > len(parts) else ""
     return f"{'; '.join(parts)}{more}"

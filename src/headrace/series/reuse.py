@@ -122,13 +122,13 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
             " test",
             remedy=f"leave out {words}",
         )
-    not_inherited = set(_NEVER_INHERITED)
+    never_inherited = set(_NEVER_INHERITED)
     if "static" in names:
-        not_inherited.add("static")
+        never_inherited.add("static")
     named = named_run(Path(values[REUSED]))
     settings = named.settings()
     with interpreting(named.root / CONFIG):
-        for name in not_inherited:
+        for name in never_inherited:
             settings.pop(name, None)
     return settings | {name: values[name] for name in names} | {REUSED: named.root}
 

@@ -404,7 +404,7 @@ def tables(
         return
     needed = list(dict.fromkeys([*columns, *parts]))
     for table in _raw_tables(settings, path, name, needed, partitions):
-        _present(settings, path, list(parts), table.schema)
+        _existing_columns(settings, path, list(parts), table.schema)
         yield with_one_time(table, parts).select(list(columns))
 
 
@@ -445,7 +445,7 @@ def _file_tables(
             refuse_repeated_names(path, names)
             raw = dict(zip(names, raw_schema.names, strict=True))
             schema = pa.schema(zip(names, raw_schema.types, strict=True))
-            stored = columns_of_paths(schema, _present(settings, path, columns, schema))
+            stored = columns_of_paths(schema, _existing_columns(settings, path, columns, schema))
             if file.metadata.num_rows <= parquet.CHUNK_ROWS:
                 table = file.read([raw[column] for column in stored], use_threads=False)
                 yield _select(settings, path, table.rename_columns(stored), columns)
@@ -453,21 +453,23 @@ def _file_tables(
     shard = survey(path, name, partitions=partitions, dialect=settings.dialect)
     if shard.content == "nothing":
         return
-    columns_in_file = _present(settings, path, columns, shard.schema)
+    columns_in_file = _existing_columns(settings, path, columns, shard.schema)
     for chunk in read_chunks(shard, columns_in_file):
         yield _select(settings, path, chunk.table(columns_in_file), columns)
 
 
 def _select(settings: Series, path: Path, table: pa.Table, columns: Sequence[str]) -> pa.Table:
     """Return columns of a table, null for optional ones that it lacks."""
-    table = select_paths(table, _present(settings, path, columns, table.schema))
+    table = select_paths(table, _existing_columns(settings, path, columns, table.schema))
     for column in columns:
         if column not in table.column_names:
             table = table.append_column(column, pa.nulls(table.num_rows, pa.float64()))
     return table
 
 
-def _present(settings: Series, path: Path, columns: Sequence[str], schema: pa.Schema) -> list[str]:
+def _existing_columns(
+    settings: Series, path: Path, columns: Sequence[str], schema: pa.Schema
+) -> list[str]:
     """Return the columns that a schema has.
 
     Raises `InputError` if one is absent that is not optional.

@@ -362,7 +362,7 @@ def stored_settings(run: FinishedRun) -> Series:
     with interpreting(path):
         settings = Series(**config | {"frequency": run.manifest.metadata["frequency"]})
     with interpreting(run.root / MANIFEST):
-        settings.__dict__["division"] = Division.from_facts(settings, run.manifest.metadata)
+        settings.__dict__["division"] = Division.restored_division(settings, run.manifest.metadata)
     return settings
 
 

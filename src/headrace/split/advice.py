@@ -85,7 +85,7 @@ def small_splits(settings: TemporalSplit, counts: Counts, scans: Scans) -> Itera
         problem = "test is empty"
         if tested:
             problem = f"test has {pluralise(tested, 'row')} of {total:,}"
-        yield f"{problem}: {_why_few_test(settings, counts, scans)}"
+        yield f"{problem}: {_few_test_reasons(settings, counts, scans)}"
     if "val" in rows and rows["val"] < min(_FEW_ROWS, total * _FEW_FRACTION):
         yield (
             f"val has {pluralise(rows['val'], 'row')} of {total:,}; give a smaller"
@@ -94,7 +94,7 @@ def small_splits(settings: TemporalSplit, counts: Counts, scans: Scans) -> Itera
         )
 
 
-def _why_few_test(settings: TemporalSplit, counts: Counts, scans: Scans) -> str:
+def _few_test_reasons(settings: TemporalSplit, counts: Counts, scans: Scans) -> str:
     dropped = counts.dropped
     date = settings.split_date
     trained = dropped[Reason.TRAIN_ENTITY_LATE]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from headrace.dataset.open import FinishedRun
     from headrace.dataset.verify import Check
     from headrace.report.figure import Figure
-    from headrace.report.run_facts import RunFacts
+    from headrace.report.report_data import ReportData
     from headrace.run.context import RunContext
     from headrace.run.erase import Erasure
     from headrace.run.prepare import Outcome
@@ -67,7 +67,9 @@ class _SplitRecipe(Recipe):
 
         return doubts_of(manifest)
 
-    def figures(self, data: RunFacts, common: Callable[[RunFacts], list[Figure]]) -> list[Figure]:
+    def figures(
+        self, data: ReportData, common: Callable[[ReportData], list[Figure]]
+    ) -> list[Figure]:
         from headrace.split.figures import figures
 
         return figures(data)
@@ -102,9 +104,9 @@ class TemporalSplitRecipe(_SplitRecipe):
         return flag_models()
 
     def init_options(self) -> type[Any]:
-        from headrace.cli.init.asked import AskedSplit
+        from headrace.cli.init.options import InitSplitOptions
 
-        return AskedSplit
+        return InitSplitOptions
 
     def init(self, options: Any, data: Data) -> tuple[list[Section], str]:
         from headrace.split.init import split_sections

@@ -203,7 +203,7 @@ class EarlierRun:
         number: of the shard in the new run.
         """
         reused = set()
-        for record in self.parts[name].kept_files:
+        for record in self.parts[name].published_files:
             target = targets.get(Path(record.path).parent.name)
             for path in (groups_file(number), content_file(number)):
                 if (
@@ -404,7 +404,7 @@ def _needs_all(earlier_run: EarlierRun) -> bool:
 
 def _groups_record(part: Receipt) -> FileRecord | None:
     """Return the file of the groups of a source shard, if the run keeps it."""
-    for record in part.kept_files:
+    for record in part.published_files:
         if record.path.endswith(".groups.arrow"):
             return record
     return None
@@ -418,7 +418,7 @@ def _read_part(earlier_run: EarlierRun, name: str) -> tuple[Groups, U64]:
         "duplicates"
     )
     content = None if needs_content else np.empty(0, np.uint64)
-    for record in part.kept_files:
+    for record in part.published_files:
         path = earlier_run.run.root / record.path
         if record.path.endswith(".groups.arrow") and groups is None:
             groups = _read_groups(path)

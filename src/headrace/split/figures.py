@@ -18,7 +18,7 @@ from headrace.arrays import F64, I64, Bools
 from headrace.report import charts, common
 from headrace.report.bins import counted, edges_for
 from headrace.report.figure import Chart, Figure, Tone
-from headrace.report.run_facts import RunFacts
+from headrace.report.report_data import ReportData
 from headrace.report.words import listed, many_entities, moment, percentage, pluralise, verb
 from headrace.split.reasons import Reason
 
@@ -45,7 +45,7 @@ _BEHIND = {  # why rows from the cutoff on are in no split
 }
 
 
-def figures(data: RunFacts) -> list[Figure]:
+def figures(data: ReportData) -> list[Figure]:
     """Return the figures in the order of the page."""
     if data.manifest.folds:
         return [folds_figure(data)]
@@ -54,7 +54,7 @@ def figures(data: RunFacts) -> list[Figure]:
     return [figure for figure in drawn if figure is not None]
 
 
-def timeline_figure(data: RunFacts) -> Figure | None:
+def timeline_figure(data: ReportData) -> Figure | None:
     """Draw rows by time, from the counts made while the run was prepared."""
     blocks = data.blocks.filter(pc.is_valid(data.blocks["key_min"]))
     blocks = blocks.filter(pc.greater(blocks["rows"], 0))
@@ -75,7 +75,7 @@ def timeline_figure(data: RunFacts) -> Figure | None:
     )
 
 
-def _timeline_answer(data: RunFacts, cutoff: int, crossing: int, tested: bool) -> str:
+def _timeline_answer(data: ReportData, cutoff: int, crossing: int, tested: bool) -> str:
     """Say whether the splits are on their side of the cutoff.
 
     crossing: number of blocks that are not. tested: whether test has rows.
@@ -92,7 +92,7 @@ def _timeline_answer(data: RunFacts, cutoff: int, crossing: int, tested: bool) -
     return f"Test is empty: {_why_empty(data)}. {ends}."
 
 
-def _time_spans(data: RunFacts, blocks: pa.Table) -> str:
+def _time_spans(data: ReportData, blocks: pa.Table) -> str:
     """Say from when to when the rows of each split are."""
     spans = []
     for split in data.splits:
@@ -104,7 +104,7 @@ def _time_spans(data: RunFacts, blocks: pa.Table) -> str:
     return "; ".join(spans)
 
 
-def _timeline_chart(data: RunFacts, cutoff: int, tested: bool) -> Chart:
+def _timeline_chart(data: ReportData, cutoff: int, tested: bool) -> Chart:
     dates = data.manifest.metadata["dates"]
     parts = {split: np.array(dates["rows"][split], np.float64) for split in data.splits}
     bins = np.arange(len(parts["train"]) + 1, dtype=np.float64)
@@ -122,7 +122,7 @@ def _timeline_chart(data: RunFacts, cutoff: int, tested: bool) -> Chart:
     )
 
 
-def _why_empty(data: RunFacts) -> str:
+def _why_empty(data: ReportData) -> str:
     """Say why test is empty, and what to change."""
     late_rows = {reason: data.manifest.dropped.get(reason, 0) for reason in _BEHIND}
     if not any(late_rows.values()):
@@ -135,7 +135,7 @@ def _why_empty(data: RunFacts) -> str:
     return f"of {rows} from the cutoff on, {listed(causes)}; choose an earlier cutoff, or {cure}"
 
 
-def folds_figure(data: RunFacts) -> Figure:
+def folds_figure(data: ReportData) -> Figure:
     """Draw the rows of each split of each fold, and of the rows in no split of it."""
     manifest = data.manifest
     folds = [manifest.fold(number) for number in range(len(manifest.folds))]
@@ -167,7 +167,7 @@ def folds_figure(data: RunFacts) -> Figure:
     return Figure("folds", "Which rows are in train and test of each fold?", answer, chart)
 
 
-def shared_figure(data: RunFacts) -> Figure | None:
+def shared_figure(data: ReportData) -> Figure | None:
     """Draw how many rows have the content of an earlier split, if the run counted them."""
     counts = data.manifest.metadata.get("duplicates")
     if not counts or "in_earlier_split" not in counts:
@@ -200,7 +200,7 @@ def shared_figure(data: RunFacts) -> Figure | None:
     return Figure("shared", _SHARED, answer, chart, "warning")
 
 
-def label_figures(data: RunFacts) -> list[Figure]:
+def label_figures(data: ReportData) -> list[Figure]:
     """Draw the share of the most frequent classes in each split, counted in the shards one block at
     a time.
 
@@ -230,7 +230,7 @@ def label_figures(data: RunFacts) -> list[Figure]:
     return [Figure("labels", "Are the classes alike in all splits?", " ".join(lines), chart, tone)]
 
 
-def _class_counts(data: RunFacts, column: str, classes: int) -> dict[str, I64]:
+def _class_counts(data: ReportData, column: str, classes: int) -> dict[str, I64]:
     """Count the rows of each class in each split that has any."""
     counts: dict[str, I64] = {}
     for split in data.splits:
@@ -290,7 +290,7 @@ def _class_chart(names: Mapping[int, str], counts: Mapping[str, I64]) -> Chart:
     return charts.bars(labels, shares, splits, unit="of the rows", texts=texts)
 
 
-def _numeric_features(data: RunFacts) -> list[str]:
+def _numeric_features(data: ReportData) -> list[str]:
     """Name the columns of numbers that have no role of their own."""
     roles: set[object] = {"source_shard", "source_row"}
     for role in ("time", "entity", "label"):
@@ -304,7 +304,7 @@ def _numeric_features(data: RunFacts) -> list[str]:
     return names
 
 
-def drift_figures(data: RunFacts) -> list[Figure]:  # noqa: PLR0914 - of one picture and its words
+def drift_figures(data: ReportData) -> list[Figure]:  # noqa: PLR0914 - of one picture and its words
     """Draw the numeric columns whose distributions differ most between train and the other splits.
 
     The difference is the Kolmogorov-Smirnov statistic: the largest difference between the shares of
@@ -374,7 +374,7 @@ def _quantiles_figure(samples: Mapping[str, Mapping[str, F64]], names: Sequence[
     return Figure("quantiles", "Which values do the splits hold?", answer, charts.quantiles(rows))
 
 
-def _sampled(data: RunFacts, split: str, names: list[str]) -> dict[str, F64]:
+def _sampled(data: ReportData, split: str, names: list[str]) -> dict[str, F64]:
     """Read the sorted values of columns, in evenly spread blocks of a split; missing ones are left
     out.
     """
@@ -405,7 +405,7 @@ def _largest_gap(first: F64, second: F64) -> float:
     return float(np.max(np.abs(shares[0] - shares[1])))
 
 
-def _much_to_read(data: RunFacts, most_rows: int) -> bool:
+def _much_to_read(data: ReportData, most_rows: int) -> bool:
     """Return True if a column has more rows than that, or lies in large shards that are
     read whole.
     """
@@ -416,7 +416,7 @@ def _much_to_read(data: RunFacts, most_rows: int) -> bool:
     )
 
 
-def entity_figures(data: RunFacts) -> list[Figure]:
+def entity_figures(data: ReportData) -> list[Figure]:
     """Draw how many entities there are and how many rows each has, and state whether one is on both
     sides.
     """
@@ -477,7 +477,7 @@ def _in_train_and_test(sizes: Mapping[str, _Entities]) -> int:
     return int(pc.sum(pc.is_in(names, value_set=sizes["test"].names)).as_py() or 0)
 
 
-def _entity_rows(data: RunFacts) -> dict[str, _Entities] | None:
+def _entity_rows(data: ReportData) -> dict[str, _Entities] | None:
     """Count the rows of each entity of every split in the entity column of the shards; None if that
     is too much to read.
     """

@@ -37,12 +37,12 @@ def _count(run: FinishedRun, keys: I64) -> I64:
     return DateBins.recorded(run.manifest.metadata["dates"]).counts(keys)
 
 
-def _facts(
+def _metadata(
     run: FinishedRun, erased: Erased, counts: Mapping[str, I64], workers: int
 ) -> dict[str, Any]:
     """Subtract erased rows from counts by date and erased entities from those of splits."""
     metadata = run.manifest.metadata
-    changed = _shared_facts(run, erased, workers)
+    changed = _recount_shared(run, erased, workers)
     dates = metadata["dates"]
     rows = {
         split: (np.array(bins) - counts[split]).tolist() for split, bins in dates["rows"].items()
@@ -60,17 +60,17 @@ def _facts(
     return {**changed, **{name: metadata[name] - count for name, count in removed.items()}}
 
 
-def _facts_of_random(
+def _recount_random(
     run: FinishedRun,
     erased: Erased,
     counts: Mapping[str, I64],  # noqa: ARG001 - as `Erasure.metadata`
     workers: int,
 ) -> dict[str, Any]:
     """Recount repeated content."""
-    return _shared_facts(run, erased, workers)
+    return _recount_shared(run, erased, workers)
 
 
-def _shared_facts(run: FinishedRun, erased: Erased, workers: int) -> dict[str, Any]:
+def _recount_shared(run: FinishedRun, erased: Erased, workers: int) -> dict[str, Any]:
     """Recount repeated content, and leave out names of erased entities that look like missing
     values, and classes that only their rows had.
     """
@@ -159,5 +159,5 @@ def _class_numbers(column: pa.ChunkedArray) -> I64:
     return np.asarray(column.cast(pa.int64()).to_numpy(), np.int64)
 
 
-ERASURE = Erasure(keys=_keys, count=_count, metadata=_facts, knows=_knows, files=_files)
-RANDOM_ERASURE = Erasure(metadata=_facts_of_random, knows=_knows, files=_files)
+ERASURE = Erasure(keys=_keys, count=_count, metadata=_metadata, knows=_knows, files=_files)
+RANDOM_ERASURE = Erasure(metadata=_recount_random, knows=_knows, files=_files)

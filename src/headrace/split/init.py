@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.cli.init.asked import AskedSplit
 from headrace.cli.init.commented import Aside, Section, proposed_settings
 from headrace.cli.init.look import (
     NULLS,
@@ -25,9 +24,10 @@ from headrace.cli.init.look import (
     nameless,
 )
 from headrace.cli.init.numbers import are_numbers, number_marks, odd_numbers
+from headrace.cli.init.options import InitSplitOptions
 from headrace.cli.init.roles import (
     NO_TIME,
-    all_whole,
+    all_integers,
     best_time,
     candidate,
     clock_of,
@@ -67,7 +67,7 @@ _SHARES = Section(
 )
 
 
-def split_sections(options: AskedSplit, data: Data) -> tuple[list[Section], str]:
+def split_sections(options: InitSplitOptions, data: Data) -> tuple[list[Section], str]:
     """Return the sections of the configuration, and a line about the data.
 
     Raises `SettingsError`, `InputError`.
@@ -93,7 +93,7 @@ def split_sections(options: AskedSplit, data: Data) -> tuple[list[Section], str]
 
 
 def _temporal_sections(
-    sample: Look, options: AskedSplit, rows: int, parts: Sequence[str] = ()
+    sample: Look, options: InitSplitOptions, rows: int, parts: Sequence[str] = ()
 ) -> tuple[list[Section], str]:
     """Return the sections of a split in time. parts: columns that are joined as the time."""
     time, time_section = _time(sample, options)
@@ -139,7 +139,9 @@ def _about(sample: Look, rows: int) -> str:
     )
 
 
-def _random_sections(sample: Look, options: AskedSplit, rows: int) -> tuple[list[Section], str]:
+def _random_sections(
+    sample: Look, options: InitSplitOptions, rows: int
+) -> tuple[list[Section], str]:
     """Return the sections of a random split, for data in which no column is a time."""
     if rows < _LEAST_ROWS:
         raise SettingsError(
@@ -196,7 +198,7 @@ def _random_sections(sample: Look, options: AskedSplit, rows: int) -> tuple[list
     return sections, f"{about}; no date, so drawn by {by}"
 
 
-def _time(sample: Look, options: AskedSplit) -> tuple[Column, Section]:
+def _time(sample: Look, options: InitSplitOptions) -> tuple[Column, Section]:
     """Choose the time column, and return the section that explains the choice."""
     matches = time_columns(sample)
     also = ""
@@ -273,7 +275,7 @@ def _dialect(time: Column) -> dict[str, Any]:
     return {}
 
 
-def _entity(sample: Look, options: AskedSplit, time: Column | None) -> tuple[str, Section]:
+def _entity(sample: Look, options: InitSplitOptions, time: Column | None) -> tuple[str, Section]:
     """Choose the entity column, and return the section that explains the choice."""
     if options.entity is not None:
         best = candidate(sample, sample.known(options.entity, "entity").name)
@@ -312,7 +314,7 @@ def _entity(sample: Look, options: AskedSplit, time: Column | None) -> tuple[str
     return best.name, section
 
 
-def _cutoff(sample: Look, options: AskedSplit, time: Column) -> tuple[str, str]:
+def _cutoff(sample: Look, options: InitSplitOptions, time: Column) -> tuple[str, str]:
     """Choose a day from which on about a fifth of the rows lies; also return words about it."""
     dates = np.sort(instants(sample, time))
     if not len(dates):
@@ -340,7 +342,7 @@ def _day(micros: int) -> str:
     return str(np.datetime64(int(micros), "us").astype("datetime64[D]"))
 
 
-def _column_sections(sample: Look, options: AskedSplit, entity: str) -> list[Section]:
+def _column_sections(sample: Look, options: InitSplitOptions, entity: str) -> list[Section]:
     """Propose types for text columns, texts that mean null, and columns that some files lack."""
     sections = []
     if sample.unusual.settings:
@@ -388,7 +390,7 @@ def _with_holes(sample: Look) -> list[str]:
     return listed + ["…"] * (len(holes) > _MOST_HOLES)
 
 
-def _number_sections(sample: Look, options: AskedSplit, entity: str) -> list[Section]:
+def _number_sections(sample: Look, options: InitSplitOptions, entity: str) -> list[Section]:
     """Propose types for columns of text that hold numbers; they are set where texts alone would not
     be read as such.
     """
@@ -397,7 +399,7 @@ def _number_sections(sample: Look, options: AskedSplit, entity: str) -> list[Sec
         column = sample.columns[name]  # an empty one has no type
         is_code = name == entity or id_like(name) or _matches(sample, name, r"^\s*0[0-9]")
         if column.content == "number" and column.missing < 1 and not is_code:
-            is_whole = all_whole(sample, name) and not _matches(sample, name, r"[.eE]")
+            is_whole = all_integers(sample, name) and not _matches(sample, name, r"[.eE]")
             numbers[name] = "int64" if is_whole else "float64"
     marks, marked = number_marks(sample, options.decimal, (entity,))
     if marked:

@@ -198,11 +198,11 @@ def _scanned(
         return scan_shard(files, settings, shard, number, _scanners(settings, features, shard))
 
     def scan_alone(shard: Shard) -> dict[str, Any]:
-        nothing_kept = TaskFiles(files.run, durable=False)
+        nothing_assigned = TaskFiles(files.run, durable=False)
         try:
-            return scan(shard, nothing_kept)
+            return scan(shard, nothing_assigned)
         finally:
-            nothing_kept.discard()
+            nothing_assigned.discard()
 
     def same_form(parts: Sequence[Shard], results: Sequence[dict[str, Any]]) -> None:
         if isinstance(settings, TemporalSplit):

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from headrace.arrays import I64, U64, Bools, distinct
 from headrace.dataset.certificate import LABELS_END
 from headrace.dataset.contents import (
-    KeptDigests,
+    StoredDigests,
     content_check,
     first_repeat,
     map_blocks,
@@ -117,7 +117,7 @@ class _SplitOutput:
         split: str,
         rules: _Rules,
         compared: Sequence[str] = (),
-        digests: KeptDigests | None = None,
+        digests: StoredDigests | None = None,
     ) -> None:
         """Read a split or cell once. compared: columns whose digests are kept, if any."""
         blocks = len(self.run.split_index(split).rows)
@@ -143,7 +143,7 @@ class _SplitOutput:
         split: str,
         rules: _Rules,
         compared: Sequence[str],
-        digests: KeptDigests | None,
+        digests: StoredDigests | None,
         block: int,
     ) -> _Seen:
         run = self.run
@@ -381,7 +381,7 @@ def _split_checks(output: _SplitOutput, settings: TemporalSplit) -> list[Check]:
                 wrong = dates.micros >= cutoff_us - reach
             yield _Broken(rule, (dates.micros == MISSING) | wrong, rules[rule])
 
-    with KeptDigests(settings.splits) as digests:
+    with StoredDigests(settings.splits) as digests:
         for split in run.splits:
             output.read(split, partial(broken, split), compared, digests)
         counted = digests.count()
@@ -438,7 +438,7 @@ def _random_checks(output: _SplitOutput) -> list[Check]:
     """Check that no group, or no row, is in two splits, and what is known of content."""
     compared = _compared(output)
     splits = output.settings.splits
-    with KeptDigests(splits) as digests:
+    with StoredDigests(splits) as digests:
         for split in output.run.splits:
             output.read(split, _no_rules, compared, digests)
         counted = digests.count()
@@ -453,7 +453,7 @@ def _random_checks(output: _SplitOutput) -> list[Check]:
             checks.append(Check("val and test are apart", "no entity is in both", problem))
         return checks
     if compared != output.drawn:
-        with KeptDigests(splits) as digests:
+        with StoredDigests(splits) as digests:
             for split in splits:
                 none = np.empty(0, np.int64)
                 digests.keep_split(output.run, split, output.workers, output.drawn, none)

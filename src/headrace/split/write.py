@@ -141,10 +141,10 @@ def split_shard(
             keep_table(files, content_file(plan.settings, number), pa.table({"content": words}))
     if plan.keeps_groups:
         keep_table(files, earlier.groups_file(number), _groups(scanned, codes, plan).table())
-    return _facts(plan, codes, keys, written)
+    return _metadata(plan, codes, keys, written)
 
 
-def _facts(
+def _metadata(
     plan: SplitPlan, codes: Codes, keys: I64, written: Mapping[str, Written]
 ) -> dict[str, Any]:
     """Return what the receipt of a shard records."""

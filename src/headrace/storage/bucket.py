@@ -183,7 +183,7 @@ class InFlight:
         self._rates: dict[int, tuple[float, int]] = {}
         self._since = 0.0
         self._is_full = False
-        self._answers = self._received = 0
+        self._answers = self._bytes_received = 0
 
     @contextmanager
     def request(self, size: int) -> Iterator[None]:
@@ -212,7 +212,7 @@ class InFlight:
         Sets the limit at the end of a window.
         """
         self._answers += 1
-        self._received += size
+        self._bytes_received += size
         if self._answers == 0:
             self._begin(now)
         if self._answers < self.limit:
@@ -220,7 +220,7 @@ class InFlight:
         before = self.limit
         if self._is_full and now > self._since:
             self._windows += 1
-            self._rates[self.limit] = self._received / (now - self._since), self._windows
+            self._rates[self.limit] = self._bytes_received / (now - self._since), self._windows
             self.limit = self._next()
         self._begin(now)
         if self.limit != before:
@@ -230,7 +230,7 @@ class InFlight:
         """Begin a window."""
         self._since = now
         self._is_full = False
-        self._answers = self._received = 0
+        self._answers = self._bytes_received = 0
 
     def _next(self) -> int:
         """Return a limit that was not measured of late, or the best."""

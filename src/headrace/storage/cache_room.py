@@ -66,7 +66,7 @@ class Room:
         self._directory = directory
         self._limit = limit_bytes
         self._lock = Lock()
-        self._held: int | None = None
+        self._used_bytes: int | None = None
         self._written = 0
         self._refused = 0
 
@@ -76,20 +76,20 @@ class Room:
             if self._refused % _ASK_AGAIN:
                 self._refused += 1
                 return False
-            if self._held is None or self._written * _PARTS > self._limit:
-                self._held = sum(stat.st_size for _, stat in self._files())
+            if self._used_bytes is None or self._written * _PARTS > self._limit:
+                self._used_bytes = sum(stat.st_size for _, stat in self._files())
                 self._written = 0
-            if self._held + size > self._limit and not self._sweep(size):
+            if self._used_bytes + size > self._limit and not self._sweep(size):
                 self._refused += 1
                 return False
             self._refused = 0
-            self._held += size
+            self._used_bytes += size
             self._written += size
             return True
 
     def _sweep(self, size: int) -> bool:
-        with alone(self._directory / ".lock", others="skip") as held_alone:
-            if not held_alone:  # another process makes room
+        with alone(self._directory / ".lock", others="skip") as has_lock:
+            if not has_lock:  # another process makes room
                 return False
             files = sorted(self._files(), key=lambda entry: (entry[1].st_atime_ns, str(entry[0])))
             total = sum(stat.st_size for _, stat in files)
@@ -101,7 +101,7 @@ class Room:
                     with suppress(FileNotFoundError):
                         path.unlink()
                     total -= stat.st_size
-            self._held = total
+            self._used_bytes = total
             self._written = 0
             return total + size <= self._limit
 

@@ -412,7 +412,7 @@ class LocalPlace:
         with self.path.open("rb") as file:
             return _ranges_of(file, ranges)
 
-    def read_pieces(
+    def read_covering(
         self, ranges: Sequence[tuple[int, int]], fact: Fact
     ) -> list[tuple[int, memoryview]]:
         ordered = sorted(range_ for range_ in ranges if range_[0] < range_[1])

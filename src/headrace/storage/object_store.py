@@ -219,7 +219,7 @@ class ObjectPlace:
         reading = ObjectReading(self._bucket, self._key)
         data = reading.take_up_to(_PIECE_BYTES)
         if data is None:
-            return b"".join(self._pieces(_fact(reading.meta, self.path.name)))
+            return b"".join(self._chunks(_fact(reading.meta, self.path.name)))
         return bytes(data)
 
     def read_range(self, start: int, stop: int, etag: str | None = None) -> memoryview:
@@ -242,7 +242,7 @@ class ObjectPlace:
             for start, stop in ranges
         ]
 
-    def read_pieces(
+    def read_covering(
         self, ranges: Sequence[tuple[int, int]], fact: Fact
     ) -> list[tuple[int, memoryview]]:
         return self._read_joined(ranges, fact.etag)
@@ -297,7 +297,7 @@ class ObjectPlace:
 
     def checksum(self) -> str:
         digest = xxhash.xxh3_128()
-        for chunk in self._pieces(self.stat()):
+        for chunk in self._chunks(self.stat()):
             digest.update(chunk)
         return digest.hexdigest()
 
@@ -305,12 +305,12 @@ class ObjectPlace:
         fact = self.stat()
         with storing(target), target.open("r+b" if target.exists() else "xb", buffering=0) as file:
             file.truncate(fact.size)
-            for chunk in self._pieces(fact):
+            for chunk in self._chunks(fact):
                 view = chunk
                 while len(view):
                     view = view[file.write(view) :]
 
-    def _pieces(self, fact: Fact) -> Iterator[memoryview]:
+    def _chunks(self, fact: Fact) -> Iterator[memoryview]:
         """Iterate over the bytes in pieces of 8 MiB, a few fetched ahead; a broken piece is fetched
         again alone.
         """

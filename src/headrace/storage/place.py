@@ -111,7 +111,7 @@ class Place(Protocol):
         A range ends where the file ends.
         """
 
-    def read_pieces(
+    def read_covering(
         self, ranges: Sequence[tuple[int, int]], fact: Fact
     ) -> list[tuple[int, memoryview]]:
         """Read (start, bytes) that cover the ranges, sorted, each range inside one of them.
@@ -188,11 +188,11 @@ class RemoteFile(io.RawIOBase):
         self, location: Place, fact: Fact, known: Sequence[tuple[int, memoryview]] = ()
     ) -> None:
         super().__init__()
-        self._place = location
+        self._location = location
         self._fact = fact
         self._at = 0
         self._known = known
-        self._pieces: OrderedDict[int, memoryview] = OrderedDict()
+        self._recent: OrderedDict[int, memoryview] = OrderedDict()
         self._ahead = _LEAST
         self._reached = 0
 
@@ -222,7 +222,7 @@ class RemoteFile(io.RawIOBase):
             stop = min(self._fact.size, self._at + size)
         if stop <= self._at:
             return b""
-        data = self._held(self._at, stop)
+        data = self._cached_bytes(self._at, stop)
         if data is None:
             data = self._fetched(self._at, stop)
         self._at = stop
@@ -237,17 +237,17 @@ class RemoteFile(io.RawIOBase):
     def readall(self) -> bytes:
         return self.read()
 
-    def _held(self, start: int, stop: int) -> memoryview | None:
-        for begin, chunk in (*self._known, *self._pieces.items()):
+    def _cached_bytes(self, start: int, stop: int) -> memoryview | None:
+        for begin, chunk in (*self._known, *self._recent.items()):
             if begin <= start and stop <= begin + len(chunk):
-                if begin in self._pieces:
-                    self._pieces.move_to_end(begin)
+                if begin in self._recent:
+                    self._recent.move_to_end(begin)
                 return chunk[start - begin : stop - begin]
         return None
 
     def _fetched(self, start: int, stop: int) -> memoryview:
         """Fetch the bytes, reusing a piece that holds their beginning."""
-        for begin, chunk in self._pieces.items():
+        for begin, chunk in self._recent.items():
             if begin <= start < begin + len(chunk) == self._reached:
                 known = chunk[start - begin :]
                 remaining = self._ask(begin + len(chunk), stop)
@@ -260,9 +260,9 @@ class RemoteFile(io.RawIOBase):
         else:
             self._ahead = _LEAST
         end = min(self._fact.size, max(stop, start + self._ahead))
-        [(_, data)] = self._place.read_pieces([(start, end)], self._fact)
+        [(_, data)] = self._location.read_covering([(start, end)], self._fact)
         self._reached = end
-        self._pieces[start] = data
-        while len(self._pieces) > _KEPT:
-            self._pieces.popitem(last=False)
+        self._recent[start] = data
+        while len(self._recent) > _KEPT:
+            self._recent.popitem(last=False)
         return data

@@ -61,7 +61,7 @@ class ObjectReading:
                 answer = self._ask()
                 if self._stop - self._start > most:
                     return None
-                return self._received(answer)
+                return self._counted(answer)
 
         return self._bucket.do(self._key, attempt, got=lambda: self.got)
 
@@ -70,7 +70,7 @@ class ObjectReading:
         if isinstance(self._requested, tuple):
             size = self._requested[1] - self._requested[0]
         with self._bucket.reading.request(size), self._timed():
-            return self._received(self._ask())
+            return self._counted(self._ask())
 
     @contextmanager
     def _timed(self) -> Iterator[None]:
@@ -92,7 +92,7 @@ class ObjectReading:
             if times > in_vain:
                 self._bucket.traffic.failed(times - in_vain, stalled=True)
 
-    def _received(self, answer: Any) -> memoryview:
+    def _counted(self, answer: Any) -> memoryview:
         with self._bucket.traffic.receiving() as note:
             if self._bucket.is_slow or self.got:
                 for part in answer.stream(min_chunk_size=_AS_IT_COMES):

@@ -72,7 +72,7 @@ def only_writer(run: Path, doing: Doing = "makes this run") -> Iterator[None]:
 
 
 @contextmanager
-def nobody_works_on(run: Path, to: Literal["look", "remove it"] = "look") -> Iterator[None]:
+def locked_briefly(run: Path, to: Literal["look", "remove it"] = "look") -> Iterator[None]:
     """Keep others from beginning to work on a run for a moment; they wait.
 
     to: who looks does not make a lock file that is missing, so somebody may begin to work: what was
@@ -102,7 +102,7 @@ def nobody_works_on(run: Path, to: Literal["look", "remove it"] = "look") -> Ite
 def is_busy(run: Path) -> bool:
     """Return whether a live process works on a run; False in an object store."""
     try:
-        with nobody_works_on(run):
+        with locked_briefly(run):
             return False
     except RunBusy:
         return True

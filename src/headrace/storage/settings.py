@@ -24,7 +24,7 @@ def _as_places(value: object, check: Any) -> tuple[Path, ...]:
     return paths
 
 
-def _told(paths: tuple[Path, ...], info: SerializationInfo) -> Any:
+def _as_texts(paths: tuple[Path, ...], info: SerializationInfo) -> Any:
     if info.mode == "json":
         return [str(path) for path in paths]
     return paths
@@ -55,4 +55,4 @@ def _as_run(value: object) -> object:
 RunPath = Annotated[str, BeforeValidator(_as_run)]
 LocalPath = Annotated[Path, BeforeValidator(_as_local)]
 PathOrTemplate = Annotated[str, BeforeValidator(_as_path_or_text)]
-Places = Annotated[tuple[Path, ...], WrapValidator(_as_places), PlainSerializer(_told)]
+Places = Annotated[tuple[Path, ...], WrapValidator(_as_places), PlainSerializer(_as_texts)]

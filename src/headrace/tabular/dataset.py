@@ -214,7 +214,7 @@ class PipelineIterableDataset(StreamingDataset):
             | dict.fromkeys((*fields.texts, *fields.cat_field_list), text)
             | dict(columns or {})
         )
-        self._reread(self._asked)
+        self._reread(self._requested)
 
     def set_text_field_name(self, text_name: str | Sequence[str]) -> None:
         """Declare the text column, or the primary and the secondary one.
@@ -257,7 +257,7 @@ class PipelineIterableDataset(StreamingDataset):
 
     def _declare(self, **values: Any) -> None:
         self._blocks.declare(replace(self._blocks.fields, **values))
-        self._reread(self._columns(None) if "full_field_list" in values else self._asked)
+        self._reread(self._columns(None) if "full_field_list" in values else self._requested)
 
     def _reread(self, columns: tuple[str, ...]) -> None:
         """Read these columns from the next pass on, as they are declared now."""
@@ -270,7 +270,7 @@ class PipelineIterableDataset(StreamingDataset):
         return tuple(columns)
 
     @property
-    def _asked(self) -> tuple[str, ...]:
+    def _requested(self) -> tuple[str, ...]:
         return tuple(self.options.columns or ())
 
     # the stream
@@ -333,12 +333,12 @@ class PipelineIterableDataset(StreamingDataset):
             )
             return self._iterate_batches(in_worker=info is not None)
         if info is not None:
-            return self._rows_of_pieces(self.batches(), worker=info.id, workers=info.num_workers)
+            return self._rows_of_blocks(self.batches(), worker=info.id, workers=info.num_workers)
         return self._iterate_rows()
 
     def _iterate_rows(self) -> Iterator[dict[str, Any]]:
         self.begin_next()
-        yield from self.counted(self._rows_of_pieces(self.read()), steps=self._steps())
+        yield from self.counted(self._rows_of_blocks(self.read()), steps=self._steps())
 
     def _iterate_batches(self, *, in_worker: bool) -> Iterator[Any]:
         with closing(self.batches()) as batches:
@@ -346,7 +346,7 @@ class PipelineIterableDataset(StreamingDataset):
                 batch = batch_of(self._processed(table), self._format)
                 yield share_batch(batch) if in_worker else batch
 
-    def _rows_of_pieces(
+    def _rows_of_blocks(
         self, batches: Generator[Any, None, None], *, worker: int = 0, workers: int = 1
     ) -> Generator[dict[str, Any], None, None]:
         """Yield the rows of every `workers`-th piece of this rank, up to the number of rows that
@@ -363,7 +363,7 @@ class PipelineIterableDataset(StreamingDataset):
 
     def _processed(self, table: pa.Table) -> dict[str, Any]:
         try:
-            return processed(table, self._processors, self._asked)
+            return processed(table, self._processors, self._requested)
         except StreamError as error:
             if get_worker_info() is None:  # a worker's error reaches the loader, which tells it
                 Watch(self, contract=None).report(error)

@@ -195,10 +195,10 @@ def left_after(
     ends = np.minimum(block_starts + piece_rows, rank_rows)
     turn, worker = np.divmod(np.arange(len(block_starts)), workers)
     worker_rows = np.bincount(worker, ends - block_starts, minlength=workers).astype(np.int64)
-    rows_received = np.minimum(
+    rows_delivered = np.minimum(
         _in_turn(-(-worker_rows // batch_size), batches) * batch_size, worker_rows
     )
-    block_starts += np.clip(rows_received[worker] - turn * piece_rows, 0, ends - block_starts)
+    block_starts += np.clip(rows_delivered[worker] - turn * piece_rows, 0, ends - block_starts)
     # and what "drop" leaves out
     block_starts = np.append(block_starts, rank_rows)
     ends = np.append(ends, plan.remaining.total)

@@ -396,11 +396,11 @@ def _matching(root: Path, shard_pattern: str | Sequence[str] | None) -> list[Pat
         if matches:
             break
     if not matches:
-        wanted_names = "*.parquet, *.csv, *.tsv, *.jsonl"
+        requested_names = "*.parquet, *.csv, *.tsv, *.jsonl"
         if shard_pattern is not None:
-            wanted_names = ", ".join(patterns)
+            requested_names = ", ".join(patterns)
         raise InputError(
-            f"holds no shard that matches {wanted_names}",
+            f"holds no shard that matches {requested_names}",
             path=root,
             remedy=f"check the directory, or pass {setting('shard_pattern')}",
         )

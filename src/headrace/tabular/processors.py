@@ -51,7 +51,7 @@ class Processor(ABC):
                 done.append(self.process(value))
         except Exception as error:
             raise StreamError(
-                f"{self.name} fails on {_shown(values[len(done)])}: {type(error).__name__}:"
+                f"{self.name} fails on {_text_of(values[len(done)])}: {type(error).__name__}:"
                 f" {error}",
                 value=values[len(done)],
                 remedy="fix the processor, or fill missing values with fill_missing_value()",
@@ -79,7 +79,7 @@ class FunctionProcessor(Processor):
     def __init__(self, function: Callable[[Any], Any]) -> None:
         if not callable(function):
             raise SettingsError(
-                f"{_shown(function)} is a {type(function).__name__}",
+                f"{_text_of(function)} is a {type(function).__name__}",
                 setting="processor",
                 remedy="give a Processor or function",
             )
@@ -116,7 +116,7 @@ class ColumnProcessor(FunctionProcessor):
         except Exception as error:
             raise StreamError(
                 f"{self.name} fails on a column of {len(column)} values that begins with"
-                f" {_shown(values_of(column[:1]))}: {type(error).__name__}: {error}",
+                f" {_text_of(values_of(column[:1]))}: {type(error).__name__}: {error}",
                 remedy="fix the processor",
             ) from error
         if isinstance(done, pa.ChunkedArray):
@@ -295,7 +295,7 @@ def _all_numbers(values: list[Any]) -> bool:
     return all(isinstance(value, bool | int | float | np.number | np.bool_) for value in values)
 
 
-def _shown(value: Any) -> str:
+def _text_of(value: Any) -> str:
     text = repr(value)
     if len(text) <= _SHOWN:
         return text

@@ -157,7 +157,7 @@ class HeadraceTrainerMixin(_Trainer):  # type: ignore[misc]
     ) -> None:
         self.train_dataset: Any = train_dataset
         self._prompts: PromptBatches | None = None
-        self._given = {"train_dataset": train_dataset, "eval_dataset": eval_dataset}
+        self._datasets = {"train_dataset": train_dataset, "eval_dataset": eval_dataset}
         self._feed: RowFeed | None = None
         self._resumed: dict[str, Any] | None = None
         self._loss_fraction: float | None = None
@@ -166,7 +166,7 @@ class HeadraceTrainerMixin(_Trainer):  # type: ignore[misc]
         self._gathered: tuple[int, torch.Tensor] | None = None
         self._sums = torch.zeros(2, dtype=torch.float64)
         train_stream = train_dataset
-        generates = _has_own_loader(type(self))
+        generates = _replaces_loader(type(self))
         if generates and _is_streams(eval_dataset):
             raise SettingsError(
                 "the trainer generates for rows by their numbers when it evaluates",
@@ -184,7 +184,7 @@ class HeadraceTrainerMixin(_Trainer):  # type: ignore[misc]
         super().__init__(
             *arguments, train_dataset=train_dataset, eval_dataset=eval_dataset, **settings
         )
-        if any(_is_streams(dataset) for dataset in self._given.values()):
+        if any(_is_streams(dataset) for dataset in self._datasets.values()):
             self.add_callback(HeadraceCallback())
         if isinstance(train_stream, StreamLoader):
             self._check_training(train_stream)
@@ -215,9 +215,9 @@ class HeadraceTrainerMixin(_Trainer):  # type: ignore[misc]
         """
         if self._feed is not None:
             self._feed.prepared = self.train_dataset
-            self.train_dataset = self._given["train_dataset"]
-            if _is_streams(self._given["eval_dataset"]):
-                self.eval_dataset = self._given["eval_dataset"]
+            self.train_dataset = self._datasets["train_dataset"]
+            if _is_streams(self._datasets["eval_dataset"]):
+                self.eval_dataset = self._datasets["eval_dataset"]
         super()._validate_args()
 
     # Loaders
@@ -552,7 +552,7 @@ class HeadraceTrainerMixin(_Trainer):  # type: ignore[misc]
         return recursively_apply(lambda value: value[real], gathered)
 
 
-def _has_own_loader(trainer: type) -> bool:
+def _replaces_loader(trainer: type) -> bool:
     """Return whether a trainer is one of TRL's that reads rows through a loader of its own, to
     generate completions of each.
     """

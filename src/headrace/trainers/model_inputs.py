@@ -63,9 +63,9 @@ class ModelInputs:
         )
         self._parameters = parameters
         if all_columns:
-            self._wanted = None
+            self._accepted = None
         else:
-            self._wanted = {*parameters, *label_names}
+            self._accepted = {*parameters, *label_names}
         self._collate = collate
         self._shifts_labels = shifts_labels
         self._counts_labels = counts_labels
@@ -136,8 +136,8 @@ class ModelInputs:
             inputs["attention_mask"] = inside["input_ids"].to(torch.int64)
         if "labels" in inside:
             inputs["labels"] = inputs["labels"].masked_fill(~inside["labels"], IGNORED)
-        if self._wanted is not None:
-            inputs = {name: value for name, value in inputs.items() if name in self._wanted}
+        if self._accepted is not None:
+            inputs = {name: value for name, value in inputs.items() if name in self._accepted}
         _check_tensors(inputs)
         if len(rows) == len(valid):
             return inputs

@@ -8,8 +8,8 @@ import pytest
 from recipe_cases import packed, token_rows, write_jsonl
 
 import headrace
-from headrace.cli.init.asked import AskedPack
 from headrace.cli.init.look import Data
+from headrace.cli.init.options import InitPackOptions
 from headrace.errors import InputError, SettingsError
 from headrace.packing.chats.layouts import Conversation, sample_of
 from headrace.packing.chats.rejections import RowRejected
@@ -117,7 +117,7 @@ def test_init_refuses_them_before_it_proposes_columns(tmp_path: Path) -> None:
     )
 
     with pytest.raises(SettingsError, match="column rejected is 'b'.*assistant=chosen"):
-        pack_sections(AskedPack([str(source)], str(tmp_path / "out"), None), Data([source]))
+        pack_sections(InitPackOptions([str(source)], str(tmp_path / "out"), None), Data([source]))
 
 
 @pytest.mark.parametrize(

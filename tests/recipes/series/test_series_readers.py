@@ -11,9 +11,9 @@ from basins import readable_rows
 from series_sources import frame_of
 
 import headrace
-from headrace.cli.init.asked import AskedSeries
 from headrace.cli.init.commented import settings_of
 from headrace.cli.init.look import Data
+from headrace.cli.init.options import InitSeriesOptions
 from headrace.run.prepare import Prepared
 from headrace.series.init import series_sections
 from raised import raised
@@ -186,7 +186,7 @@ def test_netcdf_is_what_its_own_library_reads(tmp_path: Path) -> None:
 def first_settings(*source: Path, **asked: str) -> dict[str, object]:
     return settings_of(
         series_sections(
-            AskedSeries(source=list(map(str, source)), out="out", **asked), Data(source)
+            InitSeriesOptions(source=list(map(str, source)), out="out", **asked), Data(source)
         )[0]
     )
 

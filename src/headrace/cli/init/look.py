@@ -308,7 +308,7 @@ def _lines_before_names(text: str, *, complete: bool) -> int:
             rows = _rows_of(lines[skipped:], separator)
             names = rows[0] if rows else []
             if _are_names(names) and len(set(map(len, rows))) == 1:
-                if any(_is_whole(line, separator, len(names)) for line in lines[:skipped]):
+                if any(_is_complete_row(line, separator, len(names)) for line in lines[:skipped]):
                     return 0
                 return skipped
     return 0
@@ -327,7 +327,7 @@ def _are_names(fields: Sequence[str]) -> bool:
     return all(map(NAMED_TIME.fullmatch, values)) and not _is_value(names[0])
 
 
-def _is_whole(line: str, separator: str, fields: int) -> bool:
+def _is_complete_row(line: str, separator: str, fields: int) -> bool:
     """Return whether a line has so many fields, none of them blank."""
     return any(len(row) == fields and all(row) for row in _rows_of([line], separator))
 
@@ -550,7 +550,7 @@ def nameless(name: str) -> bool:
     return _NAMELESS.fullmatch(name) is not None
 
 
-def number_share(
+def numeric_column(
     column: pa.ChunkedArray, nulls: Sequence[str] = ("", *NULLS)
 ) -> pa.ChunkedArray | None:
     """Return the column as float64, null where missing; None if it holds anything else.
@@ -591,7 +591,7 @@ def _column(name: str, parts: Sequence[pa.ChunkedArray], declared: str | None) -
         form = time_format(of_texts, declared)
     if form is not None and form not in NUMBERS:
         return Column(name, "time", count, absent / rows, form if is_text(parts[0].type) else None)
-    numbers = [number_share(part) for part in parts]
+    numbers = [numeric_column(part) for part in parts]
     if all(values is not None for values in numbers):
         content: Kind = "number"
         for values in numbers:

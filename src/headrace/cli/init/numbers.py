@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.cli.init.look import NULLS, Look, Unsure, number_share
+from headrace.cli.init.look import NULLS, Look, Unsure, numeric_column
 from headrace.errors import setting
 from headrace.formats.dialect import TextDialect
 from headrace.formats.text_columns import nulled, plain_numerals
@@ -139,7 +139,7 @@ def odd_numbers(sample: Look, names: Sequence[str]) -> dict[str, str]:
 
 def are_numbers(sample: Look, name: str, dialect: TextDialect) -> bool:
     """Return whether a column of texts holds only numbers as this dialect writes them."""
-    return number_share(plain_numerals(_values(sample, name), dialect), ()) is not None
+    return numeric_column(plain_numerals(_values(sample, name), dialect), ()) is not None
 
 
 def _values(sample: Look, name: str) -> pa.ChunkedArray:

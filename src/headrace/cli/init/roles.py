@@ -25,7 +25,7 @@ from headrace.cli.init.look import (
     look_of,
     named,
     nameless,
-    number_share,
+    numeric_column,
 )
 from headrace.cli.init.times import (
     TimeForms,
@@ -227,7 +227,7 @@ def number_times(sample: Look, named_time: str | None = None) -> Iterator[Column
 def _are_excel_days(sample: Look, name: str) -> bool:
     """Return whether all numbers of a column are of the size of days since 1900, 1982 to 2050."""
     for _, table in sample.tables:
-        numbers = number_share(table[name])
+        numbers = numeric_column(table[name])
         if numbers is None or not len(numbers.drop_null()):
             return False
         span = pc.min_max(numbers).as_py()
@@ -392,8 +392,8 @@ def _are_recent(sample: Look, name: str) -> bool:
     """Return whether all numbers of a column are seconds since 1970, or 1,000 or a million times
     as many, from 2000 to 2035.
     """
-    parts = [number_share(table[name]) for _, table in sample.tables]
-    values = np.concatenate([np.zeros(0)] + [_whole(part) for part in parts if part is not None])
+    parts = [numeric_column(table[name]) for _, table in sample.tables]
+    values = np.concatenate([np.zeros(0)] + [_integers(part) for part in parts if part is not None])
     if not len(values):
         return False
     for unit in (1, 10**3, 10**6, 10**9):
@@ -402,7 +402,7 @@ def _are_recent(sample: Look, name: str) -> bool:
     return False
 
 
-def _whole(part: pa.ChunkedArray) -> F64:
+def _integers(part: pa.ChunkedArray) -> F64:
     values: F64 = np.asarray(part.drop_null().to_numpy(), np.float64)
     return values
 
@@ -502,7 +502,7 @@ def candidate(sample: Look, name: str) -> Candidate:
 def _may_name(sample: Look, name: str) -> bool:
     """Return True if values can be identifiers: text, or whole numbers."""
     for _, table in sample.tables:
-        numbers = number_share(table[name])
+        numbers = numeric_column(table[name])
         if numbers is None and not is_text(table[name].type):
             return False
         if numbers is None and _are_readings(table[name]):
@@ -604,10 +604,10 @@ def _label_rank(name: str) -> int | None:
     return None
 
 
-def all_whole(sample: Look, name: str) -> bool:
+def all_integers(sample: Look, name: str) -> bool:
     """Return whether all numbers of a column are whole and have at most 15 digits."""
     for _, table in sample.tables:
-        numbers = number_share(table[name]) if name in table.column_names else None
+        numbers = numeric_column(table[name]) if name in table.column_names else None
         if numbers is not None:
             values = np.asarray(numbers.drop_null().to_numpy(), np.float64)
             if (values != np.floor(values)).any() or (np.abs(values) >= 1e15).any():

@@ -64,7 +64,7 @@ def in_order(
     entity = np.empty(n, np.int32)
     codes = np.empty(n, np.uint16)
     peers = np.empty(0 if peer is None else n, np.int32)
-    _taken_apart(starts, tails, entity, peers, codes)
+    _disassembled(starts, tails, entity, peers, codes)
     keys ^= _SIGN
     return entity, keys.view(np.int64), None if peer is None else peers, codes
 
@@ -271,7 +271,7 @@ def _move(  # noqa: PLR0913, PLR0917 - arrays of a numba kernel
 
 
 @compiled
-def _taken_apart(starts: Any, tails: Any, entity: Any, peer: Any, codes: Any) -> None:
+def _disassembled(starts: Any, tails: Any, entity: Any, peer: Any, codes: Any) -> None:
     for number in range(len(starts) - 1):
         for row in range(starts[number], starts[number + 1]):
             entity[row] = number
@@ -300,7 +300,7 @@ def peers_of_rows(peer: Any, starts: Any, peers: Any, fours: Any) -> Any:  # noq
         start = starts[row]
         stop = starts[row + 1] if row + 1 < len(starts) else len(peer)
         if stop - start <= _FEW:
-            distinct = _few_peers(peer, start, stop, row_peers, total)
+            distinct = _insert_peers(peer, start, stop, row_peers, total)
         else:
             for at in range(start, stop):
                 this = np.int64(peer[at])
@@ -331,7 +331,7 @@ def peers_of_rows(peer: Any, starts: Any, peers: Any, fours: Any) -> Any:  # noq
 
 
 @compiled
-def _few_peers(peer: Any, start: Any, stop: Any, row_peers: Any, total: Any) -> Any:
+def _insert_peers(peer: Any, start: Any, stop: Any, row_peers: Any, total: Any) -> Any:
     """Insert the peers of one row into `held`, ascending and each once; return the number of
     distinct ones.
     """

@@ -204,16 +204,16 @@ class Contexts:
         last = max(len(self) - 1, 0)
         positions = np.unique(np.linspace(0, last, min(sample, len(self))).astype(np.int64))
         count = max(len(positions), 1)
-        measurements = large_shown = large_segments = tokens = 0
+        measurements = sampled_measurements = large_segments = tokens = 0
         for part in np.array_split(positions, max(1, len(positions) // 64)):
             built = build(index, self.rows, part)
             inputs = built.tokens.tokens_BT[:, : self.options.context_tokens]
             tokens += int(np.count_nonzero(inputs))
             measurements += int(built.tokens.measurements.sum())
-            large_shown += int(built.tokens.measurements[built.segments.sampled].sum())
+            sampled_measurements += int(built.tokens.measurements[built.segments.sampled].sum())
             large_segments += int(built.segments.sampled.sum())
         per_row = np.diff(index.ends, prepend=0)
-        per_context = large_shown / max(large_segments, 1)
+        per_context = sampled_measurements / max(large_segments, 1)
         large = n[index.large_rows]
         seen = large * -np.expm1(-per_row * per_context / np.maximum(large, 1))
         total = int(n.sum())

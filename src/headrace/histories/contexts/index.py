@@ -480,7 +480,7 @@ def index_rows(rows: HistoryRows, options: ContextOptions, layout: Layout = PLAI
     sizes = np.zeros((len(maybe_small), 5), np.int64)
     for first in range(0, len(maybe_small), _ROWS_AT_A_TIME):
         numbers = maybe_small[first : first + _ROWS_AT_A_TIME].tolist()
-        sizes[first : first + len(numbers)] = rows.row_facts(numbers, layout)
+        sizes[first : first + len(numbers)] = rows.row_sizes(numbers, layout)
     is_small = sizes[:, 1] <= options.room
     small = np.zeros(len(rows.n), bool)
     small[maybe_small[is_small]] = True

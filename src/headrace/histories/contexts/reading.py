@@ -140,8 +140,8 @@ class HistoryRows:
                 _, (_, closed) = self._open.popitem(last=False)
                 self._open_bytes -= closed
 
-    def row_facts(self, numbers: Sequence[int], layout: Layout = PLAIN) -> I64:
-        """Read the facts of these rows, see `facts_of_blobs`; int64 [len(numbers), 5].
+    def row_sizes(self, numbers: Sequence[int], layout: Layout = PLAIN) -> I64:
+        """Read the facts of these rows, see `sizes_of_blobs`; int64 [len(numbers), 5].
 
         Leaves nothing open.
         """
@@ -150,7 +150,7 @@ class HistoryRows:
         for shard_rows, blobs in self._read(numbers):
             blob_of.update(zip(shard_rows, blobs, strict=True))
         names = [self._name(number) for number in numbers]
-        sizes = facts_of_blobs([blob_of[number] for number in numbers], names, layout)
+        sizes = sizes_of_blobs([blob_of[number] for number in numbers], names, layout)
         for number, n in zip(numbers, sizes[:, 0].tolist(), strict=True):
             self._check(number, n)
         return sizes
@@ -252,7 +252,7 @@ def _columns_of(run: FinishedRun) -> TokenColumns:
     )
 
 
-def facts_of_blobs(blobs: RowBytes, names: Sequence[str], layout: Layout = PLAIN) -> I64:
+def sizes_of_blobs(blobs: RowBytes, names: Sequence[str], layout: Layout = PLAIN) -> I64:
     """Compute the columns of `SmallRowSizes` for each row: int64 [R, 5].
 
     names: file and row, for errors. Raises `CorruptShard` for blobs that are not rows.

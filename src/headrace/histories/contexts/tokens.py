@@ -335,12 +335,12 @@ def _shorten(  # noqa: PLR0913, PLR0917 - arrays of a numba kernel
 @compiled
 def _keep(by_time: Any, timed: Any, count: Any, out: Any) -> Any:
     """Write the numbers by time, without the dropped candidates; return how many there are."""
-    count_kept = 0
+    count_stored = 0
     for q in range(timed):
         number = by_time[q] & _LOW
-        out[count_kept] = number
-        count_kept += int(number < np.uint64(count))
-    return count_kept
+        out[count_stored] = number
+        count_stored += int(number < np.uint64(count))
+    return count_stored
 
 
 @compiled

@@ -185,13 +185,13 @@ def runs_by_offsets(
             last = count
         if first is None or last is None:
             return None
-        if not _begins_at(encoding, first, begin) or not _begins_at(encoding, last, end):
+        if not _starts_at(encoding, first, begin) or not _starts_at(encoding, last, end):
             return None
         runs.append((first, last))
     return runs
 
 
-def _begins_at(encoding: Encoding, token: int, character: int) -> bool:
+def _starts_at(encoding: Encoding, token: int, character: int) -> bool:
     if token == len(encoding.ids):
         return True
     span = encoding.token_to_chars(token)

@@ -111,15 +111,15 @@ class AnyOf:
     """
 
     def __init__(self, texts: Iterable[str]) -> None:
-        self._wanted = sorted({*texts} - {""}, key=lambda text: (-len(text), text))
-        counts = Counter(chain.from_iterable(map(set, self._wanted)))
+        self._texts = sorted({*texts} - {""}, key=lambda text: (-len(text), text))
+        counts = Counter(chain.from_iterable(map(set, self._texts)))
         self._hints = sorted(
             {
                 min(text, key=lambda sign: (sign.isalnum(), -counts[sign], sign))
-                for text in self._wanted
+                for text in self._texts
             }
         )
-        self.pattern = re.compile("|".join(map(re.escape, self._wanted)) or r"(?!)")
+        self.pattern = re.compile("|".join(map(re.escape, self._texts)) or r"(?!)")
 
     def stands_in(self, text: str) -> bool:
         """Return whether the text holds any of the texts."""

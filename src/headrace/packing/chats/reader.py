@@ -240,7 +240,7 @@ def _lines(
     path: Path, file_type: FileType, part: tuple[int, int], line_bytes: int
 ) -> Iterator[tuple[int, Row, int]]:
     index = 0  # index of the row, without blank lines
-    for number, line in enumerate(_whole_lines(_chunks(path, file_type), line_bytes), 1):
+    for number, line in enumerate(_complete_lines(_chunks(path, file_type), line_bytes), 1):
         if number == 1 and line is not None:
             line = line.removeprefix(_BOM)
         if line is not None and not line.strip():
@@ -253,7 +253,7 @@ def _lines(
         index += 1
 
 
-def _whole_lines(chunks: Iterator[bytes], line_bytes: int) -> Iterator[bytes | None]:
+def _complete_lines(chunks: Iterator[bytes], line_bytes: int) -> Iterator[bytes | None]:
     """Yield lines without their ends; None for a line that is too long to hold."""
     parts: list[bytes] = []
     size = 0
@@ -274,7 +274,7 @@ def _whole_lines(chunks: Iterator[bytes], line_bytes: int) -> Iterator[bytes | N
         yield b"".join(parts) if size <= line_bytes else None
 
 
-def _whole_value(
+def _complete_value(
     text: str, at: int, path: Path, index: int, *, more: bool
 ) -> tuple[Any, int] | None:
     """Decode the value at a position; return it and its end.
@@ -324,7 +324,7 @@ def _values(
                     path=path,
                     remedy="correct the file",
                 )
-            decoded = _whole_value(text, at, path, index, more=more)
+            decoded = _complete_value(text, at, path, index, more=more)
             if decoded is not None:
                 value, end = decoded
                 if index % part[1] == part[0]:
@@ -430,20 +430,20 @@ def _own_rows(
                 nested.append(field.name)
         for index, row in zip(indices, batch.to_pylist(maps_as_pydicts="lossy"), strict=True):
             for key in nested:
-                row[key] = _present(row[key])
+                row[key] = _drop_nulls(row[key])
             yield first + index + 1, row, size
         first += count
 
 
-def _present(value: Any) -> Any:
+def _drop_nulls(value: Any) -> Any:
     if isinstance(value, dict):
         result = {}
         for key, inner in value.items():
             if inner is not None:
-                result[key] = _present(inner)
+                result[key] = _drop_nulls(inner)
         return result
     if isinstance(value, list):
-        return [_present(inner) for inner in value]
+        return [_drop_nulls(inner) for inner in value]
     return value
 
 

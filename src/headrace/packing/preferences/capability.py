@@ -59,9 +59,9 @@ class PreferencesRecipe(Recipe):
         return preferences
 
     def init_options(self) -> type[Any]:
-        from headrace.cli.init.asked import AskedPreferences
+        from headrace.cli.init.options import InitPreferencesOptions
 
-        return AskedPreferences
+        return InitPreferencesOptions
 
     def init(self, options: Any, data: Data) -> tuple[list[Section], str]:
         from headrace.packing.preferences.init import preference_sections

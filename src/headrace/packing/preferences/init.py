@@ -8,9 +8,9 @@ from typing import Any, get_args
 
 import numpy as np
 
-from headrace.cli.init.asked import AskedPreferences
 from headrace.cli.init.commented import Aside, Section, proposed_settings
 from headrace.cli.init.look import Data
+from headrace.cli.init.options import InitPreferencesOptions
 from headrace.errors import SettingsError
 from headrace.packing.chats.layouts import NAMES
 from headrace.packing.chats.rejections import RowRejected, preview
@@ -57,7 +57,7 @@ _MEANING = {
 _FOUND = "detected from the columns; change it here or with --kind of init"
 
 
-def preference_sections(options: AskedPreferences, data: Data) -> tuple[list[Section], str]:
+def preference_sections(options: InitPreferencesOptions, data: Data) -> tuple[list[Section], str]:
     """Write the sections of the configuration, and a line about the data.
 
     Raises `SettingsError`, `InputError`.

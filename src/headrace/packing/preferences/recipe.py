@@ -37,7 +37,7 @@ from headrace.packing.preferences.settings import ANSWERS, Preferences, id_colum
 from headrace.packing.sequences import Origins, set_print
 from headrace.packing.shards import REJECTED, even_cuts, shard_counts
 from headrace.packing.storage.spool import JoinedSpool, SequenceSpool
-from headrace.packing.tokenised import check_conserved, summed, tell_splits, tokenise
+from headrace.packing.tokenised import check_conserved, report_splits, summed, tokenise
 from headrace.recipe import recipe_of_run
 from headrace.run.context import RunContext, Task, TaskFiles, read_arrow
 from headrace.run.prepare import Outcome
@@ -66,7 +66,7 @@ def execute(  # noqa: PLR0914 - the run from top to bottom
     work = partial(encode, settings=settings, encoder=encoder)
     tokenised = tokenise(settings, context, encoder, work, [REJECTED])
     choice = tokenised.choice()
-    rows_of, records = _splits(settings, tokenised.whole_origins, choice)
+    rows_of, records = _splits(settings, tokenised.joined_origins, choice)
     names = [task.file() for task in tokenised.tasks]
     handed_on = [read_arrow(run / f"{name}{COLUMNS}").schema for name in names]
     _check_named(settings, handed_on)
@@ -85,7 +85,7 @@ def execute(  # noqa: PLR0914 - the run from top to bottom
     for name, count in summed(written, "rows", "tokens", "labels").items():
         conserved.append((f"written {name}", sum(record[name] for record in records), count, 0))
     check_conserved(conserved)
-    tell_splits(settings, context, choice)
+    report_splits(settings, context, choice)
     tallied = [
         ShardRecord(shard.split, receipt.files[0], receipt.extra["blocks"], "parquet")
         for shard, receipt in zip(shards, written, strict=True)
@@ -139,7 +139,7 @@ def _splits(
     answers = max(1, len(ANSWERS[settings.kind]))
     rows_of = {}
     records = []
-    for split in settings.asked_splits:
+    for split in settings.requested_splits:
         here = np.flatnonzero(side == SPLITS.index(split))
         times = copies[here]
         rows = np.concatenate([here[times > turn] for turn in range(int(times.max(initial=1)))])

@@ -60,7 +60,7 @@ from headrace.stream.read.columns import Columns
 from headrace.stream.read.ragged import Ragged, padded_rows
 
 PackedForm = Literal["varlen", "padded"]
-LabelPlace = Literal["next", "same"]
+LabelPosition = Literal["next", "same"]
 LastToken = Literal["keep", "drop"]
 AttentionMask = Literal["none", "bool", "additive"]
 Bool = npt.NDArray[np.bool_]
@@ -105,7 +105,7 @@ class PackedBatches:
     """
 
     form: PackedForm = "varlen"
-    labels: LabelPlace = "next"
+    labels: LabelPosition = "next"
     ignore_index: int | None = -100
     last_token: LastToken = "keep"
     pad_id: int = 0
@@ -118,7 +118,7 @@ class PackedBatches:
     def __post_init__(self) -> None:
         words = {
             "form": PackedForm,
-            "labels": LabelPlace,
+            "labels": LabelPosition,
             "last_token": LastToken,
             "attention_mask": AttentionMask,
         }

@@ -73,7 +73,7 @@ def normal_rows(table: pa.Table, alignment: MaskAlignment) -> pa.Table:
     if fault is not None:
         raise InputError(fault[1], row=fault[0] + 1, remedy="write the file anew")
     values = rows.mask
-    ends = rows.sequence_begins + rows.sequence_lengths
+    ends = rows.sequence_starts + rows.sequence_lengths
     if (
         values.dtype != np.bool_
         and len(values)
@@ -120,7 +120,7 @@ class PackedBlocks:
         self._root = root
         self._index = index
         self._alignment = alignment
-        self._found: dict[int, MaskAlignment] = {}
+        self._alignments: dict[int, MaskAlignment] = {}
 
     def __call__(self, number: int, columns: Sequence[str] | None) -> pa.Table:
         table = self._read_block(number, columns)
@@ -129,9 +129,9 @@ class PackedBlocks:
         shard = int(self._index.shard_of_block[number])
         path = self._root / self._index.shards[shard]
         try:
-            if shard not in self._found:
-                self._found[shard] = self._alignment_of(path, self._index.formats[shard])
-            return normal_rows(table, self._found[shard])
+            if shard not in self._alignments:
+                self._alignments[shard] = self._alignment_of(path, self._index.formats[shard])
+            return normal_rows(table, self._alignments[shard])
         except InputError as error:
             raise error.at(path=path) from None
 

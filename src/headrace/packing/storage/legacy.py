@@ -131,11 +131,11 @@ def sequences_of_bins(rows: PackedRows, alignment: Alignment) -> list[tuple[npt.
     mask = np.zeros(len(rows.ids), np.uint8)
     if alignment == "shift_left":
         mask[1:] = rows.mask[:-1]
-        mask[rows.sequence_begins] = 0
+        mask[rows.sequence_starts] = 0
     else:
         mask[:-1] = rows.mask[1:]
         mask[rows.token_offsets[1:] - 1] = 0
-    offsets = np.append(rows.sequence_begins, len(rows.ids)).tolist()
+    offsets = np.append(rows.sequence_starts, len(rows.ids)).tolist()
     return [(rows.ids[begin:end], mask[begin:end]) for begin, end in pairwise(offsets)]
 
 

@@ -106,7 +106,7 @@ class ParquetShardWriter:
         self.filesystem = filesystem
         self.bins = self.tokens = self.sequences = 0
         self._closed = False
-        self._held: list[PackedRows] = []  # copies of the bins of an unfinished row group
+        self._buffered: list[PackedRows] = []  # copies of the bins of an unfinished row group
         self._blocks: list[Block] = []
         if filesystem is not None:
             name = PurePosixPath(self.output_path)
@@ -190,7 +190,7 @@ class ParquetShardWriter:
             if len(part) == self.row_group_size:
                 self._emit(part)
                 continue
-            self._held.append(PackedRows.concatenate([part]))
+            self._buffered.append(PackedRows.concatenate([part]))
             if buffered + len(part) == self.row_group_size:
                 self._flush()
 
@@ -270,9 +270,9 @@ class ParquetShardWriter:
                 self.filesystem.delete_file(self.tmp_path)
 
     def _flush(self) -> None:
-        if self._held:
-            self._emit(PackedRows.concatenate(self._held))
-            self._held = []
+        if self._buffered:
+            self._emit(PackedRows.concatenate(self._buffered))
+            self._buffered = []
 
     def _emit(self, rows: PackedRows) -> None:
         offset = self._file.written

@@ -222,7 +222,7 @@ class Scalers(BaseScalers):
         if tuple(columns) == self.columns:
             return self
         at = [self.columns.index(column) for column in columns]
-        return self._taken(tuple(columns), self.entities, lambda values: values[:, at])
+        return self._selected(tuple(columns), self.entities, lambda values: values[:, at])
 
     def select(self, entities: Sequence[str]) -> Scalers:
         """Return these scalers for some of the entities.
@@ -233,7 +233,7 @@ class Scalers(BaseScalers):
             return self
         names = tuple(sorted(set(entities)))
         indices = self.index_of(names)
-        return self._taken(self.columns, names, lambda values: values[indices])
+        return self._selected(self.columns, names, lambda values: values[indices])
 
     @classmethod
     def merge(cls, parts: Sequence[Scalers]) -> Scalers:
@@ -262,9 +262,9 @@ class Scalers(BaseScalers):
             raise ValueError("an entity was fitted twice")
         order = sorted(range(len(entities)), key=entities.__getitem__)
         names = tuple(entities[index] for index in order)
-        return self._taken(self.columns, names, lambda values: values[order])
+        return self._selected(self.columns, names, lambda values: values[order])
 
-    def _taken(
+    def _selected(
         self, columns: tuple[str, ...], entities: tuple[str, ...] | None, take: Callable[[F64], F64]
     ) -> Scalers:
         measured: list[Mapping[str, F64]] = []

@@ -266,7 +266,7 @@ def as_polars(frame: Any) -> pl.DataFrame:
         ) from error
 
 
-def as_given(frame: Any, table: pl.DataFrame) -> Any:
+def as_caller_type(frame: Any, table: pl.DataFrame) -> Any:
     """Convert a polars table to the kind of table that the caller passed as `frame`."""
     if isinstance(frame, pl.DataFrame):
         return table
@@ -310,7 +310,7 @@ def _put_back(frame: Any, columns: Sequence[str], rows: SortedRows, values: Valu
         pl.Series(name, np.ascontiguousarray(unsorted[:, at])).fill_nan(None)
         for at, name in enumerate(columns)
     )
-    result = as_given(frame, table)
+    result = as_caller_type(frame, table)
     if hasattr(frame, "itertuples"):
         result.index = frame.index
     return result

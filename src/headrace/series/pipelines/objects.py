@@ -44,15 +44,15 @@ class ObjectScalers(BaseScalers):
         self, matrix: Values, offsets: I64, entities: Sequence[str], dtype: Any = np.float32
     ) -> Values:
         """Return scaled values; see `BaseScalers`."""
-        return self._each("transform", matrix, offsets, entities, dtype)
+        return self._per_entity("transform", matrix, offsets, entities, dtype)
 
     def invert(self, scaled: Values, offsets: I64, entities: Sequence[str]) -> F64:
         """Return values in their own units; see `BaseScalers`."""
         return np.asarray(
-            self._each("inverse_transform", scaled, offsets, entities, np.float64), np.float64
+            self._per_entity("inverse_transform", scaled, offsets, entities, np.float64), np.float64
         )
 
-    def _each(
+    def _per_entity(
         self, verb: str, matrix: Values, offsets: I64, entities: Sequence[str], dtype: Any
     ) -> Values:
         out = np.empty(matrix.shape, dtype)

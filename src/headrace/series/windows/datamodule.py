@@ -179,7 +179,7 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
         self._training = {"shuffle": shuffle, "chunk_size": chunk_size, "remainder": remainder}
         self._seed = seed
         self._parts: dict[str, tuple[Windows, WindowCounts]] = {}
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
 
     def prepare_data(self) -> None:
         """Prepare the run whose settings were given, unless it exists.
@@ -204,9 +204,9 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
             if part == "pool" and self.validation == "none":
                 continue
             self.windows(part)
-            if part in self._told:
+            if part in self._warned:
                 continue
-            self._told.add(part)
+            self._warned.add(part)
             counts = self._part(part)[1]
             requested = self.validation_chunk_size
             line = f"{part}{str(counts).removeprefix(counts.split)}"

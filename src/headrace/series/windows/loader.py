@@ -104,7 +104,7 @@ class Chunked(ChunkPlan):
         self._able = np.flatnonzero(windows.per_entity)
         super().__init__(len(self._able), seed, chunk_size=chunk_size)
         self.identity = sha256_hex(canonical_json([windows.identity, chunk_size]))
-        self._held: tuple[int, Windows] | None = None
+        self._cached: tuple[int, Windows] | None = None
         self._coming: tuple[int, Future[Windows]] | None = None
 
     def entities(self, epoch: int) -> I64:
@@ -120,28 +120,28 @@ class Chunked(ChunkPlan):
 
         Re-raises errors of reading.
         """
-        if self._held is None or self._held[0] != epoch:
-            self._held = None  # release it first, so that memory never holds more than two chunks
+        if self._cached is None or self._cached[0] != epoch:
+            self._cached = None  # release it first, so that memory never holds more than two chunks
             coming = self._coming
             self._coming = None
             ready = None
             if coming is not None and coming[0] == epoch:
                 ready = result_of(coming[1])
-            self._held = (epoch, self._load(epoch) if ready is None else ready)
+            self._cached = (epoch, self._load(epoch) if ready is None else ready)
         if self._coming is None or self._coming[0] != epoch + 1:
             thread = start_threads(1, name="headrace-chunk")
             self._coming = (epoch + 1, thread.submit(self._load, epoch + 1))
             thread.shutdown(wait=False)  # the thread ends when the chunk is read
-        return self._held[1]
+        return self._cached[1]
 
     def close(self) -> None:
         """Wait for a read in progress, and release it and the chunk held."""
         if self._coming is not None and not self._coming[1].cancel():
             self._coming[1].exception()
-        self._held = self._coming = None
+        self._cached = self._coming = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_held": None, "_coming": None}
+        return {**self.__dict__, "_cached": None, "_coming": None}
 
     def _load(self, epoch: int) -> Windows:
         return self._windows.in_memory(self.entities(epoch))
@@ -336,7 +336,7 @@ class WindowLoader(StreamLoader):
         of the next epoch.
         """
         confirm_rank(self.topology)
-        if self._received.is_over:
+        if self._delivered.is_over:
             following = self.passes.begin(self.epoch + 1, self.current)
         else:
             following = self.current

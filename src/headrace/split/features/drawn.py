@@ -129,12 +129,12 @@ class Drawn(Feature):
                 f"train has no rows of {total:,}",
                 remedy=f"choose another {setting('seed')}, or draw by a column of smaller groups",
             )
-        scans.context.warn(self._few(rows))
+        scans.context.warn(self._small_split_warnings(rows))
         shares = ", ".join(f"{split} {percentage(count, total)}" for split, count in rows.items())
         scans.context.on_event(Note("info", f"{pluralise(total, 'row')}: {shares}"))
         return {"drawn": drawn}
 
-    def _few(self, rows: dict[str, int]) -> Iterator[str]:
+    def _small_split_warnings(self, rows: dict[str, int]) -> Iterator[str]:
         for split, count in rows.items():
             if count < _FEW_ROWS:
                 yield (

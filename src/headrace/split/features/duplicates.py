@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.arrays import I64, U64, Bools, distinct, least_of_component
-from headrace.dataset.contents import names_told, repeats_told
+from headrace.dataset.contents import columns_in_words, repeats_warning
 from headrace.dataset.distinguishing import LOOKED_AT, Distinguishing, distinguishing
 from headrace.errors import SettingsError, setting
 from headrace.formats.column_paths import with_paths
@@ -29,7 +29,7 @@ from headrace.formats.common_schema import with_content
 from headrace.formats.content import NOTHING, among, count_repeats, tagged
 from headrace.formats.dates import Dates
 from headrace.formats.shard import Chunk, Shard
-from headrace.near.repeats import count_kept
+from headrace.near.repeats import count_stored
 from headrace.run.context import RunContext
 from headrace.split.content import Content, Repeats, row_numbers
 from headrace.split.earlier import EarlierRun
@@ -360,7 +360,7 @@ def _count(
     }
     near: dict[str, Any] = {}
     if settings.folds is None:
-        repeats = count_kept(
+        repeats = count_stored(
             context.run, [content_file(settings, number) for number in shards], SPLITS
         )
         counts["in_earlier_split"] = _of_splits(repeats.earlier, settings)
@@ -389,7 +389,7 @@ def _warnings(counts: Mapping[str, Any], rows: Mapping[str, int], entities: int)
     too much.
     """
     near = counts.get("near", {})
-    names = names_told(counts["content"])
+    names = columns_in_words(counts["content"])
     drop = setting("duplicates", "drop")
     group = setting("duplicates", "group", "drop")
     verbs = {
@@ -397,7 +397,7 @@ def _warnings(counts: Mapping[str, Any], rows: Mapping[str, int], entities: int)
         "are near, or joined through near ones to, rows of": near,
     }
     for verb, repeats in verbs.items():
-        message = repeats_told(repeats.get("in_earlier_split", {}), rows, verb=verb)
+        message = repeats_warning(repeats.get("in_earlier_split", {}), rows, verb=verb)
         if message is not None:
             yield (
                 f"{message}, compared by {names}; headrace leaks says how many chance gives. If"

@@ -72,14 +72,14 @@ def _if_dealt(
     if units.texts:
         contents = np.concatenate([units.rounded[split.name][0] for split in splits])
     _, code = np.unique(contents, return_inverse=True)
-    contents_held = np.zeros((len(splits), int(code.max(initial=0)) + 1), np.bool_)
+    contents_present = np.zeros((len(splits), int(code.max(initial=0)) + 1), np.bool_)
     most: dict[tuple[str, str], float] = {}
     for dealt in _deals(mix(keys + side.astype(np.uint64)), side):
-        contents_held[:] = False
-        contents_held[dealt[filled], code[filled]] = True
+        contents_present[:] = False
+        contents_present[dealt[filled], code[filled]] = True
         for early, late in combinations(range(len(splits)), 2):
             rows = dealt == late
-            count = int((contents_held[early][code[rows]] & filled[rows]).sum())
+            count = int((contents_present[early][code[rows]] & filled[rows]).sum())
             pair = (splits[early].name, splits[late].name)
             most[pair] = max(most.get(pair, 0.0), count / max(1, int(rows.sum())))
     return most

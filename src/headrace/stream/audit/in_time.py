@@ -233,7 +233,7 @@ def date_columns(
         type_ = column.type
         some = pc.drop_null(column).slice(0, _FIRST)
         if is_text(type_):
-            is_dates = _share(pc.match_substring_regex(some, _DATED)) >= _DATES
+            is_dates = _fraction(pc.match_substring_regex(some, _DATED)) >= _DATES
         elif pa.types.is_integer(type_) or pa.types.is_floating(type_):
             is_dates = span_us is not None and _are_near(some, span_us)
         else:
@@ -244,7 +244,7 @@ def date_columns(
     return selected
 
 
-def _share(matches: pa.ChunkedArray) -> float:
+def _fraction(matches: pa.ChunkedArray) -> float:
     return pc.mean(matches).as_py() or 0.0
 
 

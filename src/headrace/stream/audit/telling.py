@@ -86,12 +86,12 @@ def find_telling(
     if not len(learned) or not len(tried):
         return (), ()
     usual = learned[label].mode().sort()[0]
-    base = _share(tried[label] == usual)
+    base = _fraction(tried[label] == usual)
     telling = []
     for column in flat:
         known, rows = learned.select(column, label), tried.select(column, label)
         guesses, how[column] = _guesses(known, rows)
-        accuracy = _share(guesses.fill_null(usual) == rows[label])
+        accuracy = _fraction(guesses.fill_null(usual) == rows[label])
         if how[column] == "words" or (rows[column].dtype == pl.String and _varies(known[column])):
             how[column] = "words"
             accuracy = max(accuracy, _by_words(known, rows, usual))
@@ -116,7 +116,7 @@ def _by_words(known: pl.DataFrame, tried: pl.DataFrame, usual: str) -> float:
     for number in _WORDS:
         word = pl.col(column).list.get(number, null_on_oob=True)
         guesses, _ = _guesses(known.with_columns(word), tried.with_columns(word))
-        best = max(best, _share(guesses.fill_null(usual) == tried[label]))
+        best = max(best, _fraction(guesses.fill_null(usual) == tried[label]))
     return best
 
 
@@ -220,5 +220,5 @@ def _floats(column: pl.Series) -> F64:
     return column.cast(pl.Float64).fill_null(np.nan).to_numpy()
 
 
-def _share(right: pl.Series) -> float:
+def _fraction(right: pl.Series) -> float:
     return int(right.sum()) / max(1, len(right))

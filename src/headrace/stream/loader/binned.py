@@ -327,15 +327,15 @@ class BinnedPass(ABC):
         for rank in range(self.world_size):
             rank_rows = self._plan.rank_rows(rank)
             left = np.ones(rank_rows.rows, np.bool_)
-            received_bins = batches * self.batch_size
+            delivered_bins = batches * self.batch_size
             for window, (_, bins) in enumerate(self.windows(rank)):
                 begin = window * size
-                if received_bins >= len(bins):
+                if delivered_bins >= len(bins):
                     left[begin : begin + size] = False
                 else:
-                    left[begin + bins[:received_bins].sequences] = False
-                received_bins -= min(received_bins, len(bins))
-                if not received_bins:
+                    left[begin + bins[:delivered_bins].sequences] = False
+                delivered_bins -= min(delivered_bins, len(bins))
+                if not delivered_bins:
                     break
             positions.append(
                 self._plan.remaining.positions(rank_rows.indices(0, rank_rows.rows)[left])
@@ -369,7 +369,7 @@ class BinnedPass(ABC):
             passes.rows.options,
             topology=passes.topology,
             memory=passes.rows.memory,
-            make=_whole_windows,
+            make=_full_windows,
         )
         with closing(windows):
             for columns, (lengths, bins) in zip(windows, self.windows(rank, first), strict=True):
@@ -387,7 +387,7 @@ class BinnedPass(ABC):
         }
 
 
-def _whole_windows(columns: Columns, batch_size: int) -> Iterator[Columns]:
+def _full_windows(columns: Columns, batch_size: int) -> Iterator[Columns]:
     """Yield windows as columns, for `read_share`."""
     rows = len(next(iter(columns.values())))
     return (cut(columns, start, start + batch_size) for start in range(0, rows, batch_size))

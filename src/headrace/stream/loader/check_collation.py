@@ -179,7 +179,7 @@ def _sharer(caller: Any) -> str | None:
     return None
 
 
-def told_to_accelerate(batches: Iterator[Given], *, steps: int | None) -> Iterator[Given]:
+def report_to_accelerate(batches: Iterator[Given], *, steps: int | None) -> Iterator[Given]:
     """Return the same batches and, if Accelerate is loaded, report number `steps` to it as the
     last. None: not known.
 
@@ -187,12 +187,12 @@ def told_to_accelerate(batches: Iterator[Given], *, steps: int | None) -> Iterat
     loader, while `GradientState().end_of_dataloader` is true.
     """
     if "accelerate.data_loader" in sys.modules:
-        return _told(batches, steps)
+        return _reporting(batches, steps)
     return batches
 
 
-def _told(batches: Iterator[Given], steps: int | None) -> Generator[Given, None, None]:
-    reading = _kind()()
+def _reporting(batches: Iterator[Given], steps: int | None) -> Generator[Given, None, None]:
+    reading = _reading_class()()
     reading.begin()
     try:
         for number, batch in enumerate(batches, start=1):
@@ -205,7 +205,7 @@ def _told(batches: Iterator[Given], steps: int | None) -> Generator[Given, None,
 
 
 @functools.cache
-def _kind() -> Any:
+def _reading_class() -> Any:
     """Create the class that represents a pass in Accelerate's list of active loaders."""
     loaders: Any = sys.modules["accelerate.data_loader"]
 

@@ -67,9 +67,9 @@ from headrace.stream.loader.options import IN_ARROW, StreamOptions
 from headrace.stream.loader.passes import Pass, Reading, RowPass, RowPasses
 from headrace.stream.order.epoch import (
     EpochOrder,
-    PieceRows,
+    LocatedRows,
     block_identities,
-    each_number,
+    distinct_numbers,
     epoch_order,
     span_rows,
 )
@@ -78,18 +78,18 @@ from headrace.stream.order.layout import BlendIndex
 from headrace.stream.order.plan import Plan
 from headrace.stream.order.remaining import Remaining, split_at
 from headrace.stream.order.state import StreamState
-from headrace.stream.ranks.group import default_group, own_connection, text_of
+from headrace.stream.ranks.group import default_group, separate_connection, text_of
 from headrace.stream.ranks.topology import Topology
-from headrace.stream.read.ahead import made_ahead
+from headrace.stream.read.ahead import prefetched
 from headrace.stream.read.batch import Batch, make_batches
 from headrace.stream.read.columns import Columns, cut, from_table, gather, join
 from headrace.stream.read.quarantine import Quarantine, filling_rows
 from headrace.stream.read.reader import (
     ReadBlock,
     decode_block,
+    full_batches,
     mark_real,
     reading_real,
-    whole_batches,
 )
 from headrace.stream.read.transform import TransformContext
 
@@ -105,7 +105,9 @@ _BALANCED = setting("distribution", "balanced")
 _MADE: Counter[tuple[str, str, int, int]] = Counter()
 
 
-def claim_borders(order: EpochOrder, remaining: Remaining, *, batch_size: int, ranks: int) -> I64:
+def claim_boundaries(
+    order: EpochOrder, remaining: Remaining, *, batch_size: int, ranks: int
+) -> I64:
     """Return int64 [claims+1], strictly rising from 0: claim i is places [borders[i], borders[i+1])
     of what remains.
     """
@@ -127,10 +129,10 @@ def claim_borders(order: EpochOrder, remaining: Remaining, *, batch_size: int, r
     return np.concatenate([[0], boundaries[1:][needed]]).astype(np.int64)
 
 
-def claim_rows(order: EpochOrder, identities: U64, line_positions: I64) -> PieceRows:
+def claim_rows(order: EpochOrder, identities: U64, line_positions: I64) -> LocatedRows:
     """Return the locations of the rows at these places of the line, in the order of delivery."""
     along, rows = split_at(order.line, line_positions)
-    for at, of_block in each_number(along) if order.shuffle else ():
+    for at, of_block in distinct_numbers(along) if order.shuffle else ():
         key = derive_key(
             order.seed, "claimed block", order.epoch, *map(int, identities[order.blocks[at]])
         )
@@ -139,12 +141,12 @@ def claim_rows(order: EpochOrder, identities: U64, line_positions: I64) -> Piece
 
 
 def left_of(
-    remaining: Remaining, boundaries: I64, *, claimed: int, not_received: Iterable[tuple[int, int]]
+    remaining: Remaining, boundaries: I64, *, claimed: int, undelivered: Iterable[tuple[int, int]]
 ) -> Remaining:
     """Return what no rank has received: claims from number `claimed` on, and [start, stop) parts of
     earlier ones.
     """
-    parts = sorted((start, stop) for start, stop in not_received if start < stop)
+    parts = sorted((start, stop) for start, stop in undelivered if start < stop)
     parts.append((int(boundaries[claimed]), int(boundaries[-1])))
     starts, stops = np.array(parts, np.int64).T
     return remaining.keep(starts, stops)
@@ -179,7 +181,7 @@ class Claims:
     So a rank that finds no claim left learns the number of batches of every rank without waiting
     for slow ranks, even while they are in a collective.
     store: any of torch.distributed. prefix: the name of the pass, equal on all ranks. boundaries:
-    see `claim_borders`. check: raises if another rank has failed. Batches may be made before the
+    see `claim_boundaries`. check: raises if another rank has failed. Batches may be made before the
     loop takes them, so claims learn only at a state request what was received.
     """
 
@@ -190,12 +192,12 @@ class Claims:
     boundaries: I64
     batch_size: int
     check: Callable[[], None]
-    _held: deque[tuple[int, int]] = field(default_factory=deque)  # claimed but not received
+    _undelivered: deque[tuple[int, int]] = field(default_factory=deque)  # claimed but not received
     _claimed: int = 0
     _claiming: Lock = field(default_factory=Lock)
     # total rows made after each batch
-    _made: array[int] = field(default_factory=lambda: array("q", [0]))
-    _received: int = 0  # rows of batches that the loop is known to have received
+    _rows_made: array[int] = field(default_factory=lambda: array("q", [0]))
+    _rows_received: int = 0  # rows of batches that the loop is known to have received
     _calls: int = 0  # of `left_over`
 
     def arrive(self, start: str) -> None:
@@ -237,7 +239,7 @@ class Claims:
                 start = int(self.boundaries[number])
                 stop = int(self.boundaries[number + 1])
                 self._claimed += 1
-                self._held.append((start, stop))
+                self._undelivered.append((start, stop))
                 self.store.add(f"{self.prefix}/rows/{self.topology.rank}", stop - start)
                 self.store.add(f"{self.prefix}/entered", stop - start)
             yield start, stop
@@ -267,11 +269,11 @@ class Claims:
 
     def record(self, rows: int) -> None:
         """Record a batch of this many rows of the claims, in the order of `take`."""
-        self._made.append(self._made[-1] + rows)
+        self._rows_made.append(self._rows_made[-1] + rows)
 
     def rows_after(self, batches: int) -> int:
         """Count the rows in the first `batches` batches."""
-        return self._made[min(batches, len(self._made) - 1)]
+        return self._rows_made[min(batches, len(self._rows_made) - 1)]
 
     def left_over(self, batches: int, remaining: Remaining) -> Remaining:
         """Return what no rank has received, this one having received `batches` batches.
@@ -282,17 +284,19 @@ class Claims:
         keys = [
             f"{self.prefix}/state/{self._calls}/{rank}" for rank in range(self.topology.world_size)
         ]
-        rows = self.rows_after(batches) - self._received
-        self._received += rows
+        rows = self.rows_after(batches) - self._rows_received
+        self._rows_received += rows
         # held until all ranks have called, so no claim is missed or counted twice
         with self._claiming:
             while rows:
-                start, stop = self._held.popleft()
+                start, stop = self._undelivered.popleft()
                 part = min(rows, stop - start)
                 rows -= part
                 if start + part < stop:
-                    self._held.appendleft((start + part, stop))
-            self.store.set(keys[self.topology.rank], json.dumps([self._claimed, list(self._held)]))
+                    self._undelivered.appendleft((start + part, stop))
+            self.store.set(
+                keys[self.topology.rank], json.dumps([self._claimed, list(self._undelivered)])
+            )
             self._await(
                 lambda: self.store.check(keys), f"call {self._calls} of state_dict on every rank"
             )
@@ -302,7 +306,7 @@ class Claims:
             remaining,
             self.boundaries,
             claimed=sum(claimed for claimed, _ in answers),
-            not_received=unreceived,
+            undelivered=unreceived,
         )
 
     def _starts_elsewhere(self, start: str, other: str) -> StreamError:
@@ -376,7 +380,7 @@ class DynamicPasses(RowPasses):
         if store is None and topology.world_size > 1:
             group = default_group()
         if store is not None:
-            self.store = own_connection(store)
+            self.store = separate_connection(store)
         elif topology.world_size == 1:
             self.store = LocalStore()
         elif group is None:
@@ -500,7 +504,7 @@ class DynamicPass(RowPass):
             prefix=f"{passes.name}/{passes.begun}",
             topology=topology,
             epoch=self.epoch,
-            boundaries=claim_borders(
+            boundaries=claim_boundaries(
                 order, start.remaining, batch_size=size, ranks=topology.world_size
             ),
             batch_size=size,
@@ -515,8 +519,8 @@ class DynamicPass(RowPass):
         delivered = 0
         finished = False
         try:
-            with closing(made_ahead(claimed, thread_name="headrace-claim")) as read:
-                for real, columns in whole_batches(read, size):
+            with closing(prefetched(claimed, thread_name="headrace-claim")) as read:
+                for real, columns in full_batches(read, size):
                     for batch in self._filled(names, [columns], real, reading.quarantine):
                         claims.record(min(size, real))
                         delivered = delivered + 1

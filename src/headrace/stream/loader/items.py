@@ -257,7 +257,7 @@ class ItemPass(RowPass):
 
     def batches(self, reading: Reading, *, first: int = 0) -> Generator[dict[str, Any], None, None]:  # noqa: ARG002
         """Yield this rank's batches from number `first` on, without reading blocks."""
-        rank_rows = self._share
+        rank_rows = self._rank_rows
         options = self.passes.options
         size = options.batch_size
         if first * size >= rank_rows.items:

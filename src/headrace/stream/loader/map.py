@@ -27,7 +27,7 @@ from headrace.formats.column_paths import with_paths
 from headrace.item_batch import ItemBatch
 from headrace.item_batch import arrays_of as columns_of
 from headrace.stream.loader.options import VALID, StreamOptions
-from headrace.stream.order.epoch import each_number
+from headrace.stream.order.epoch import distinct_numbers
 from headrace.stream.read.batch import make_batch
 from headrace.stream.read.columns import Columns, from_table, gather, join, size_of
 from headrace.stream.read.reader import ReadBlock, decode_block
@@ -103,7 +103,7 @@ class MapDataset(TorchDataset[dict[str, Any]]):
             parts = [from_table(nothing, arrow=False, where="", gaps=self.index.gaps)]
         back = np.empty_like(numbers)
         done = 0
-        for block, members in each_number(np.searchsorted(self._stops, numbers, side="right")):
+        for block, members in distinct_numbers(np.searchsorted(self._stops, numbers, side="right")):
             mine = numbers[members]
             parts.append(gather([self._block(block)], mine - int(self.index.first_row[block])))
             back[members] = np.arange(done, done + len(mine))
@@ -116,7 +116,7 @@ class MapDataset(TorchDataset[dict[str, Any]]):
 
     def __getstate__(self) -> dict[str, Any]:
         values = dict(self.__dict__)
-        for name in ("_lock", "_blocks", "_held"):
+        for name in ("_lock", "_blocks", "_cached_bytes"):
             del values[name]
         return values
 
@@ -127,7 +127,7 @@ class MapDataset(TorchDataset[dict[str, Any]]):
     def _forget(self) -> None:
         self._lock = threading.Lock()
         self._blocks: OrderedDict[int, tuple[Columns, int]] = OrderedDict()
-        self._held = 0
+        self._cached_bytes = 0
 
     def _block(self, block: int) -> Columns:
         with self._lock:
@@ -142,7 +142,7 @@ class MapDataset(TorchDataset[dict[str, Any]]):
         with self._lock:
             if block not in self._blocks and size <= self.cache_bytes:
                 self._blocks[block] = (columns, size)
-                self._held += size
-                while self._held > self.cache_bytes:
-                    self._held -= self._blocks.popitem(last=False)[1][1]
+                self._cached_bytes += size
+                while self._cached_bytes > self.cache_bytes:
+                    self._cached_bytes -= self._blocks.popitem(last=False)[1][1]
         return columns

@@ -30,7 +30,7 @@ from headrace.stream.order.lanes import (
     choose_lanes,
     choose_lanes_again,
     estimate_block_bytes,
-    is_kept,
+    fits_in_memory,
     mixes_everything,
 )
 from headrace.stream.order.layout import (
@@ -62,7 +62,7 @@ from headrace.stream.read.batch import Batch, import_torch
 from headrace.stream.read.by_source import SourceCounts
 from headrace.stream.read.columns import Columns
 from headrace.stream.read.quarantine import Quarantine
-from headrace.stream.read.reader import KeptSplit, ReadBlock, read_share
+from headrace.stream.read.reader import DecodedSplit, ReadBlock, read_share
 from headrace.stream.read.transform import TransformContext
 
 log = logging.getLogger("headrace")
@@ -237,7 +237,7 @@ class RowPass:
 
     def context(self, batch: int) -> TransformContext:
         options = self.passes.options
-        rank_rows = self._share
+        rank_rows = self._rank_rows
         first = batch * options.batch_size
         stop = min(first + options.batch_size, rank_rows.items)
         positions = self.start.remaining.positions(rank_rows.indices(first, stop))
@@ -251,10 +251,10 @@ class RowPass:
         )
 
     def rows_after(self, batches: int) -> int:
-        return min(batches * self.passes.options.batch_size, self._share.rows)
+        return min(batches * self.passes.options.batch_size, self._rank_rows.rows)
 
     @cached_property
-    def _share(self) -> RankRows:
+    def _rank_rows(self) -> RankRows:
         """This rank's share of the remaining rows."""
         return self.plan().rank_rows(self.passes.topology.rank)
 
@@ -281,7 +281,7 @@ class RowPasses:
         options.check_columns(index.schema)
         if options.batch_format == "torch":
             import_torch()
-        self.memory = KeptSplit()
+        self.memory = DecodedSplit()
         self._order: tuple[StreamState, Order] | None = None
         self._mixing_logged = False
         self._tokens_logged = False
@@ -290,7 +290,7 @@ class RowPasses:
         """Set the schema of blocks and the columns to read, from the next pass on."""
         self.index = replace(self.index, schema=schema)
         self.options = replace(self.options, columns=columns)
-        self.memory = KeptSplit()
+        self.memory = DecodedSplit()
 
     @property
     def ranks(self) -> int:
@@ -652,7 +652,7 @@ class RowPasses:
             return True
         # otherwise every rank needs all blocks: in each round, or in the only one
         one_round = lanes.lanes * lanes.window_rows >= rows
-        in_memory = mixes_everything(lanes, rows) and is_kept(
+        in_memory = mixes_everything(lanes, rows) and fits_in_memory(
             int(estimate_block_bytes(self.index).sum()), self.options.memory_bytes
         )
         return shuffle and (one_round or in_memory)

@@ -32,7 +32,7 @@ from headrace.stream.loader.check_collation import (
     READ_BY_INDEX,
     refuse_sharing_again,
     refuse_worker,
-    told_to_accelerate,
+    report_to_accelerate,
 )
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.passes import MakePasses, Pass, Passes, Reading, RowPasses
@@ -163,7 +163,7 @@ class LoopEpochs:
 
     def set_epoch(self, epoch: int) -> None:  # noqa: ARG002 - of a loop that may have begun later
         """Go on to the next epoch if a loaded state left nothing of the present one."""
-        self._stream.skip_empty_rest()
+        self._stream.skip_empty_remainder()
 
 
 class NotADataLoader(SettingsError, AttributeError):
@@ -215,10 +215,10 @@ class StreamLoader:
             self.passes = DynamicPasses(index, read_block, options, self.topology, store)
         else:
             self.passes = RowPasses(index, read_block, options, self.topology)
-        self.shared = self._found_partners()
+        self.shared = self._find_partners()
         if self.topology.world_size > 1 or self.shared is not None:
             join_group()
-        self._received = DeliveredCount()
+        self._delivered = DeliveredCount()
         self._begin(self.passes.begin(0))
         self.quarantined = self.make_quarantine()
 
@@ -272,29 +272,29 @@ class StreamLoader:
     @property
     def current(self) -> Pass:
         """The current pass, or the last one if it has finished."""
-        return self._present
+        return self._current_pass
 
     @property
     def epoch(self) -> int:
         """The epoch of the current pass, or of the last one if it has finished."""
-        return self._present.epoch
+        return self._current_pass.epoch
 
     @property
     def partial_epoch(self) -> bool:
         """True if the current pass is the rest of an epoch, from a loaded state."""
-        return self._present.is_partial
+        return self._current_pass.is_partial
 
     @property
     def dropped_rows(self) -> int:
         """Rows that no rank receives in the current pass, over all ranks, because of "drop" or
         packing.
         """
-        return self._present.dropped_rows
+        return self._current_pass.dropped_rows
 
     @property
     def delivered_count(self) -> int:
         """Batches that the loop has received since the current pass began."""
-        return self._received.batches
+        return self._delivered.batches
 
     def __len__(self) -> int:
         """Return the number of batches of the current epoch: those taken before a loaded state, and
@@ -303,7 +303,7 @@ class StreamLoader:
         Loops compare it with all that they did of the epoch. See `remaining`.
         """
         self._check_reader()
-        return self._present.batches_done + self._steps()
+        return self._current_pass.batches_done + self._steps()
 
     @property
     def remaining(self) -> int:
@@ -325,12 +325,12 @@ class StreamLoader:
 
     def _steps(self) -> int:
         confirm_rank(self.topology)
-        if self._present.steps is None:
+        if self._current_pass.steps is None:
             raise TypeError(
                 'distribution="dynamic": how many batches there are is known when the last block is'
                 " claimed"
             )
-        return self._present.steps
+        return self._current_pass.steps
 
     def plan(self) -> Plan:
         """Return the plan of the current pass: steps, rows and bytes of every rank."""
@@ -342,7 +342,7 @@ class StreamLoader:
 
         Raises `SettingsError` if the source has none.
         """
-        report = getattr(self._present, "report", None)
+        report = getattr(self._current_pass, "report", None)
         if report is None:
             raise SettingsError(
                 "report: it is of rows that are packed or grouped by length",
@@ -354,7 +354,7 @@ class StreamLoader:
         """Return what the current or last pass has cost its loop so far: seconds, rows, blocks
         read.
         """
-        return self.progress.stats(self._present.rows_after(self.progress.steps))
+        return self.progress.stats(self._current_pass.rows_after(self.progress.steps))
 
     @property
     def blend_sources(self) -> list[str]:
@@ -431,7 +431,7 @@ class StreamLoader:
             make=self.makes_batches(),
             counts=progress.sources,
         )
-        yield from watch.over(self.delivered(self.read_once(self._present, reading, progress)))
+        yield from watch.over(self.delivered(self.read_once(self._current_pass, reading, progress)))
 
     def read_once(
         self, current: Pass, reading: Reading, progress: Progress, *, first: int = 0
@@ -443,7 +443,7 @@ class StreamLoader:
             return current.batches(reading, first=first)
         return self.shared.batches(current, reading, progress, first=first)
 
-    def _found_partners(self) -> Partners | None:
+    def _find_partners(self) -> Partners | None:
         """Return what shares passes with other processes that read as this rank; None without.
 
         A quarantine counts what one process gave up, so there each reads for itself.
@@ -467,22 +467,22 @@ class StreamLoader:
 
         steps: the number of batches; None: that of the pass.
         """
-        self._received.begin()
+        self._delivered.begin()
         if steps is None:
-            steps = self._present.steps
-        return told_to_accelerate(
-            self._received.counted(batches, epoch=self.epoch, steps=steps), steps=steps
+            steps = self._current_pass.steps
+        return report_to_accelerate(
+            self._delivered.counted(batches, epoch=self.epoch, steps=steps), steps=steps
         )
 
     def begin_next(self) -> None:
         """Advance to the next epoch if the last pass was read to its end."""
-        if self._received.has_ended:
-            self._begin(self.passes.begin(self.epoch + 1, self._present))
+        if self._delivered.has_ended:
+            self._begin(self.passes.begin(self.epoch + 1, self._current_pass))
 
-    def skip_empty_rest(self) -> None:
+    def skip_empty_remainder(self) -> None:
         """Make the next epoch the present one if a loaded state left no batch of it."""
-        if self._present.is_partial and self._present.steps == 0:
-            self._begin(self.passes.begin(self.epoch + 1, self._present))
+        if self._current_pass.is_partial and self._current_pass.steps == 0:
+            self._begin(self.passes.begin(self.epoch + 1, self._current_pass))
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next pass this epoch from its beginning; if a loaded state left a rest of this
@@ -491,12 +491,12 @@ class StreamLoader:
         Raises `SettingsError` unless the epoch is an integer of 0 or more.
         """
         epoch = as_integer("epoch", epoch, least=0, most=MOST_EPOCHS)
-        if epoch != self.epoch or self._received.has_ended:
-            self._begin(self.passes.begin(epoch, self._present))
+        if epoch != self.epoch or self._delivered.has_ended:
+            self._begin(self.passes.begin(epoch, self._current_pass))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position after the batches handed out so far: JSON, the same on every rank."""
-        return self.state_after(self._received.batches)
+        return self.state_after(self._delivered.batches)
 
     def state_after(self, batches: int) -> dict[str, Any]:
         """Return the state after this number of batches of the current pass on every rank.
@@ -504,7 +504,7 @@ class StreamLoader:
         Raises `StreamError` if the pass has fewer.
         """
         self._check_reader()
-        return self._present.state_after(as_integer("batches", batches))
+        return self._current_pass.state_after(as_integer("batches", batches))
 
     def _check_reader(self) -> None:
         """Raise `SettingsError` in a worker of a DataLoader, which knows neither the length nor the
@@ -516,7 +516,7 @@ class StreamLoader:
         """Return the state at the beginning of the current epoch, in the current order of the
         stream.
         """
-        return self.passes.full(self._present).state_after(0)
+        return self.passes.full(self._current_pass).state_after(0)
 
     def load_state_dict(self, values: Mapping[str, Any], *, changed: Changed = "nothing") -> None:
         """Continue from a saved state, even one saved with other ranks or another batch size.
@@ -552,10 +552,10 @@ class StreamLoader:
         """
         index = self.index
         options = self.options
-        state = self._present.state_after(0)
+        state = self._current_pass.state_after(0)
         start = state.get("start", state)  # a stream that packs rows nests the state of its rows
         return {
-            "source": type(self._present).__name__,
+            "source": type(self._current_pass).__name__,
             "order_version": ORDER_VERSION,
             "split": index.split,
             "index": index.identity,
@@ -573,7 +573,7 @@ class StreamLoader:
             "packed": repr(options.packed),
             "pack": repr(options.pack),
             "batches": state.get("batches"),
-            "steps": self._present.steps,
+            "steps": self._current_pass.steps,
             "state": state.get("digest"),
         }
 
@@ -612,7 +612,7 @@ class StreamLoader:
             batches,
             transform,
             reader=str(self.topology),
-            context=self._present.context,
+            context=self._current_pass.context,
             note=self.progress.note_making,
         )
 
@@ -631,7 +631,7 @@ class StreamLoader:
         """Warn once if a pass was abandoned and restarts in the same order, unless at most one
         batch was read.
         """
-        count = self._received
+        count = self._delivered
         if not self.is_shuffled or count.has_warned or count.has_ended or count.batches < 2:
             return
         count.has_warned = True
@@ -644,6 +644,6 @@ class StreamLoader:
         )
 
     def _begin(self, current: Pass) -> None:
-        self._present = current
+        self._current_pass = current
         self.progress = Progress()
-        self._received.forget()
+        self._delivered.forget()

@@ -56,10 +56,10 @@ try:
         refuse_sharing_again,
         refuse_worker,
     )
-    from headrace.stream.loader.watched_loader import WatchedLoader, died, told_by_torch
+    from headrace.stream.loader.watched_loader import WatchedLoader, dead_workers_of, died
     from headrace.stream.workers.arrivals import Arrivals, StepMark
     from headrace.stream.workers.parcel import share_batch, unmade_batches, whole_batch
-    from headrace.stream.workers.serving import Beginning, Client, Opened, Server, keep_inherited
+    from headrace.stream.workers.serving import Beginning, Client, Opened, Server, freeze_inherited
 except ImportError as error:
     raise MissingExtra("torch", "torch") from error
 
@@ -71,8 +71,8 @@ _OF_ANY_PROCESS = (
     "num_workers",
     "progress",
     "quarantined",
-    "_present",
-    "_received",
+    "_current_pass",
+    "_delivered",
 )
 # datasets that forked workers may read from
 _SERVING: weakref.WeakSet[StreamingDataset] = weakref.WeakSet()
@@ -140,7 +140,7 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
         self._client: Client | None = None
         self._beginning: Beginning | None = None
         self._has_begun = False
-        self._given = 0
+        self._batches_given = 0
         self._progress: WorkerProgress | None = None  # a worker's progress before it was stopped
         _SERVING.add(self)
 
@@ -160,7 +160,7 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
     def current(self) -> Pass:
         """The current pass; in a worker, the pass whose steps it delivers."""
         if get_worker_info() is None:
-            return self._present
+            return self._current_pass
         return self.passes.resume(self._begun().start)
 
     def stats(self) -> StreamStats:
@@ -200,7 +200,7 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
 
         collate: the DataLoader's collate_fn, which the loop applies; None: unknown.
         """
-        keep_inherited()
+        freeze_inherited()
         # torch's own conversion changes only arrays, which become tensors.
         is_as_it_is = collate is whole_batch or (
             collate is default_convert and self.options.batch_format != "numpy"
@@ -209,10 +209,10 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
         with closing(self.batches(in_place=in_place)) as batches:
             for number, batch in enumerate(batches):
                 # A collate_fn of the user receives tables as tables.
-                is_told = collate in (default_convert, whole_batch) or not isinstance(
+                is_reported = collate in (default_convert, whole_batch) or not isinstance(
                     batch, pa.Table
                 )
-                if is_told and not in_place:
+                if is_reported and not in_place:
                     yield share_batch(batch, self._mark_of(number))
                 else:
                     yield batch
@@ -251,7 +251,7 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
             )
         with closing(worker_batches) as batches:
             for batch in batches:
-                self._given += 1
+                self._batches_given += 1
                 yield batch
 
     def _begun(self) -> Beginning:
@@ -269,7 +269,7 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
                     self._address, pool=pool, worker=info.id, workers=info.num_workers
                 )
             self._beginning = self._client.begin(self._progress)
-            self._given = 0
+            self._batches_given = 0
             self._progress = None
         return self._beginning
 
@@ -365,7 +365,7 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
                 start=begun.start,
                 epoch=begun.epoch,
                 worker=info.id,
-                batches=(begun.first - info.id) // info.num_workers + self._given,
+                batches=(begun.first - info.id) // info.num_workers + self._batches_given,
                 world_size=self.topology.world_size,
                 workers=info.num_workers,
                 batch_size=self.options.batch_size,
@@ -416,7 +416,7 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
         current, arrivals = self._arrivals
         if (
             arrivals is not None
-            and current is self._present
+            and current is self._current_pass
             and arrivals.any
             and arrivals.without_gap < as_integer("batches", batches)
         ):
@@ -512,7 +512,7 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
             first = 0
             if progress.batches:
                 first = max(0, (progress.batches - 1) * workers + worker + 1)
-        current = self._present
+        current = self._current_pass
         if self._read_to_end is current and not first and not self._has_warned:
             self._has_warned = True
             log.warning(
@@ -571,7 +571,7 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
         try:
             yield from batches
         except RuntimeError as error:
-            processes = told_by_torch(error)
+            processes = dead_workers_of(error)
             if not processes:
                 raise
             raise died(str(self.topology), processes) from error

@@ -22,7 +22,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from headrace.errors import EngineError, HeadraceError, StreamError
-from headrace.stream.loader.check_collation import told_to_accelerate
+from headrace.stream.loader.check_collation import report_to_accelerate
 from headrace.stream.loader.stream_loader import LoopEpochs
 from headrace.stream.ranks.stats import StreamStats
 from headrace.stream.read.batch import Batch
@@ -92,7 +92,7 @@ class WatchedLoader(DataLoader[Batch]):
         if self.num_workers:  # the dataset now knows whether the loop is watched
             begun.append(self._begin())
             batches = self._started(batches, begun)
-        return told_to_accelerate(batches, steps=self._source.current.steps)
+        return report_to_accelerate(batches, steps=self._source.current.steps)
 
     def _started(
         self, batches: Iterator[Batch], begun: list[GuardedWorkers]
@@ -193,7 +193,7 @@ def _say_once(what: str) -> None:
     )
 
 
-def told_by_torch(error: BaseException) -> list[int]:
+def dead_workers_of(error: BaseException) -> list[int]:
     """Return the dead worker processes that a torch DataLoader's error names; empty for any other
     error.
     """

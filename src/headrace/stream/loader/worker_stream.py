@@ -85,7 +85,7 @@ class WorkerStream(StreamLoader):
         return self._pool.over(
             self._mark,
             batches,
-            context=self._present.context,
+            context=self._current_pass.context,
             note=self.progress.note_making,
         )
 

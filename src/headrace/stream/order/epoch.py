@@ -33,7 +33,7 @@ import numpy.typing as npt
 from headrace.arrays import I64, U64, Ints, as_array, offsets_from_lengths
 from headrace.dataset.index import SplitIndex, text_array
 from headrace.digest import derive_key
-from headrace.keyed_hash import hash_texts, hash_words, permutation, places_in_permutation
+from headrace.keyed_hash import hash_texts, hash_words, inverse_permutation, permutation
 from headrace.stream.order.balance import RowCosts, balanced, runs_key
 from headrace.stream.order.remaining import count_out, even_parts, split_at
 
@@ -265,7 +265,7 @@ class EpochOrder(Order):
         starts[by_slice] = np.cumsum(rows) - rows
         return starts
 
-    def _stretches(self, lanes: I64 | slice, begin: I64 | int, end: I64 | int) -> tuple[I64, I64]:
+    def _segments(self, lanes: I64 | slice, begin: I64 | int, end: I64 | int) -> tuple[I64, I64]:
         """Return the places [start, stop) on the line that are rows begin..end-1 of lanes."""
         starts = self.lane_starts[lanes]
         rows = self.lane_rows[lanes]
@@ -305,8 +305,8 @@ class EpochOrder(Order):
                 rows = np.array([stop - first], np.int64)
             starts.append(lane_begin)
             counts.append(rows)
-        stretch_starts = np.concatenate(starts)
-        spans = self.rows_between(stretch_starts, stretch_starts + np.concatenate(counts))
+        segment_starts = np.concatenate(starts)
+        spans = self.rows_between(segment_starts, segment_starts + np.concatenate(counts))
         block_spans = list(zip(*(numbers.tolist() for numbers in spans), strict=True))
         items = len(positions)
         if not self.shuffle and len(rounds) == 1 and isinstance(rounds[0][3], slice):
@@ -403,7 +403,7 @@ class EpochOrder(Order):
         if self.shuffle:
             round_ = self._round_of(offset, 1)
             boundaries = self._rows_before_round(np.stack([round_, round_ + 1]))
-            inside = line_positions - self._stretches(lane, *boundaries)[0]
+            inside = line_positions - self._segments(lane, *boundaries)[0]
             inside += self._rows_before(group, round_, lane // self.groups)
             offset = self._shuffled_offsets(group, round_, inside)
         return which, offset * self.groups + group
@@ -418,7 +418,7 @@ class EpochOrder(Order):
         for of_group, number, count, in_round in rounds:
             if self.costs is None:
                 key = derive_key(self.seed, "round", self.epoch, of_group, number)
-                offset[in_round] += places_in_permutation(key, count, inside[in_round])
+                offset[in_round] += inverse_permutation(key, count, inside[in_round])
                 continue
             lanes = self._lanes_of_round(of_group, number)
             mixed = self._permuted(of_group, number, *lanes)
@@ -437,8 +437,8 @@ class EpochOrder(Order):
         before = self._rows_before_round(round_)
         left = short - before
         window = self._rows_before_round(round_ + 1) - before
-        short_rows, each_long = (np.clip(rows, 0, window) for rows in (left, left + 1))
-        return np.asarray(long_lanes * each_long + (among - long_lanes) * short_rows, np.int64)
+        short_rows, every_length = (np.clip(rows, 0, window) for rows in (left, left + 1))
+        return np.asarray(long_lanes * every_length + (among - long_lanes) * short_rows, np.int64)
 
     @cached_property
     def _by_block(self) -> I64:
@@ -458,7 +458,7 @@ class EpochOrder(Order):
         rounds = self._round_of(np.stack([first, last]) // self.groups, per_group)
         rounds[1] += 1
         begin, end = self._rows_before_round(rounds)[:, :, None]
-        starts, ends = (rows.ravel() for rows in self._stretches(lane, begin, end))
+        starts, ends = (rows.ravel() for rows in self._segments(lane, begin, end))
         not_empty = starts < ends
         span, along = expand(starts[not_empty], ends[not_empty], self.line)
         holds_rows = self.line[along + 1] > self.line[along]
@@ -491,7 +491,7 @@ class EpochOrder(Order):
         """Return (first place on the line, rows) of each lane of a group's round, int64 [L / D]."""
         lanes = slice(group, None, self.groups)
         first_row, last_row = self._rows_before_round(np.array([round_, round_ + 1])).tolist()
-        starts, stops = self._stretches(lanes, first_row, last_row)
+        starts, stops = self._segments(lanes, first_row, last_row)
         return starts, stops - starts
 
     def _permuted(self, group: int, round_: int, starts: I64, counts: I64) -> I64:
@@ -506,9 +506,9 @@ class EpochOrder(Order):
             if self.costs is not None:
                 costs = self.costs.between(*self.rows_between(starts, starts + counts))
                 begin, end = self._rows_before_round(np.array([round_, round_ + 1])).tolist()
-                of_each_lane = int(np.clip(self.lane_rows.min() - begin, 0, end - begin))
+                lane_positions = int(np.clip(self.lane_rows.min() - begin, 0, end - begin))
                 # as many as every group can fill
-                runs = of_each_lane * len(counts) // self.run_rows
+                runs = lane_positions * len(counts) // self.run_rows
                 key = runs_key(self.seed, self.epoch, round_)
                 mixed = balanced(mixed, costs, runs=runs, run_rows=self.run_rows, key=key)
             # a small split asks for its only round in pieces
@@ -537,7 +537,7 @@ class EpochOrder(Order):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PieceRows:
+class LocatedRows:
     """Rows of blocks in any order: item i is row `index[i]` of the pieces laid end to end.
 
     index: int64 [items]; a row may be there several times.
@@ -547,7 +547,7 @@ class PieceRows:
     index: I64
 
 
-def span_rows(blocks: I64, rows: I64) -> PieceRows:
+def span_rows(blocks: I64, rows: I64) -> LocatedRows:
     """Return the range of rows of each block that items need, each block once; item i is row
     rows[i] of block blocks[i].
     """
@@ -558,7 +558,7 @@ def span_rows(blocks: I64, rows: I64) -> PieceRows:
     np.maximum.at(stops, which, rows + 1)
     offsets = offsets_from_lengths(stops - starts)
     spans = list(zip(needed.tolist(), starts.tolist(), stops.tolist(), strict=True))
-    return PieceRows(spans, rows - starts[which] + offsets[which])
+    return LocatedRows(spans, rows - starts[which] + offsets[which])
 
 
 def item_type(items: int) -> type[np.int32 | np.int64]:
@@ -669,7 +669,7 @@ def grouped(groups: I64) -> tuple[I64, list[Any]]:
     return groups[[indices[0] for indices in members]], members
 
 
-def each_number(which: I64) -> Iterator[tuple[int, Any]]:
+def distinct_numbers(which: I64) -> Iterator[tuple[int, Any]]:
     """Yield each distinct number, ascending, with the indices where it occurs, as `grouped` gives
     them.
     """

@@ -58,12 +58,12 @@ class Interleave:
     @property
     def rows(self) -> int:
         """The number of positions, n."""
-        return int(self._borders[-1])
+        return int(self._boundaries[-1])
 
     def sources(self, positions: I64) -> I64:
         """Return the source of each position; int64, same length."""
         points = self._step * positions % max(1, self.rows)
-        return np.searchsorted(self._borders[1:], points, side="right").astype(np.int64)
+        return np.searchsorted(self._boundaries[1:], points, side="right").astype(np.int64)
 
     def draws(self, source: I64, first: I64, stop: I64, columns: int) -> I64:
         """Count the draws of a source among the positions first, first + columns, … below `stop`.
@@ -76,8 +76,8 @@ class Interleave:
             return np.where(source == only, turns, 0)
         stride = self._step * columns % self.rows
         shift = self._step * first % self.rows
-        low = self._borders[source]
-        high = self._borders[source + 1]
+        low = self._boundaries[source]
+        high = self._boundaries[source + 1]
         return self._hits(turns, shift, high, stride) - self._hits(turns, shift, low, stride)
 
     def find_draws(self, source: int, draws: I64, first: I64, columns: int) -> I64:
@@ -159,7 +159,7 @@ class Interleave:
         return hits
 
     @cached_property
-    def _borders(self) -> I64:
+    def _boundaries(self) -> I64:
         return offsets_from_lengths(self.counts)
 
     @cached_property

@@ -27,7 +27,7 @@ from headrace.stream.order.epoch import (
     Piece,
     Pool,
     Reads,
-    each_number,
+    distinct_numbers,
     epoch_order,
     expand,
     item_type,
@@ -56,7 +56,7 @@ class JoinedOrder(Order):
     def line_of(self, positions: I64) -> I64:
         which, inside = self._split(positions)
         line_positions = np.empty_like(positions)
-        for number, members in each_number(which):
+        for number, members in distinct_numbers(which):
             order, base = self._member(number)
             line_positions[members] = base + order.line_of(inside[members])
         return line_positions
@@ -65,7 +65,7 @@ class JoinedOrder(Order):
         which, inside = self._split_places(line_positions)
         blocks = np.empty_like(line_positions)
         rows = np.empty_like(line_positions)
-        for number, members in each_number(which):
+        for number, members in distinct_numbers(which):
             blocks[members], rows[members] = self._member(number)[0].locate(inside[members])
         return blocks, rows
 
@@ -77,7 +77,7 @@ class JoinedOrder(Order):
         rows: list[I64] = []
         laid = 0
         repeats = False
-        for number, members in each_number(which):
+        for number, members in distinct_numbers(which):
             pool = self._member(number)[0].pool_of(inside[members])
             if pool.items == len(positions):
                 return pool
@@ -281,7 +281,7 @@ class ColumnOrder(EpochOrder):
         """The groups in the order of their slices of the line: int64 [D]."""
         return slices_of_groups(self.groups, shuffle=self.shuffle)
 
-    def round_borders(self, used: I64) -> I64:
+    def round_boundaries(self, used: I64) -> I64:
         """Return the row of each group, from row `used` on, at which every lane stands at the
         border of a round: int64 [D].
         """
@@ -296,7 +296,7 @@ class ColumnOrder(EpochOrder):
         delivered = np.where(
             boundaries < self.group_rows, boundaries // self._group_lanes, self.group_rows
         )
-        starts, stops = self._stretches(
+        starts, stops = self._segments(
             self._along, delivered[self._along % self.groups], self.lane_rows[self._along]
         )
         return self.rows_between(starts, stops)
@@ -322,8 +322,8 @@ class ColumnOrder(EpochOrder):
             backwards[self._along[1::2]] = True
         return backwards
 
-    def _stretches(self, lanes: I64 | slice, begin: I64 | int, end: I64 | int) -> tuple[I64, I64]:
-        starts, stops = super()._stretches(lanes, begin, end)
+    def _segments(self, lanes: I64 | slice, begin: I64 | int, end: I64 | int) -> tuple[I64, I64]:
+        starts, stops = super()._segments(lanes, begin, end)
         backwards = self._backwards[lanes]
         ends = 2 * self.lane_starts[lanes] + self.lane_rows[lanes]
         return np.where(backwards, ends - stops, starts), np.where(backwards, ends - starts, stops)
@@ -368,9 +368,9 @@ class ContinuedOrder(JoinedOrder):
         """The groups in the order of their slices of the line: int64 [D]."""
         return slices_of_groups(self.groups, shuffle=self.shuffle)
 
-    def round_borders(self, used: I64) -> I64:
+    def round_boundaries(self, used: I64) -> I64:
         """Return boundaries of rounds, see `ColumnOrder`; a share of the rests is a round too."""
-        after = self.tail.round_borders(np.maximum(used - self._carried, 0))
+        after = self.tail.round_boundaries(np.maximum(used - self._carried, 0))
         return self._carried + np.where(used < self._carried, 0, after)
 
     def tails(self, boundaries: I64) -> tuple[I64, I64, I64]:
@@ -380,7 +380,7 @@ class ContinuedOrder(JoinedOrder):
     @cached_property
     def tail(self) -> ColumnOrder:
         """The order of the rows behind the rounds that are in progress."""
-        blocks, firsts, stops = self.earlier.tails(self._rest_borders)
+        blocks, firsts, stops = self.earlier.tails(self._remainder_boundaries)
         return ColumnOrder(
             blocks=blocks,
             firsts=firsts,
@@ -390,19 +390,19 @@ class ContinuedOrder(JoinedOrder):
         )
 
     @cached_property
-    def _rest_borders(self) -> I64:
-        return self.earlier.round_borders(self.used)
+    def _remainder_boundaries(self) -> I64:
+        return self.earlier.round_boundaries(self.used)
 
     @cached_property
-    def _rest_starts(self) -> I64:
+    def _remainder_starts(self) -> I64:
         """Where the rest of each earlier column starts, laid end to end: int64 [D before + 1]."""
-        rests = self._rest_borders - self.used
+        rests = self._remainder_boundaries - self.used
         return offsets_from_lengths(rests[self.earlier.groups_along])
 
     @cached_property
-    def _rest_ends(self) -> I64:
+    def _remainder_ends(self) -> I64:
         """Where the share of each column ends, in the order of the slices: int64 [D]."""
-        rests = int(self._rest_starts[-1])
+        rests = int(self._remainder_starts[-1])
         until = np.cumsum(self.column_rows[self.groups_along]).tolist()
         # integers of any size: a product of rows
         return np.array([rows * rests // max(1, self.rows) for rows in until], np.int64)
@@ -411,26 +411,26 @@ class ContinuedOrder(JoinedOrder):
     def _carried(self) -> I64:
         """The rows of rests that each column reads: int64 [D]."""
         carried = np.empty(self.groups, np.int64)
-        carried[self.groups_along] = np.diff(self._rest_ends, prepend=0)
+        carried[self.groups_along] = np.diff(self._remainder_ends, prepend=0)
         return carried
 
     @cached_property
     def _carried_from(self) -> I64:
         """Where the share of each column starts: int64 [D]."""
         starts = np.empty(self.groups, np.int64)
-        starts[self.groups_along] = self._rest_ends - self._carried[self.groups_along]
+        starts[self.groups_along] = self._remainder_ends - self._carried[self.groups_along]
         return starts
 
     def _split(self, positions: I64, /) -> tuple[I64, I64]:
         offset, column = np.divmod(positions, self.groups)
         after = offset - self._carried[column]
-        of_rest = after < 0
+        in_remainder = after < 0
         inside = after * self.groups + column
-        at = (self._carried_from[column] + offset)[of_rest]
-        lane, row = split_at(self._rest_starts, at)
+        at = (self._carried_from[column] + offset)[in_remainder]
+        lane, row = split_at(self._remainder_starts, at)
         earlier = self.earlier.groups_along[lane]
-        inside[of_rest] = (self.used[earlier] + row) * self.earlier.groups + earlier
-        return np.where(of_rest, 0, 1), inside
+        inside[in_remainder] = (self.used[earlier] + row) * self.earlier.groups + earlier
+        return np.where(in_remainder, 0, 1), inside
 
     def _split_places(self, line_positions: I64, /) -> tuple[I64, I64]:
         return split_at(np.array([0, self.earlier.line_length], np.int64), line_positions)
@@ -443,16 +443,16 @@ class ContinuedOrder(JoinedOrder):
     def positions_of_rows(self, blocks: I64, rows: I64) -> tuple[I64, I64]:
         which, positions = self.earlier.positions_of_rows(blocks, rows)
         row, earlier = np.divmod(positions, self.earlier.groups)
-        of_rest = (row >= self.used[earlier]) & (row < self._rest_borders[earlier])
-        lane = np.argsort(self.earlier.groups_along)[earlier[of_rest]]
-        at = self._rest_starts[lane] + row[of_rest] - self.used[earlier[of_rest]]
-        index = np.searchsorted(self._rest_ends, at, side="right")
+        in_remainder = (row >= self.used[earlier]) & (row < self._remainder_boundaries[earlier])
+        lane = np.argsort(self.earlier.groups_along)[earlier[in_remainder]]
+        at = self._remainder_starts[lane] + row[in_remainder] - self.used[earlier[in_remainder]]
+        index = np.searchsorted(self._remainder_ends, at, side="right")
         column = self.groups_along[index]
         offset = at - self._carried_from[column]
-        which_behind, after = self.tail.positions_of_rows(blocks, rows)
+        tail_members, after = self.tail.positions_of_rows(blocks, rows)
         shift = self._carried[after % self.groups] * self.groups
         return end_to_end(
-            [(which[of_rest], offset * self.groups + column), (which_behind, after + shift)]
+            [(which[in_remainder], offset * self.groups + column), (tail_members, after + shift)]
         )
 
     def reads(self, first: I64, last: I64) -> Reads:
@@ -460,7 +460,7 @@ class ContinuedOrder(JoinedOrder):
         begin = first // self.groups
         end = last // self.groups + 1
         carried = self._carried[column]
-        of_rests = self._reads_of_rests(
+        of_remainders = self._reads_of_remainders(
             self._carried_from[column] + begin,
             self._carried_from[column] + np.minimum(end, carried),
         )
@@ -471,15 +471,15 @@ class ContinuedOrder(JoinedOrder):
             low[runs] * self.groups + column[runs], (high[runs] - 1) * self.groups + column[runs]
         )
         after = after._replace(run=runs[after.run])
-        return Reads(*np.concatenate([of_rests, after], axis=1))
+        return Reads(*np.concatenate([of_remainders, after], axis=1))
 
-    def _reads_of_rests(self, begin: I64, end: I64) -> Reads:
+    def _reads_of_remainders(self, begin: I64, end: I64) -> Reads:
         """Return the blocks that each run of the rests begin..end-1, laid end to end, needs."""
         runs = np.flatnonzero(begin < end)
-        which, lane = expand(begin[runs], end[runs], self._rest_starts)
+        which, lane = expand(begin[runs], end[runs], self._remainder_starts)
         run = runs[which]
-        low = np.maximum(begin[run], self._rest_starts[lane]) - self._rest_starts[lane]
-        high = np.minimum(end[run], self._rest_starts[lane + 1]) - self._rest_starts[lane]
+        low = np.maximum(begin[run], self._remainder_starts[lane]) - self._remainder_starts[lane]
+        high = np.minimum(end[run], self._remainder_starts[lane + 1]) - self._remainder_starts[lane]
         some = low < high
         earlier = self.earlier.groups_along[lane[some]]
         reads = self.earlier.reads(

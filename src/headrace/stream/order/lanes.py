@@ -72,7 +72,7 @@ def is_small(rows: int, decoded_bytes: int, memory_bytes: int) -> bool:
     return 2 * (decoded_bytes + ORDER_BYTES * rows) <= memory_bytes
 
 
-def is_kept(decoded_bytes: int, memory_bytes: int) -> bool:
+def fits_in_memory(decoded_bytes: int, memory_bytes: int) -> bool:
     """Return whether every rank may keep a decoded split of this size."""
     return decoded_bytes <= _most_open(memory_bytes)
 
@@ -122,7 +122,7 @@ def choose_lanes(  # noqa: PLR0913 - all are settings
     if lanes is None and shuffle_rows is None:
         if is_small(rows, decoded, memory_bytes):
             return Lanes(1, rows, 1)
-        if is_kept(decoded, memory_bytes) and not whole_shards:
+        if fits_in_memory(decoded, memory_bytes) and not whole_shards:
             order_rows = (memory_bytes - decoded) // ORDER_BYTES // sources
             return Lanes(KEPT_LANES, max(1, order_rows // KEPT_LANES), 1)
     base = lanes or _most_lanes(block_bytes[index.rows > 0], _most_open(memory_bytes) / sources)

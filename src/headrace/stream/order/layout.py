@@ -4,9 +4,10 @@ Pure.
 
 A number of ranks that divides the groups changes nothing. For other numbers every rank would need
 every lane, so the order changes in two steps. The rest of the current round is dealt to the new
-ranks group by group (`RestOfRound`), and no row moves. From the next round border on, where every
-lane stands at the border of a window, the tails of the lanes are laid end to end and cut into new
-lanes (`cut_again`). Every remaining row comes once, and the state needs a few integers per change.
+ranks group by group (`RoundRemainder`), and no row moves. From the next round boundary on, where
+every lane stands at the boundary of a window, the tails of the lanes are laid end to end and cut
+into new lanes (`cut_again`). Every remaining row comes once, and the state needs a few integers per
+change.
 
 The sources of a blend, or of a part of the rows, continue in later epochs. There a change begins a
 leg of the run: each source finishes its rounds in progress, and the tails behind them are cut again
@@ -329,7 +330,7 @@ def chained(order: Order, changes: Sequence[Change]) -> ChainedOrder:
         if change.ranks is not None:
             cuts = [change.position for change in changes[number:] if change.ranks is None]
             end = min([*cuts, order.rows]) - parts[-1].begin
-            following = RestOfRound.of(last, since, end, ranks=change.ranks)
+            following = RoundRemainder.of(last, since, end, ranks=change.ranks)
         elif isinstance(base, EpochOrder):
             following = base = cut_again(base, change.position - begin, change)
             begin = change.position
@@ -372,7 +373,7 @@ def cut_again(order: EpochOrder, border: int, change: Change) -> EpochOrder:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class RestOfRound(Order):
+class RoundRemainder(Order):
     """Positions [begin, end) of `base`, usually of one round, dealt to R ranks: each gets a run of
     whole groups.
 
@@ -386,21 +387,21 @@ class RestOfRound(Order):
     end: int
 
     @classmethod
-    def of(cls, base: Order, begin: int, end: int, *, ranks: int) -> RestOfRound:
+    def of(cls, base: Order, begin: int, end: int, *, ranks: int) -> RoundRemainder:
         """Deal the rows to `ranks` ranks.
 
         A round is one rank's part of a round of `base`, or less at the end.
         """
         round_rows = base.lanes * (base.window_rows if base.shuffle else 1)
         window = max(1, -(-min(end - begin, round_rows) // ranks))
-        rest_settings: OrderSettings = {
+        remainder_settings: OrderSettings = {
             **base.settings,
             "lanes": ranks,
             "groups": ranks,
             "window_rows": window,
             "shuffle": True,
         }
-        return cls(base=base, begin=begin, end=end, **rest_settings)
+        return cls(base=base, begin=begin, end=end, **remainder_settings)
 
     @property
     def rows(self) -> int:

@@ -30,7 +30,7 @@ from headrace.stream.order.epoch import (
     OrderSettings,
     Pool,
     Reads,
-    each_number,
+    distinct_numbers,
     epoch_order,
     item_type,
 )
@@ -98,7 +98,7 @@ class RepeatedOrder(Order):
         if rows == 1 or not self.shuffle:
             return row_turns
         line_positions = np.empty_like(positions)
-        for _, members in each_number(own_epoch // self._permuted_together):
+        for _, members in distinct_numbers(own_epoch // self._permuted_together):
             epochs = own_epoch[members]
             first = int(epochs.min())
             orders = permutations(self._key, rows, first=first, count=int(epochs.max()) - first + 1)
@@ -231,10 +231,10 @@ class MixedOrder(JoinedOrder):
     @cached_property
     def _bases(self) -> I64:
         """The place at which the members of each source begin: int64 [S]."""
-        return offsets_from_lengths(np.diff(self._members_before) * self._places)
+        return offsets_from_lengths(np.diff(self._members_before) * self._position_counts)
 
     @property
-    def _places(self) -> I64:
+    def _position_counts(self) -> I64:
         """The places of a member of each source; in each leg, its rows may be cut again."""
         return self._sizes * len(self.legs)
 
@@ -269,14 +269,14 @@ class MixedOrder(JoinedOrder):
             inside[small] = self._number_draws(positions, small=True)[1][small]
         begin = self.schedule.drawn_before(self.begin + int(positions.min()))
         end = self.schedule.drawn_before(self.begin + int(positions.max()))
-        for number, of_source in each_number(source):
+        for number, of_source in distinct_numbers(source):
             if self.sources[number].is_small:
                 continue
             own_rows = self.sources[number].own_rows
             own_epochs = range(int(begin[number]) // own_rows, int(end[number]) // own_rows + 1)
             first = int(self._members_before[number] - self._first_own[number])
             which[of_source] = first + self._own_epoch_of(number, own_epochs, positions[of_source])
-        for number, members in each_number(which):
+        for number, members in distinct_numbers(which):
             if not self._source_of_member(number).is_small:
                 of_column = column[members]
                 before = self._own_epoch(number).before[of_column]
@@ -291,7 +291,7 @@ class MixedOrder(JoinedOrder):
         draw = np.empty_like(positions)
         rows = positions + self.begin
         starts = np.array([segment.begin for segment in self.segments], np.int64)
-        for number, in_segment in each_number(np.searchsorted(starts, rows, side="right") - 1):
+        for number, in_segment in distinct_numbers(np.searchsorted(starts, rows, side="right") - 1):
             segment = self.segments[number]
             at = rows[in_segment] - segment.begin
             if small:
@@ -301,7 +301,7 @@ class MixedOrder(JoinedOrder):
             origin = int(segment.begin - self.legs[-1].begin) % self.groups
             source[in_segment], drawn = segment.interleave.number_draws(at, self.groups, origin)
             column = self._column_of(positions[in_segment])
-            for of_draws, members in each_number(source[in_segment]):
+            for of_draws, members in distinct_numbers(source[in_segment]):
                 if not self.sources[of_draws].is_small:
                     drawn[members] += self._before_segment(of_draws, number)[column[members]]
             draw[in_segment] = drawn
@@ -410,7 +410,7 @@ class MixedOrder(JoinedOrder):
 
     def _split_places(self, line_positions: I64, /) -> tuple[I64, I64]:
         source, inside = split_at(self._bases, line_positions)
-        member, line_position = np.divmod(inside, self._places[source])
+        member, line_position = np.divmod(inside, self._position_counts[source])
         return self._members_before[source] + member, line_position
 
     def _source_of_member(self, number: int) -> MixedSource:
@@ -419,7 +419,7 @@ class MixedOrder(JoinedOrder):
     def _member(self, number: int) -> tuple[Order, int]:
         source = int(np.searchsorted(self._members_before, number, side="right")) - 1
         member = number - int(self._members_before[source])
-        base = int(self._bases[source] + member * self._places[source])
+        base = int(self._bases[source] + member * self._position_counts[source])
         if self.sources[source].is_small:
             return self._repeated(source), base
         return self._own_epoch(number).order, base

@@ -35,7 +35,7 @@ from headrace.stream.order.lanes import (
     ORDER_BYTES,
     Lanes,
     estimate_block_bytes,
-    is_kept,
+    fits_in_memory,
     mixes_everything,
 )
 from headrace.stream.order.layout import BlendIndex
@@ -271,16 +271,16 @@ class Plan:
             and len(self.block_bytes) <= _PREFETCH_BLOCKS
         )
         # a block stays decoded for so many that do not need it
-        pools_kept = 1
+        pools_ahead = 1
         if small:
-            pools_kept = MOST_POOLS_AHEAD
+            pools_ahead = MOST_POOLS_AHEAD
         for kinds, (group, block, pool, _) in self._needs.items():
             order = np.lexsort((pool, block, group))
             group = group[order]
             block = block[order]
             pool = pool[order]
             again = np.ones(len(group), np.bool_)
-            again[1:] = (np.diff(group) > 0) | (np.diff(block) > 0) | (np.diff(pool) > pools_kept)
+            again[1:] = (np.diff(group) > 0) | (np.diff(block) > 0) | (np.diff(pool) > pools_ahead)
             per_group = np.bincount(group[again], self.block_bytes[block[again]], kinds)
             total = total + per_group[np.arange(self.world_size) % kinds].astype(np.int64)
         return total
@@ -347,7 +347,7 @@ class Plan:
             and mixes_everything(
                 Lanes(order.lanes, order.window_rows, order.groups), self.split_rows
             )
-            and is_kept(int(self.block_bytes.sum()), self.memory_bytes)
+            and fits_in_memory(int(self.block_bytes.sum()), self.memory_bytes)
         )
 
     def ahead_bytes(self, least: int) -> int:

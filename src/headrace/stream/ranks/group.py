@@ -409,7 +409,7 @@ def default_group() -> Group | None:
         process = int(torch.get_rank())
         processes = int(torch.get_world_size())
         try:
-            connection = own_connection(store)
+            connection = separate_connection(store)
             pid = os.getpid()
             before, previous = _HISTORY.get(pid) or (process_start(), "")
             name = group_name(connection, Moment.now(), before, process=pid, previous=previous)
@@ -472,7 +472,7 @@ def default_store() -> Any:
     return distributed.distributed_c10d._get_default_store()
 
 
-def own_connection(store: Any) -> Any:
+def separate_connection(store: Any) -> Any:
     """Return the same store over another connection, so that a long wait elsewhere in the process
     does not block us.
     """

@@ -465,7 +465,7 @@ class _Start:
         if not differences:
             return
         sentences = []
-        word = "process" if _share_a_rank(sides) else "rank"
+        word = "process" if _have_equal_ranks(sides) else "rank"
         for name, values in list(differences.items())[:_MOST_FIELDS]:
             parts = [f"{short_repr(value)} on {word} {number}" for number, value in values.items()]
             sentences.append(f"{name} is {', '.join(parts[:-1])} and {parts[-1]}")
@@ -485,7 +485,7 @@ class _Start:
         raise error_type(problem, remedy=remedy)
 
 
-def _share_a_rank(sides: Sequence[_Side]) -> bool:
+def _have_equal_ranks(sides: Sequence[_Side]) -> bool:
     return len({side.rank for side in sides}) < len({side.process for side in sides})
 
 
@@ -493,7 +493,7 @@ def differing(sides: Sequence[_Side]) -> dict[str, dict[int, Any]]:
     """Return the fields that differ between contracts, each with its values by their first rank; by
     their first process where several read as one rank.
     """
-    of_processes = _share_a_rank(sides)
+    of_processes = _have_equal_ranks(sides)
     differences = {}
     for name in dict.fromkeys(name for side in sides for name in side.contract):
         values: dict[int, Any] = {}

@@ -80,7 +80,7 @@ class Watch:
         self._topology = stream.topology
         self._epoch = stream.epoch
         self._ahead = ahead
-        self._said = _SAID.setdefault(stream, {})
+        self._logged_at = _SAID.setdefault(stream, {})
         self._shared: Partners | None = getattr(stream, "shared", None)
         try:
             self._group = default_group()
@@ -295,7 +295,7 @@ class Watch:
                 self._group.tell(lost)
                 self._group.host_has_left()
                 while (failure := self._group.unread()) is not None:
-                    self._hear(failure)
+                    self._note_failure(failure)
                 if beats:
                     self._exchange(moments)
             except RuntimeError as error:
@@ -337,10 +337,10 @@ class Watch:
 
     def _warn(self, moments: Mapping[int, Snapshot], *, stall_seconds: float) -> None:
         messages = complaints(moments, stall_seconds=stall_seconds)
-        for sentence in due(messages, self._said, now=time.monotonic()):
+        for sentence in due(messages, self._logged_at, now=time.monotonic()):
             log.warning("%s", sentence)
 
-    def _hear(self, failure: Failure) -> None:
+    def _note_failure(self, failure: Failure) -> None:
         """Note what another process has posted, unless it is a death that was noticed here."""
         if failure.pid is not None and self._group is not None:
             self._group.tell(self._group.look())

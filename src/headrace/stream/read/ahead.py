@@ -147,7 +147,7 @@ def result_of(future: Future[Made]) -> Made:
     return future.result()
 
 
-def made_ahead(
+def prefetched(
     items: Iterator[Item],
     *,
     thread_name: str,
@@ -242,7 +242,7 @@ class Fetcher:
         self._ahead_blocks = ahead_blocks
         self._keep = keep
         # the first row that each announced pool needs, in the order of pools
-        self._wanted: dict[int, deque[int]] = {}
+        self._requested: dict[int, deque[int]] = {}
         self._waiting: deque[range] = deque()  # announced but not begun, as runs
         self._begun: dict[int, _Decoded] = {}
         self._floors: dict[int, int] = {}  # the lowest row held of each begun block
@@ -280,7 +280,9 @@ class Fetcher:
         """Bytes of all rows held; for a block that is being decoded, the estimate."""
         return sum(map(self._size, self._begun)) + self._shared_bytes
 
-    def decode_each(self, blocks: Iterable[int], use: Callable[[int, Columns], Made]) -> list[Made]:
+    def decode_blocks(
+        self, blocks: Iterable[int], use: Callable[[int, Columns], Made]
+    ) -> list[Made]:
         """Return the result of `use` for each decoded block, in order; `use` runs in the threads.
 
         No block is held.
@@ -299,33 +301,35 @@ class Fetcher:
         coming = [self._threads.submit(use_run, run) for run in runs]
         return list(chain.from_iterable(map(result_of, coming)))
 
-    def get_alone(self, wanted_spans: Sequence[Piece]) -> list[Columns]:
+    def get_alone(self, requested_spans: Sequence[Piece]) -> list[Columns]:
         """Return the rows of pieces that were not announced, in order; holds nothing else of their
         blocks.
         """
         spans: dict[int, list[tuple[int, int]]] = {}
-        for block, start, stop in wanted_spans:
+        for block, start, stop in requested_spans:
             spans.setdefault(block, []).append((start, stop))
 
         def copies(block: int, columns: Columns) -> list[Columns]:
             return [copied(cut(columns, start, stop), self._room) for start, stop in spans[block]]
 
-        columns_of_span = dict(zip(spans, map(iter, self.decode_each(spans, copies)), strict=True))
-        return [next(columns_of_span[block]) for block, _, _ in wanted_spans]
+        columns_of_span = dict(
+            zip(spans, map(iter, self.decode_blocks(spans, copies)), strict=True)
+        )
+        return [next(columns_of_span[block]) for block, _, _ in requested_spans]
 
     def announce(self, spans: Sequence[Piece]) -> None:
         """Announce the pieces of a coming pool; each call needs one `release`, in the same
         order.
         """
         for block, first in _first_rows(spans).items():
-            if block not in self._wanted:
-                self._wanted[block] = deque()
+            if block not in self._requested:
+                self._requested[block] = deque()
                 if block in self._shared:
                     self._begun[block], self._floors[block] = self._shared.pop(block), 0
                     self._shared_bytes -= self._size(block)
                 else:
                     self._wait(block, len(spans))
-            self._wanted[block].append(first)
+            self._requested[block].append(first)
         self._begin_ahead()
 
     def begin(self, spans: Iterable[Piece]) -> None:
@@ -358,7 +362,7 @@ class Fetcher:
         for block, start, stop in spans:
             self._used[block] = self._used.get(block, 0) + stop - start
         for block in _first_rows(spans):
-            announced = self._wanted[block]
+            announced = self._requested[block]
             announced.popleft()
             if announced:
                 # a view holds all rows
@@ -389,7 +393,7 @@ class Fetcher:
                     del self._used[block], self._begun[block].result()[block]
                     if size <= _PART_BYTES:
                         self._done.append(parts)
-                del self._wanted[block], self._begun[block], self._floors[block]
+                del self._requested[block], self._begun[block], self._floors[block]
                 self._met.discard(block)
             self._sizes.pop(block, None)
         with self._memory_lock:
@@ -452,7 +456,7 @@ class Fetcher:
         for block in run:
             # With short lanes the next pool may need rows before these, and is announced in time.
             if self._keep == "copies of the rest":
-                self._floors[block] = min(self._wanted[block])
+                self._floors[block] = min(self._requested[block])
             else:
                 self._floors[block] = 0
             self._sizes.pop(block, None)

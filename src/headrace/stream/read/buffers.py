@@ -31,30 +31,30 @@ class Buffers:
     """
 
     def __init__(self) -> None:
-        self._kept: list[npt.NDArray[np.uint8]] = []
+        self._spare: list[npt.NDArray[np.uint8]] = []
 
     def empty(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         """Return an uninitialised array of this shape and type."""
-        wanted_dtype = np.dtype(dtype)
-        size = math.prod(shape) * wanted_dtype.itemsize
+        requested_dtype = np.dtype(dtype)
+        size = math.prod(shape) * requested_dtype.itemsize
         if not _COUNTS_ARE_EXACT or size < _LEAST_BYTES:
-            return np.empty(shape, wanted_dtype)
+            return np.empty(shape, requested_dtype)
         best = -1
-        for number in range(len(self._kept)):
-            capacity = len(self._kept[number])
+        for number in range(len(self._spare)):
+            capacity = len(self._spare[number])
             fits = (
                 size <= capacity <= _WASTE * size
-                and sys.getrefcount(self._kept[number]) == _ONLY_OURS
+                and sys.getrefcount(self._spare[number]) == _ONLY_OURS
             )
-            if fits and (best < 0 or capacity < len(self._kept[best])):
+            if fits and (best < 0 or capacity < len(self._spare[best])):
                 best = number
         # Keeps the least recently used in front.
-        self._kept.append(np.empty(size, np.uint8) if best < 0 else self._kept.pop(best))
-        return self._kept[-1][:size].view(wanted_dtype).reshape(shape)
+        self._spare.append(np.empty(size, np.uint8) if best < 0 else self._spare.pop(best))
+        return self._spare[-1][:size].view(requested_dtype).reshape(shape)
 
     def trim(self, most: int) -> None:
         """Release free buffers, least recently used first, until at most `most` are free."""
-        numbers = range(len(self._kept))
-        free = [number for number in numbers if sys.getrefcount(self._kept[number]) == _ONLY_OURS]
+        numbers = range(len(self._spare))
+        free = [number for number in numbers if sys.getrefcount(self._spare[number]) == _ONLY_OURS]
         for number in reversed(free[: max(0, len(free) - most)]):
-            del self._kept[number]
+            del self._spare[number]

@@ -151,7 +151,7 @@ def _from_arrow(chunks: pa.ChunkedArray, *, arrow: bool) -> Column:
         if column is not None:
             return column
     if pa.types.is_dictionary(arrow_type) or pa.types.is_run_end_encoded(arrow_type):
-        joined = whole_array(chunks)
+        joined = joined_array(chunks)
         if pa.types.is_dictionary(arrow_type):
             return joined.dictionary_decode()
         return pc.run_end_decode(joined)
@@ -160,7 +160,7 @@ def _from_arrow(chunks: pa.ChunkedArray, *, arrow: bool) -> Column:
         chunks = chunks.cast(pa.large_string())
     elif pa.types.is_binary_view(arrow_type):
         chunks = chunks.cast(pa.large_binary())
-    joined = whole_array(chunks)
+    joined = joined_array(chunks)
     error = _no_take(joined)
     if error is not None:  # views inside lists and structs
         raise InputError(
@@ -185,7 +185,7 @@ def _in_numpy(chunks: pa.ChunkedArray) -> Column | None:
             return np.empty(0, dtype)
         return np.frombuffer(values, dtype, len(array), array.offset * dtype.itemsize)
     if pa.types.is_fixed_size_list(arrow_type) and _is_number(arrow_type.value_type):
-        lists = whole_array(chunks)
+        lists = joined_array(chunks)
         numbers = lists.flatten()
         if lists.null_count or numbers.null_count:
             raise _null(lists.null_count or numbers.null_count, arrow_type)
@@ -197,7 +197,7 @@ def _in_numpy(chunks: pa.ChunkedArray) -> Column | None:
     if (pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type)) and _is_number(
         arrow_type.value_type
     ):
-        return _ragged(whole_array(chunks))
+        return _ragged(joined_array(chunks))
     return None
 
 
@@ -219,7 +219,7 @@ def _no_take(array: pa.Array) -> str | None:
     return _TRIED[dtype]
 
 
-def whole_array(chunks: pa.ChunkedArray) -> pa.Array:
+def joined_array(chunks: pa.ChunkedArray) -> pa.Array:
     """Return the chunks as one array; a single chunk is not copied."""
     if chunks.num_chunks == 1:
         return chunks.chunk(0)

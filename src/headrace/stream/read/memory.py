@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from headrace.errors import SettingsError, setting
 from headrace.stream.loader.options import StreamOptions
-from headrace.stream.read.ahead import made_ahead
+from headrace.stream.read.ahead import prefetched
 from headrace.stream.read.batch import import_torch
 
 Pin = Callable[[Any], Any]
@@ -45,12 +45,12 @@ def ahead_of_the_loop(
     """
     if options.device is not None:
         copies = DeviceCopies(import_torch(), options.device)
-        return _each(_ahead(_each(batches, copies.begin), options), copies.finish)
+        return _mapped(_ahead(_mapped(batches, copies.begin), options), copies.finish)
     if options.memory == "pinned":
         torch = import_torch()
         if torch.cuda.is_available():
             return _ahead(
-                _each(batches, lambda batch: pinned(batch, torch.Tensor.pin_memory)), options
+                _mapped(batches, lambda batch: pinned(batch, torch.Tensor.pin_memory)), options
             )
         _warn_once('memory="pinned"')
         if options.transform is None:
@@ -111,7 +111,7 @@ class DeviceCopies:
 
         tensors: list[Any] = []
         # Other objects than plain CPU tensors move themselves, in the loop's thread and stream.
-        rebuild = taken_apart(
+        rebuild = disassembled(
             batch, tensors, lambda value: value.to(self._device) if hasattr(value, "to") else value
         )
         cuda = self._stream is not None
@@ -146,11 +146,11 @@ def pinned(batch: Any, pin: Pin) -> Any:
     itself. A list of tensors is pinned as one piece.
     """
     tensors: list[Any] = []
-    rebuild = taken_apart(batch, tensors, _pinned_itself)
+    rebuild = disassembled(batch, tensors, _pinned_itself)
     return rebuild([pin(tensor) for tensor in tensors])
 
 
-def taken_apart(batch: Any, tensors: list[Any], other: Callable[[Any], Any]) -> Rebuild:
+def disassembled(batch: Any, tensors: list[Any], other: Callable[[Any], Any]) -> Rebuild:
     """Append the plain CPU tensors of a batch to `tensors`; return a function that rebuilds the
     batch.
 
@@ -170,7 +170,7 @@ def taken_apart(batch: Any, tensors: list[Any], other: Callable[[Any], Any]) -> 
     ):
         return lambda _: other(batch)
     if type(batch) is dict:
-        parts = {name: taken_apart(value, tensors, other) for name, value in batch.items()}
+        parts = {name: disassembled(value, tensors, other) for name, value in batch.items()}
         return lambda copied_values: {name: part(copied_values) for name, part in parts.items()}
     if type(batch) is list and (ragged := together(batch)) is not None:
         flat, lengths = ragged
@@ -185,7 +185,7 @@ def taken_apart(batch: Any, tensors: list[Any], other: Callable[[Any], Any]) -> 
         make = getattr(batch, "_make", tuple)
     else:
         return lambda _: batch
-    members = [taken_apart(value, tensors, other) for value in batch]
+    members = [disassembled(value, tensors, other) for value in batch]
     return lambda copied_values: make([member(copied_values) for member in members])
 
 
@@ -225,12 +225,12 @@ def _ahead(
 ) -> Generator[Any, None, None]:
     most = _BATCHES_AHEAD
     most_bytes = options.prefetch_bytes
-    return made_ahead(
+    return prefetched(
         batches, thread_name="headrace-batch", most=most, most_bytes=most_bytes, size_of=bytes_of
     )
 
 
-def _each(
+def _mapped(
     batches: Generator[Any, None, None], make: Callable[[Any], Any]
 ) -> Generator[Any, None, None]:
     with closing(batches):

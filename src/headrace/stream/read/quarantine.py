@@ -75,7 +75,7 @@ class Quarantine:
     batch_size: int = 1
     rows: int = 0
     blocks: dict[int, BadBlock] = field(default_factory=dict)
-    _places: int = 0  # places of the pass in batches made so far
+    _positions: int = 0  # places of the pass in batches made so far
     _by_batch: dict[int, int] = field(default_factory=dict)  # filling rows by batch, without zeros
 
     def around(self, read_block: ReadBlock) -> ReadBlock:
@@ -114,10 +114,10 @@ class Quarantine:
         """
         good = np.asarray(columns.pop(VALID), np.bool_)
         bad = np.flatnonzero(is_row & ~good)
-        batches, counts = np.unique((self._places + bad) // self.batch_size, return_counts=True)
+        batches, counts = np.unique((self._positions + bad) // self.batch_size, return_counts=True)
         for batch, count in zip(batches.tolist(), counts.tolist(), strict=True):
             self._by_batch[batch] = self._by_batch.get(batch, 0) + count
-        self._places += len(good)
+        self._positions += len(good)
         self.rows += len(bad)
         if len(bad) and self.rows > self.limit * self.index.total_rows:
             last = list(self.blocks.values())[-1]
@@ -133,7 +133,7 @@ class Quarantine:
         """Forget the filling rows of batches after the first `batches`, because those batches are
         made again.
         """
-        self._places = batches * self.batch_size
+        self._positions = batches * self.batch_size
         self._by_batch = {
             batch: count for batch, count in self._by_batch.items() if batch < batches
         }

@@ -14,10 +14,10 @@ first one is used. Most of the time of a first round goes into memory that the p
 before, so keeping all rows of its blocks would take several times as long.
 
 A split that fits into memory is decoded whole, once, if all ranks need all its lanes, and stays
-there for later passes (see `KeptSplit`): every round needs every block. The threads copy each block
-to its position as it is decoded. Batches are gathered from there, and a round is never copied. The
-rows of the next batches are looked up ahead, so that the next round is permuted while this one is
-used.
+there for later passes (see `DecodedSplit`): every round needs every block. The threads copy each
+block to its position as it is decoded. Batches are gathered from there, and a round is never
+copied. The rows of the next batches are looked up ahead, so that the next round is permuted while
+this one is used.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from headrace.stream.read.ahead import (
     Keep,
     Piece,
     end_threads,
-    made_ahead,
+    prefetched,
     start_threads,
 )
 from headrace.stream.read.batch import make_batches
@@ -84,7 +84,7 @@ MakeBatches = Callable[[Columns, int], Iterator[Any]]
 
 
 @dataclass(eq=False)
-class KeptSplit:
+class DecodedSplit:
     """The decoded columns of a split, block after block; the stream passes the same object to every
     pass.
     """
@@ -110,7 +110,7 @@ def read_share(  # noqa: PLR0913, PLR0914 - all are settings
     *,
     topology: Topology,
     quarantine: Quarantine | None = None,
-    memory: KeptSplit | None = None,
+    memory: DecodedSplit | None = None,
     make: MakeBatches | None = None,
     counts: SourceCounts | None = None,
 ) -> Generator[Any, None, None]:
@@ -154,19 +154,19 @@ def read_share(  # noqa: PLR0913, PLR0914 - all are settings
         )
     if plan.keeps_split:
         if memory is None or quarantine is not None:
-            memory = KeptSplit()
+            memory = DecodedSplit()
         pools = _from_memory(memory, fetcher, plan, rank_rows, columns)
     else:
         planned = plan_pools(
             plan.order, plan.remaining, rank_rows, least_rows=least_pool_rows(plan)
         )
         pools = _gathered(
-            fetcher, made_ahead(planned, thread_name="headrace-read-plan"), plan, options
+            fetcher, prefetched(planned, thread_name="headrace-read-plan"), plan, options
         )
-    ready = made_ahead(pools, thread_name="headrace-read-pool")
+    ready = prefetched(pools, thread_name="headrace-read-pool")
     with closing(ready), fetcher:  # the fetcher ends first, so nothing still waits for blocks
         delivered = 0
-        for items, rows in while_mapped(whole_batches(ready, options.batch_size)):
+        for items, rows in while_mapped(full_batches(ready, options.batch_size)):
             is_row = np.arange(delivered, delivered + items) < rank_rows.rows
             delivered += items
             rows = mark_real(rows, is_row, quarantine)
@@ -409,10 +409,14 @@ def _gathered(
         count = len(first.blocks)
         # With STORE_THREADS the data is in an object store, where fetching twice costs more than
         # memory.
-        few_of_all = options.threads < min(
+        few_threads = options.threads < min(
             count, STORE_THREADS
         ) and count * plan.world_size * _MANY_TIMES <= len(index.rows)
-        if options.shuffle and few_of_all and 4 * first.rows <= int(index.rows[first.blocks].sum()):
+        if (
+            options.shuffle
+            and few_threads
+            and 4 * first.rows <= int(index.rows[first.blocks].sum())
+        ):
             yield first.items, gathered(fetcher.get_alone(first.spans), first.index, first.items)
             pools.announce(1)
         else:
@@ -424,7 +428,7 @@ def _gathered(
 
 
 def _from_memory(
-    memory: KeptSplit, fetcher: Fetcher, plan: Plan, rank_rows: RankRows, names: Sequence[str]
+    memory: DecodedSplit, fetcher: Fetcher, plan: Plan, rank_rows: RankRows, names: Sequence[str]
 ) -> Iterator[tuple[int, Columns]]:
     """Yield the same items as `_gathered`, from a split that is decoded as a whole."""
     if not rank_rows.items:
@@ -444,11 +448,13 @@ def _from_memory(
         first_rows = span_rows(block, row)
         yield begun, gather(fetcher.get_alone(first_rows.spans), first_rows.index)
     if memory.columns is None:
-        memory.columns = _decode_whole(fetcher, index, names)
+        memory.columns = _decode_all(fetcher, index, names)
     columns = memory.columns
     size = least_pool_rows(plan)
     repeats = _may_repeat(plan)
-    looked_up = made_ahead(_kept_rows(plan, rank_rows, begun), thread_name="headrace-read-plan")
+    looked_up = prefetched(
+        _rows_in_memory(plan, rank_rows, begun), thread_name="headrace-read-plan"
+    )
     with closing(looked_up), closing(_Gather()) as gathered:
         for rows in looked_up:
             for start in range(0, len(rows), size):
@@ -459,7 +465,7 @@ def _from_memory(
                 yield len(batch_rows), batches
 
 
-def _kept_rows(plan: Plan, rank_rows: RankRows, begin: int) -> Iterator[I64]:
+def _rows_in_memory(plan: Plan, rank_rows: RankRows, begin: int) -> Iterator[I64]:
     """Yield the row numbers in the split of a rank's items from `begin` on, in order."""
     while begin < max(1, rank_rows.rows):
         if rank_rows.rows:
@@ -473,7 +479,7 @@ def _kept_rows(plan: Plan, rank_rows: RankRows, begin: int) -> Iterator[I64]:
         yield rows
 
 
-def _decode_whole(fetcher: Fetcher, index: SplitIndex, columns: Sequence[str]) -> Columns:
+def _decode_all(fetcher: Fetcher, index: SplitIndex, columns: Sequence[str]) -> Columns:
     """Decode all rows of a split.
 
     Arrays are filled in place, so only the blocks being decoded take further memory.
@@ -494,14 +500,14 @@ def _decode_whole(fetcher: Fetcher, index: SplitIndex, columns: Sequence[str]) -
                     laid[name] = np.empty((index.total_rows, *column.shape[1:]), column.dtype)
             np.copyto(laid[name][first : first + len(column)], column, casting="no")
 
-    fetcher.decode_each(np.flatnonzero(index.rows).tolist(), lay)
+    fetcher.decode_blocks(np.flatnonzero(index.rows).tolist(), lay)
     for name in list(others):
         rows = others.pop(name)
         laid[name] = concatenate([rows[first] for first in sorted(rows)])
     return {name: laid[name] for name in columns}
 
 
-def whole_batches(pools: Iterator[tuple[int, Columns]], size: int) -> Iterator[tuple[int, Columns]]:
+def full_batches(pools: Iterator[tuple[int, Columns]], size: int) -> Iterator[tuple[int, Columns]]:
     """Cut and join pools, given with their numbers of items, to whole batches of `size`; the last
     has the rest.
     """

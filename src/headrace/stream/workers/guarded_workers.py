@@ -63,7 +63,7 @@ check_form(_MultiProcessingDataLoaderIter, _METHODS)
 
 
 @contextmanager
-def held_interrupts() -> Generator[None, None, None]:
+def deferred_interrupts() -> Generator[None, None, None]:
     """Hold SIGINT back from the main thread while the block runs, and raise it again after the
     block.
 
@@ -155,7 +155,7 @@ class GuardedWorkers(_MultiProcessingDataLoaderIter):
             self._lost[:] = self._lost or [worker_id]  # workers that the guard killed do not count
             return
         self._let_go.add(worker_id)  # before the worker can end
-        with held_interrupts():
+        with deferred_interrupts():
             self._index_queues[worker_id].put(None)
         self._workers_status[worker_id] = False
 
@@ -168,7 +168,7 @@ class GuardedWorkers(_MultiProcessingDataLoaderIter):
         return super()._try_get_data(timeout)  # type: ignore[no-untyped-call]
 
     def _try_put_index(self) -> None:
-        with held_interrupts():
+        with deferred_interrupts():
             super()._try_put_index()
 
     def _shutdown_workers(self) -> None:

@@ -296,12 +296,12 @@ class _SharedStep(SocketMessage):
 
     def __init__(self, batch: Any) -> None:
         super().__init__(("batch", share_batch(batch)))
-        self._made = [batch]
+        self._ready_batch = [batch]
 
     def batch(self) -> Any:
         """Return the batch for a loop of this process, which may write to it."""
         try:
-            return self._made.pop()
+            return self._ready_batch.pop()
         except IndexError:  # another loop has it
             return self.value()[1]
 
@@ -353,7 +353,7 @@ class _SharedRun(PoolRun):
             while step in self._ready:
                 answers.append(self._ready[step])
                 step += 1
-            if self._is_whole and step >= self._floor:
+            if self._is_complete_row and step >= self._floor:
                 answers.append(SocketMessage(("end",)))
         yield from answers
 
@@ -369,7 +369,7 @@ class _SharedRun(PoolRun):
     def _is_known(self, step: int) -> bool:
         return step < self._floor or super()._is_known(step)
 
-    def _taken(self, worker: Member, step: int) -> Any:
+    def _take_batch(self, worker: Member, step: int) -> Any:
         if step in self._ready:
             retained = self._ready[step]
             self.next[worker] = step + 1
@@ -377,7 +377,7 @@ class _SharedRun(PoolRun):
             return retained
         if step < self._floor:
             return MISSED
-        return super()._taken(worker, step)
+        return super()._take_batch(worker, step)
 
     def _free(self) -> None:
         """Drop what all partners have taken, and the first batches of too many."""

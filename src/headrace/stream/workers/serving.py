@@ -66,7 +66,7 @@ _START_S = 0.2  # seconds that a run waits for the rest of its pool; see `PoolRu
 _LOOK_S = 0.5  # seconds between a waiting client's checks that it is not alone
 _COME_S = 60.0  # for all workers of a pool to begin, after one has its last batch
 _GOODBYE_S = 1.0  # for a client to receive what is left for it
-_kept_in = 0  # the process that called `keep_inherited`; a fork has another id
+_frozen_in = 0  # the process that called `freeze_inherited`; a fork has another id
 _END_S = 10.0  # for a read to end with the interpreter
 _MOST_IDLE_RUNS = 4  # kept for late workers
 
@@ -335,8 +335,8 @@ class PoolRun:
         self._run_thread = server.run_thread
         self._changed = threading.Condition(server.lock)
         self._ready: dict[int, Any] = {}
-        self._asked = -1
-        self._is_reading = self._has_ended = self._is_whole = False
+        self._last_requested = -1
+        self._is_reading = self._has_ended = self._is_complete_row = False
         # from the progress of each worker: one that has all its batches begins no pass
         self._is_resumed = False
         self.closed = ""  # why no worker gets a batch any more
@@ -391,7 +391,7 @@ class PoolRun:
         """
         with self._changed:
             self.next[worker] = step
-            self._asked = max(self._asked, step)
+            self._last_requested = max(self._last_requested, step)
             if not self._is_reading:
                 self._is_reading = True
                 self._run_thread(self._read_ahead, in_place, reads=True)
@@ -399,7 +399,7 @@ class PoolRun:
         while True:
             with self._changed:
                 if self._changed.wait_for(lambda: self._is_known(step), timeout=CHECK_S):
-                    answer = self._taken(worker, step)
+                    answer = self._take_batch(worker, step)
                     break
             check_while_waiting()
         if answer is END:
@@ -429,7 +429,7 @@ class PoolRun:
     def _is_known(self, step: int) -> bool:
         return step in self._ready or self._has_ended or bool(self.closed)
 
-    def _taken(self, worker: Any, step: int) -> Any:
+    def _take_batch(self, worker: Any, step: int) -> Any:
         """Return a batch to its worker, or what is known of it."""
         if step in self._ready:
             self.next[worker] = step + self._workers
@@ -459,10 +459,10 @@ class PoolRun:
                         self._ready[step] = retained
                         self._free()
                         self._changed.notify_all()
-                        while not self.closed and step > self._asked + self._ahead:
+                        while not self.closed and step > self._last_requested + self._ahead:
                             self._changed.wait()
                     del batch, retained
-            self._is_whole = True
+            self._is_complete_row = True
         except BaseException as error:  # noqa: BLE001  # raised in the workers
             self._error = error
         finally:
@@ -657,7 +657,7 @@ def _key() -> bytes:
     return bytes(current_process().authkey)
 
 
-def keep_inherited() -> None:
+def freeze_inherited() -> None:
     """Freeze all current objects of this worker, including its parent's garbage, against
     collection; once per process.
 
@@ -665,9 +665,9 @@ def keep_inherited() -> None:
     fork has a copy of it. Once the worker's collector frees that, its finalizers run in the worker.
     A gloo process group then waits forever for threads that do not survive a fork, or crashes.
     """
-    global _kept_in
-    if _kept_in != os.getpid():
-        _kept_in = os.getpid()
+    global _frozen_in
+    if _frozen_in != os.getpid():
+        _frozen_in = os.getpid()
         gc.freeze()
 
 

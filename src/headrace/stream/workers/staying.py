@@ -51,7 +51,7 @@ from headrace.stream.read.transform import (
 from headrace.stream.workers.deaths import REMEDY, death_of, why_not_again
 from headrace.stream.workers.options import WorkerOptions
 from headrace.stream.workers.parcel import share_batch
-from headrace.stream.workers.serving import keep_inherited
+from headrace.stream.workers.serving import freeze_inherited
 from headrace.stream.workers.starting import starting_without_interrupts
 
 try:
@@ -81,7 +81,7 @@ class _Raised(NamedTuple):
 class _Task:
     """A batch that a worker transforms. number: in its pass."""
 
-    made_for: object  # the pass
+    created_for: object  # the pass
     number: int
     batch: Any
     context: TransformContext | None
@@ -133,10 +133,10 @@ class TransformPool:
         self._wants_context = takes_context(transform)
         self._starts = 0
         self._pass: object = None  # the one that is read now
-        self._own_workers()
+        self._without_workers()
         _POOLS.add(self)
 
-    def _own_workers(self) -> None:
+    def _without_workers(self) -> None:
         """Begin without workers, in this process."""
         self._process = os.getpid()
         self._workers: list[_Worker] = []
@@ -157,7 +157,7 @@ class TransformPool:
     def start(self) -> None:
         """Start the workers, unless they run."""
         if self._process != os.getpid():  # a fork has copies of what belongs to its parent
-            self._own_workers()
+            self._without_workers()
         with self._lock:
             while len(self._workers) < self._options.workers:
                 self._workers.append(self._started(len(self._workers)))
@@ -233,7 +233,7 @@ class TransformPool:
         return result
 
     def _send_to(self, reading: _Reading, batch: Any) -> None:
-        self._check_present(reading)
+        self._check_current(reading)
         worker = self._workers[reading.sent % len(self._workers)]
         context = reading.context(reading.sent) if self._wants_context else None
         worker.tasks.append(_Task(reading.mark, reading.sent, share_batch(batch), context))
@@ -245,7 +245,7 @@ class TransformPool:
         number = reading.yielded
         worker = self._workers[number % len(self._workers)]
         while number not in reading.results:
-            self._check_present(reading)
+            self._check_current(reading)
             if worker.is_ready:
                 what = f"transform {name_of(self._transform)} of batch {number}"
             else:
@@ -257,7 +257,7 @@ class TransformPool:
         reading.note("")
         return reading.results.pop(number)
 
-    def _check_present(self, reading: _Reading) -> None:
+    def _check_current(self, reading: _Reading) -> None:
         if self._pass is not reading.mark:
             raise StreamError(
                 "batch: its pass was left, and another one may have begun",
@@ -287,7 +287,7 @@ class TransformPool:
             raise value
         task = worker.tasks.popleft()
         worker.sent -= 1
-        if task.made_for is not reading.mark:
+        if task.created_for is not reading.mark:
             return
         if answer == "failed":
             value = _Raised(value)
@@ -311,7 +311,7 @@ class TransformPool:
         worker.process, worker.connection = begun.process, begun.connection
         worker.is_ready, worker.sent = False, 0
         for task in list(worker.tasks):
-            if task.made_for is not reading.mark:
+            if task.created_for is not reading.mark:
                 worker.tasks.remove(task)
 
     def _started(self, number: int) -> _Worker:
@@ -396,7 +396,7 @@ def _work(connection: Any, job: _Job, parents_end: Any) -> None:
     # Ctrl-C is for the parent, whose own handlers a fork has
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    keep_inherited()
+    freeze_inherited()
     torch.set_num_threads(1)
     torch.manual_seed(job.seed)
     random.seed(job.seed)
@@ -416,7 +416,7 @@ def _work(connection: Any, job: _Job, parents_end: Any) -> None:
         arrived: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         threading.Thread(target=_receive_all, args=(connection, arrived), daemon=True).start()
         while (message := arrived.get()) is not None:
-            _answer(connection, *_made(message, job))
+            _answer(connection, *_make_answer(message, job))
             del message
 
 
@@ -433,7 +433,7 @@ def _receive_all(connection: Any, arrived: queue.SimpleQueue[bytes | None]) -> N
     arrived.put(None)
 
 
-def _made(message: bytes, job: _Job) -> tuple[Answer, Any]:
+def _make_answer(message: bytes, job: _Job) -> tuple[Answer, Any]:
     number = "?"
     try:
         number, batch, context = pickle.loads(message)

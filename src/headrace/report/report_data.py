@@ -16,7 +16,7 @@ from headrace.storage.places import place_of
 
 
 @dataclass(frozen=True)
-class RunFacts:
+class ReportData:
     """A finished run, read-only. config: its settings. blocks: index.parquet, one row per block."""
 
     run: FinishedRun
@@ -60,11 +60,11 @@ class RunFacts:
         return recipe_of_run(self.manifest.recipe).reasons.get(reason, reason.replace("_", " "))
 
 
-def read_run(path: str | Path, run: str | None = None) -> RunFacts:
+def read_run(path: str | Path, run: str | None = None) -> ReportData:
     """Read the facts of the run at a path.
 
     Raises `InputError` without a finished run, `CorruptShard` for damage.
     """
     root, manifest = find_run(path, run)
     finished = FinishedRun(root, manifest)
-    return RunFacts(finished, read_object(root / "config.json"), finished.index.table)
+    return ReportData(finished, read_object(root / "config.json"), finished.index.table)

@@ -61,7 +61,7 @@ Tokenizer = Annotated[
 
 
 @dataclass(frozen=True)
-class AskedSeries:
+class InitSeriesOptions:
     """Look at time series of many entities, and write a configuration for `headrace run`.
 
     Example:  headrace init series data --target streamflow --out out --config series.yaml
@@ -119,7 +119,7 @@ class AskedSeries:
 
 
 @dataclass(frozen=True)
-class AskedSplit:
+class InitSplitOptions:
     """Look at tables, and write a configuration of a split for `headrace run`, in time or at random
     if no column is a time.
 
@@ -150,7 +150,7 @@ class AskedSplit:
 
 
 @dataclass(frozen=True)
-class AskedHistories:
+class InitHistoriesOptions:
     """Look at measurements of many entities, and write a configuration of histories for `headrace
     run`.
 
@@ -173,7 +173,7 @@ class AskedHistories:
 
 
 @dataclass(frozen=True)
-class AskedPack:
+class InitPackOptions:
     """Look at chats, and write a configuration of packed sequences for `headrace run`.
 
     Example:  headrace init pack chats.jsonl --tokenizer qwen3 --out out --config pack.yaml
@@ -188,7 +188,7 @@ class AskedPack:
 
 
 @dataclass(frozen=True)
-class AskedPreferences:
+class InitPreferencesOptions:
     """Look at preference pairs, judged answers or prompts, and write a configuration for `headrace
     run`.
 
@@ -348,10 +348,10 @@ class _Target:
     @classmethod
     def of(cls, source: list[str], out: str, config: Path, *, overwrite: bool) -> _Target:
         """Check that a run from the source to `out` and a new file are possible."""
-        from headrace.run.identity import check_apart
+        from headrace.run.identity import check_disjoint
         from headrace.storage.places import local_path_of, path_of
 
-        check_apart(path_of(out), source, ())  # the run would refuse it later
+        check_disjoint(path_of(out), source, ())  # the run would refuse it later
         target = cls(local_path_of(config, "--config"), overwrite)
         if target.config.exists() and not overwrite:
             raise target.there
