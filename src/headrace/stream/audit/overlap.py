@@ -280,7 +280,7 @@ def find_overlaps(
     for split, shard, first, texts in blocks:
         words = _Words.of(texts.texts)
         for source, benchmark in benchmarks.items():
-            for row, item, fraction, text in benchmark._matches_in(words, texts.row):
+            for row, item, fraction, text in benchmark.matches_in(words, texts.row):
                 location = f"{shard}:{first + row}"
                 yield Overlap(
                     source=source,
@@ -332,7 +332,7 @@ class Benchmark:
             by_length=by_length,
         )
 
-    def _matches_in(self, words: _Words, row: I64) -> list[tuple[int, int, float, str]]:
+    def matches_in(self, words: _Words, row: I64) -> list[tuple[int, int, float, str]]:
         """Return (row, item, share of the runs of one of its texts, first run) of each row and item
         that overlap.
         """
