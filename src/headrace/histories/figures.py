@@ -18,7 +18,7 @@ from headrace.report import charts, common
 from headrace.report.bins import counted, covering, edges_for, span_edges, time_edges
 from headrace.report.figure import Figure
 from headrace.report.report_data import ReportData
-from headrace.report.words import moment, percentage, pluralise, size, span, verb
+from headrace.report.words import listed, moment, percentage, pluralise, size, span, verb
 
 _MOST_ROWS = 5_000_000
 _MOST_CONTEXT_ROWS = 5_000  # small rows are read to find how they share contexts
@@ -150,6 +150,7 @@ def _context_figures(report_data: ReportData) -> list[Figure]:
         return [Figure("contexts", question, answer)]
     shares: dict[str, list[float]] = {"trained": [], "empty": []}
     per_row = {}
+    seen = []
     lines = []
     for split in rows:
         contexts = open_contexts(report_data.run.root, split, verify="never")
@@ -158,13 +159,15 @@ def _context_figures(report_data: ReportData) -> list[Figure]:
         tokens = plan.contexts * contexts.options.context_tokens
         shares["trained"].append((1 - plan.padding) * tokens)
         shares["empty"].append(plan.padding * tokens)
+        seen.append(f"{percentage(plan.coverage, 1)} of {split}")
         lines.append(
             f"{split}: {pluralise(plan.contexts, 'context')} of"
-            f" {contexts.options.context_tokens:,} tokens an epoch,"
-            f" {percentage(plan.coverage, 1)} of the measurements seen,"
-            f" {percentage(plan.padding, 1)} padding"
+            f" {contexts.options.context_tokens:,} tokens, {percentage(plan.padding, 1)} padding"
         )
-    answer = f"With the usual options, estimated from {_SAMPLE} contexts: {'; '.join(lines)}."
+    answer = (
+        f"Of the measurements, an epoch sees {listed(seen)}. {'; '.join(lines)}; estimated from"
+        f" {_SAMPLE} contexts with the default options."
+    )
     names = {"trained": "measurements", "empty": "padding"}
     chart = charts.stacked_bars(list(rows), shares, unit="tokens", names=names)
     drawn = [Figure("contexts", question, answer, chart)]

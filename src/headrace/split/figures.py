@@ -451,8 +451,8 @@ def entity_figures(data: ReportData) -> list[Figure]:
         if len(split_rows):
             largest = float(split_rows.max())
             lines.append(
-                f"{split}: {many_entities(len(split_rows))} with a median of"
-                f" {np.median(split_rows):,.0f} rows and at most {largest:,.0f}"
+                f"{split}: {many_entities(len(split_rows))}, median"
+                f" {pluralise(round(float(np.median(split_rows))), 'row')}, at most {largest:,.0f}"
                 f" ({percentage(largest, float(split_rows.sum()))} of {split})."
             )
     edges, grows = edges_for(values)
