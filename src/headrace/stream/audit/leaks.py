@@ -48,7 +48,7 @@ from headrace.stream.audit.names import (
     same_names,
 )
 from headrace.stream.audit.near import NearDuplicates, SplitBlocks, near_duplicates
-from headrace.stream.audit.other_units import OtherUnits, find_other_units, numeric_columns
+from headrace.stream.audit.other_units import OtherUnits, columns_as_written, find_other_units
 from headrace.stream.audit.overlap import (
     Benchmark,
     Overlap,
@@ -211,7 +211,7 @@ def find_leaks(  # noqa: PLR0913 - all are settings
     columns = list(dict.fromkeys(filter(None, [*content, *features, roles.get("entity")])))
     looked_at = first_rows(splits, columns)
     units = digest_units(dataset, splits, content, features, looked_at)
-    report = _of_content(splits, units, roles, numeric_columns(looked_at, units))
+    report = _of_content(splits, units, roles, columns_as_written(looked_at, units))
     units = replace(units, digests={}, rounded={})  # up to 24 bytes a row that nothing reads again
     report = replace(report, **_of_time(splits, roles, features, looked_at))
     if roles.get("entity") is not None:

@@ -57,7 +57,7 @@ class OtherUnits:
     fraction: float
 
 
-def numeric_columns(looked_at: pa.Table, units: Units) -> tuple[str, ...]:
+def columns_as_written(looked_at: pa.Table, units: Units) -> tuple[str, ...]:
     """Select the compared columns of numbers, dates and nested values, which are compared as
     written; none where other units than rows are compared.
     """
@@ -79,7 +79,7 @@ def find_other_units(
 ) -> OtherUnits | None:
     """Look for rows of the first split in the last one; None if none are found.
 
-    numbers: as `numeric_columns`. Reads some rows; of suspicious columns, all compared columns
+    numbers: as `columns_as_written`. Reads some rows; of suspicious columns, all compared columns
     twice, with 8 bytes a row.
     """
     if len(splits) < 2:

@@ -198,6 +198,11 @@ class Group:
         self.store.add(f"{key}/seen", 1)
         return failure
 
+    def read_posted(self) -> None:
+        """Read all failures that other processes have posted by now; `heard_after` returns them."""
+        while self.unread() is not None:
+            pass
+
     def heard_after(self, settled: int, settled_lost: int) -> Failure | None:
         """Return the first failure after these numbers that this process knows of, whichever pass
         heard it.
@@ -314,8 +319,7 @@ class Group:
         with suppress(RuntimeError):
             while True:
                 # another process that failed at the same time waits for us
-                while self.unread() is not None:
-                    pass
+                self.read_posted()
                 posted = self._posted(failure)
                 if posted is not None and self.seen_by_all(posted):
                     return

@@ -430,8 +430,7 @@ class _Start:
         The thread that reads messages may not have run since: on a busy machine it waits for
         seconds.
         """
-        while self.group.unread() is not None:
-            pass
+        self.group.read_posted()
         self.check()
         raise error
 
