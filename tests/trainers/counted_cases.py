@@ -6,6 +6,7 @@ is killed with the rows of step `KILLED`. The second goes on from the checkpoint
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
@@ -328,7 +329,7 @@ def _saved_by(life: Life) -> str | None:
 
 
 def torchtitan(life: Life, notes: Notes) -> None:
-    """The loader for torchtitan over a stand-in of its base class, in checkpoints of torch's own."""
+    """The loader for torchtitan, over a stand-in of its base class where it is not installed."""
     import torch.distributed.checkpoint as dcp
     from titan_modules import Configs, module_over
 
@@ -336,7 +337,8 @@ def torchtitan(life: Life, notes: Notes) -> None:
     model = DistributedDataParallel(torch.nn.Linear(1, 1))
     with pytest.MonkeyPatch.context() as patch:
         options = {name: ORDER[name] for name in ("lanes", "shuffle_rows")}
-        config = module_over(Configs, patch).HeadraceDataLoader.Config(
+        base = None if importlib.util.find_spec("torchtitan") else Configs
+        config = module_over(base, patch).HeadraceDataLoader.Config(
             dataset_path=str(life.folder / "bins"),
             infinite=False,
             seed=ORDER["seed"],
