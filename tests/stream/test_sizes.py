@@ -155,10 +155,32 @@ def test_larger_sorted_rows_mix_like_stretches_of_its_lanes(world_size):
     assert (counts > 0).sum(axis=1).mean() >= 0.94 * bound
 
 
+@pytest.mark.parametrize("memory_bytes", [50_000_000, 80_000_000, 120_000_000])
+def test_short_first_and_last_rounds_are_in_the_bound(memory_bytes):
+    """Up to half of these rows are in them: chi-squared of a rank's batch is what the bound says, within 4 %."""
+    ranks, batch_rows = 64, 16
+    plan = make_plan(
+        sorted_index(1_000_000, 1_000, 100),
+        world_size=ranks,
+        batch_size=batch_rows,
+        shuffle=True,
+        seed=SEED,
+        memory_bytes=memory_bytes,
+    )
+    counts = classes_of_batches(plan, batch_rows, among=ranks, classes=100, count=4_000)
+    bound = 1 + (batch_rows - 1) / segments(plan.order, 1_000, ranks)
+
+    assert chi_squared(counts) == pytest.approx(bound, rel=0.04)
+
+
+def segments(order, block_rows, ranks):
+    cut = Lanes(order.lanes, order.window_rows, order.groups)
+    return segment_count(cut, rows=order.rows, block_rows=block_rows, ranks=ranks)
+
+
 def expected_classes(order, block_rows, ranks, batch_rows):
     """Of 100, by a batch from s stretches of one class each."""
-    cut = Lanes(order.lanes, order.window_rows, order.groups)
-    s = segment_count(cut, rows=order.rows, block_rows=block_rows, ranks=ranks)
+    s = segments(order, block_rows, ranks)
     drawn = s * (1 - (1 - 1 / s) ** batch_rows)
     return 100 * (1 - 0.99**drawn)
 

@@ -7,7 +7,8 @@ computed.
 For a shuffled plan, `sorted_mixing` computes how many classes of sorted rows a rank's batch meets,
 and what makes that number a permutation's. A round is worth s stretches of equal length, each of
 one class: s = L x^2 / (x - 1/3) for windows of x > 1 blocks, L / (1 - x/3) for shorter ones: lanes
-begin anywhere in blocks. Of C classes, a batch of B rows meets C (1 - (1 - 1/C)^m), where
+begin anywhere in blocks. 1 / s is a mean over the rows of an epoch, whose first and last rounds are
+short. Of C classes, a batch of B rows meets C (1 - (1 - 1/C)^m), where
 m = s (1 - (1 - 1/s)^B) is the number of stretches that it meets. Measured in 105 cases, batches met
 at most 6 % fewer.
 
@@ -32,7 +33,7 @@ import numpy as np
 
 from headrace.arrays import I64
 from headrace.dataset.index import SplitIndex
-from headrace.stream.order.epoch import Order, natural_rows
+from headrace.stream.order.epoch import Order, first_window_rows, natural_rows
 from headrace.stream.order.joined import PartitionOrder
 from headrace.stream.order.lanes import LANE_FAMILY, Lanes, choose_lanes, mixes_everything
 from headrace.stream.order.plan import Plan
@@ -173,12 +174,27 @@ def sorted_mixing(plan: Plan) -> SortedMixing | None:
 
 
 def segment_count(cut: Lanes, *, rows: int, block_rows: float, ranks: int) -> float:
-    """Return how many stretches of one class each a rank's part of a round is worth, at least 1."""
-    blocks = min(cut.window_rows, -(-rows // cut.lanes)) / block_rows
+    """Return how many stretches of one class each a rank's part of a round is worth, at least 1.
+
+    It is that of the epoch's mean round, row by row: its first round and its last one are shorter.
+    """
     lanes = cut.lanes / (ranks if cut.groups % ranks == 0 else 1)
+    lane_rows = -(-rows // cut.lanes)
+    first = first_window_rows(lanes=cut.lanes, window_rows=cut.window_rows, rows=rows)
+    first = min(first, lane_rows)
+    whole, last = divmod(lane_rows - first, cut.window_rows)
+    alike = sum(
+        count * window * _alike(window / block_rows)
+        for count, window in ((1, first), (whole, cut.window_rows), (1, last))
+    )
+    return max(1.0, lanes * lane_rows / alike)
+
+
+def _alike(blocks: float) -> float:
+    """Return how probable it is that two rows of a window of so many blocks are of one block."""
     if blocks > 1:
-        return max(1.0, lanes * blocks**2 / (blocks - 1 / 3))
-    return max(1.0, lanes / (1 - blocks / 3))
+        return (blocks - 1 / 3) / blocks**2
+    return 1 - blocks / 3
 
 
 def _expected_classes(plan: Plan, cut: Lanes, batch_rows: int) -> float:
