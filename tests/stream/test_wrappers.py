@@ -1,6 +1,8 @@
 """A stream inside somebody's own dataset gives every row once, or is refused by name."""
 
 import json
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ from rank_processes import run_ranks
 from script_processes import held_store
 from torch.utils.data import DataLoader
 from torch_cases import ROWS, dataset_of
-from wrapper_cases import Asking, Begun, InOneWorker, Wrapped, stream_of
+from wrapper_cases import Asking, Begun, InOneWorker, Wrapped, read_whole, stream_of
 
 from headrace.errors import SettingsError, StreamError
 from headrace.stream.ranks.topology import Topology
@@ -26,7 +28,9 @@ METHODS = [
 ]
 
 
-def read_by_workers(dataset: Any, method: str, workers: int = 2, **more: Any) -> DataLoader[Any]:
+def read_by_workers(
+    dataset: Any, method: str | None, workers: int = 2, **more: Any
+) -> DataLoader[Any]:
     return DataLoader(
         dataset, batch_size=None, num_workers=workers, multiprocessing_context=method, **more
     )
@@ -69,6 +73,38 @@ def test_forks_do_not_go_on_with_a_loop_that_their_parent_began(make: Any) -> No
 def test_length_and_state_are_refused_inside_a_worker(make: Any, asks: str) -> None:
     with pytest.raises(SettingsError, match="worker 0"):
         next(iter(read_by_workers(Asking(make(), asks), "fork")))
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+@pytest.mark.parametrize("make", [stream_of, partial(dataset_of, 0)], ids=["stream", "dataset"])
+@pytest.mark.parametrize("method", METHODS)
+def test_processes_that_are_given_a_stream_do_not_each_read_all_of_it(
+    make: Any, method: str
+) -> None:
+    here = multiprocessing.get_context(method)
+    with ProcessPoolExecutor(2, mp_context=here) as pool:
+        with pytest.raises(StreamError, match=r"made this stream.*in the process that reads it"):
+            list(pool.map(read_whole, [make(), make()]))
+        parts = [Topology(rank=rank, world_size=2) for rank in range(2)]
+        shares = pool.map(read_whole, [make(topology=part, remainder="drop") for part in parts])
+        rows = [row for share in shares for row in share]
+    assert len(rows) == len(set(rows)) > len(EVERY) - 10
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_torch_would_shard_again_is_refused(workers: int) -> None:
+    from torch.utils.data.datapipes.iter import IterableWrapper
+
+    def loader(ranks: int) -> Any:
+        pipe = IterableWrapper(dataset_of(workers), deepcopy=False).sharding_filter()
+        if not workers:
+            pipe.apply_sharding(ranks, 0)
+        return read_by_workers(pipe, "fork" if workers else None, workers)
+
+    with pytest.raises(SettingsError, match=r"torch's sharding_filter shares out"):
+        rows_of(loader(2) if workers else loader(2).dataset)
+    if not workers:
+        assert EVERY == sorted(rows_of(loader(1)))
 
 
 @pytest.mark.slow

@@ -17,11 +17,17 @@ from torch_cases import ROWS, dataset_of
 from headrace.errors import SettingsError
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stream_loader import StreamLoader
+from headrace.stream.ranks.topology import Topology
 
 
-def stream_of(**settings: Any) -> StreamLoader:
+def stream_of(topology: Topology | None = None, **settings: Any) -> StreamLoader:
     options = StreamOptions(**{"batch_size": 5, "shuffle": True, "lanes": 8, **settings})
-    return StreamLoader(index_of(ROWS), Numbers(ROWS), options)
+    return StreamLoader(index_of(ROWS), Numbers(ROWS), options, topology=topology)
+
+
+def read_whole(stream: StreamLoader) -> list[int]:
+    """The rows of a pass in a process that was given the stream."""
+    return [row for batch in stream for row in batch["row"].tolist()]
 
 
 class Wrapped(IterableDataset[Any]):

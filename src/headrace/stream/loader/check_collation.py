@@ -7,10 +7,11 @@ worker; report the last batch to Accelerate.
                                                     on each
     IterableDatasetShard(dataset),
     split_dataset_by_node                           keep a part of this rank's rows
+    IterableWrapper(dataset).sharding_filter()      keeps a part in each rank and worker
 
 All but the first would silently train on other rows. Torch tells a process that it is a worker, and
 Accelerate tells which of its loaders is being read, so a wrapper hides neither. Only calling frames
-show the two classes of the last line, where they are used without Accelerate.
+show the classes of the last lines, where they are used without Accelerate.
 """
 
 from __future__ import annotations
@@ -97,17 +98,18 @@ def refuse_sharing_again(dataset: Any, *, world_size: int, caller: FrameType | N
 
     caller: the frame that requests an iterator; None: check only Accelerate's own record.
     """
-    if world_size == 1:
-        return
-    name = _sharer_of_accelerate(dataset)
+    name = None
+    if world_size > 1:
+        name = _sharer_of_accelerate(dataset)
     frame = caller
     while name is None and frame is not None:
-        name = _sharer(frame.f_locals.get("self"))
+        name = _sharer(frame.f_locals.get("self"), world_size)
         frame = frame.f_back
     if name is not None:
         raise SettingsError(
-            f"{name} shares out what it reads among the ranks, and this dataset gives each of the"
-            f" {world_size} ranks its own share already, so rows would be lost",
+            f"{name} shares out what it reads, and this dataset gives each of the {world_size}"
+            " ranks its own share already, and each of its workers a part of that, so rows would be"
+            " lost",
             remedy=_REMEDY,
         )
 
@@ -167,10 +169,15 @@ def _named_in(function: Any) -> list[Any]:
     return [*named, function.__closure__, function.__defaults__, function.__kwdefaults__]
 
 
-def _sharer(caller: Any) -> str | None:
+def _sharer(caller: Any, world_size: int) -> str | None:
     """Name the class of a frame's `self` if it keeps only a part of what it reads."""
     caller_type = type(caller)
     library = caller_type.__module__.partition(".")[0]
+    # torch tells it the number of ranks, times that of workers
+    if library == "torch" and caller_type.__name__ == "ShardingFilterIterDataPipe":
+        return "torch's sharding_filter" if caller.num_of_instances > 1 else None
+    if world_size == 1:
+        return None
     if library in ("accelerate", "transformers") and caller_type.__name__ == "IterableDatasetShard":
         return f"{library}'s IterableDatasetShard"
     # A datasets.IterableDataset keeps its split in a private field, and no public name shows it.

@@ -502,6 +502,7 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
 
     def _opened(self, worker: int, workers: int, progress: WorkerProgress | None) -> Opened:
         """Return the pass that workers begin now."""
+        confirm(self.topology)
         refuse_sharing_again(self, world_size=self.topology.world_size)
         first = self._skip
         if progress is not None and not (self._was_named and self.epoch != progress.epoch):

@@ -15,9 +15,10 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import secrets
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from headrace.checks import as_integer
@@ -56,7 +57,13 @@ _ONE_REPLICA = frozenset(
         "sequence_parallel",
     }
 )
+_IMPORTED = secrets.token_hex(8)  # process ids repeat on other machines
 _OF_A_MESH = "mesh_"  # what torch calls the groups of a mesh's dimensions, before their names
+
+
+def this_process() -> tuple[int, str]:
+    """Return what no other process has: forks have another id, and others imported this anew."""
+    return os.getpid(), _IMPORTED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,14 +73,16 @@ class Topology:
     Pass it as `topology=` where the ranks that share the rows are not the processes of the job.
     Under tensor or pipeline parallelism all processes of one model replica pass the same
     data-parallel rank and receive the same batches. partners: how many processes of the job read
-    as this rank; those of one machine read once, see `workers.partners`. Raises `SettingsError`
-    unless rank is one of 0..world_size-1 and partners is 1 or more.
+    as this rank; those of one machine read once, see `workers.partners`. process: the process that
+    detected it. Raises `SettingsError` unless rank is one of 0..world_size-1 and partners is 1 or
+    more.
     """
 
     rank: int
     world_size: int
     source: Source = "arguments"
     partners: int = 1
+    process: tuple[int, str] = field(default_factory=this_process, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         for name, least in (("rank", 0), ("world_size", 1), ("partners", 1)):
@@ -129,12 +138,31 @@ def capture(*, environ: Mapping[str, str] | None = None) -> Topology:
 def confirm(topology: Topology) -> None:
     """Raise `StreamError` before a pass if torch.distributed contradicts a captured topology.
 
-    This catches what `confirm_rank` does, and a device mesh whose processes share a replica of the
-    model.
+    This catches what `confirm_rank` does, a device mesh whose processes share a replica of the
+    model, and a stream that another process was given: two would read the same rows.
     """
-    if topology.source != "arguments" and initialized_distributed() is not None:
+    if topology.source == "arguments":
+        return
+    if initialized_distributed() is not None:
         _check_mesh_is_given(topology)
     confirm_rank(topology)
+    if not _is_here(topology):
+        raise StreamError(
+            f"{topology}: process {topology.process[0]} made this stream, and process {os.getpid()}"
+            " would read all of its rows too",
+            remedy=(
+                "make the stream in the process that reads it, or say by"
+                f" {setting('topology')} which part is its"
+            ),
+        )
+
+
+def _is_here(topology: Topology) -> bool:
+    """Tell whether this process, or the one whose DataLoader worker it is, detected a topology."""
+    data = sys.modules.get("torch.utils.data")
+    if data is not None and data.get_worker_info() is not None:
+        return True
+    return topology.process == this_process()
 
 
 def confirm_rank(topology: Topology) -> None:
