@@ -56,6 +56,7 @@ def test_a_stream_resumes_under_accelerate(ranks):
     ],
 )
 def test_what_would_share_out_the_rows_again_is_refused_on_every_rank(ranks, title, who):
+    """`prepare(DataLoader(torch_dataset, batch_size=None))` and what does the same."""
     for rank in ranks:
         assert rank[title].startswith(who)
         assert "each of the 2 ranks its own share already" in rank[title]
@@ -78,18 +79,21 @@ def test_the_last_window_of_gradient_accumulation_is_stepped(ranks, title):
 
 
 def test_even_batches_repeat_rows_and_uneven_ones_are_unequal_steps(ranks):
+    """`prepare(DataLoader(map_dataset, …))`."""
     assert len(rows(ranks, "even")) == 23 + 7
     assert len(set(rows(ranks, "even"))) == 23
     assert [len(rank["uneven"]) for rank in ranks] == [3, 2]
 
 
 def test_gathering_for_metrics_keeps_the_filling_rows_of_a_stream(ranks):
+    """`gather_for_metrics`."""
     for rank in ranks:
         assert rank["gathered for metrics"] == 2 * 5
         assert rank["real"] < 2 * 5
 
 
 def test_skipping_batches_names_the_state_and_of_a_loader_reads_what_it_skips():
+    """`skip_first_batches(stream, 5)` to resume."""
     with raised(NotADataLoader, remedy="to go on after some batches use load_state_dict"):
         skip_first_batches(new_stream(), 3)
     assert not hasattr(new_stream(), "dataset")

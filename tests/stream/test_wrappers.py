@@ -42,6 +42,7 @@ def rows_of(loader: Any) -> list[int]:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_wrapped_stream_is_refused_in_workers(method: str) -> None:
+    """a `stream(...)` inside your own dataset, read by workers of a `DataLoader`."""
     with pytest.raises(SettingsError, match=r"worker 0, which reads Wrapped.*torch_dataset"):
         rows_of(read_by_workers(Wrapped(stream_of()), method))
 
@@ -81,6 +82,7 @@ def test_length_and_state_are_refused_inside_a_worker(make: Any, asks: str) -> N
 def test_processes_that_are_given_a_stream_do_not_each_read_all_of_it(
     make: Any, method: str
 ) -> None:
+    """one stream given to several processes, as by `ProcessPoolExecutor`."""
     here = multiprocessing.get_context(method)
     with ProcessPoolExecutor(2, mp_context=here) as pool:
         with pytest.raises(StreamError, match=r"made this stream.*in the process that reads it"):
@@ -93,6 +95,7 @@ def test_processes_that_are_given_a_stream_do_not_each_read_all_of_it(
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_what_torch_would_shard_again_is_refused(workers: int) -> None:
+    """`sharding_filter()` of torch over a stream."""
     from torch.utils.data.datapipes.iter import IterableWrapper
 
     def loader(ranks: int) -> Any:
