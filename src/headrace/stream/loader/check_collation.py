@@ -32,6 +32,7 @@ _REMEDY = (
     " reads its own share there. With Accelerate leave it out of prepare(); for Hugging Face's"
     " Trainer override get_train_dataloader() to return it"
 )
+_SHARING = frozenset({"accelerate", "datasets", "torch", "transformers"})  # libraries
 _MOST_SEARCHED = 100_000  # values of a wrapper; tenths of a second
 READ_BY_INDEX = (
     "loop over it, or read headrace.open(...).torch_dataset(...) in a DataLoader, by its"
@@ -103,7 +104,9 @@ def refuse_sharing_again(dataset: Any, *, world_size: int, caller: FrameType | N
         name = _sharer_of_accelerate(dataset)
     frame = caller
     while name is None and frame is not None:
-        name = _sharer(frame.f_locals.get("self"), world_size)
+        # asked for its locals, a frame of the loop would keep the stream that the loop has dropped
+        if frame.f_globals.get("__name__", "").partition(".")[0] in _SHARING:
+            name = _sharer(frame.f_locals.get("self"), world_size)
         frame = frame.f_back
     if name is not None:
         raise SettingsError(

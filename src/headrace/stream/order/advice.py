@@ -182,10 +182,10 @@ def segment_count(cut: Lanes, *, rows: int, block_rows: float, ranks: int) -> fl
     lane_rows = -(-rows // cut.lanes)
     first = first_window_rows(lanes=cut.lanes, window_rows=cut.window_rows, rows=rows)
     first = min(first, lane_rows)
-    whole, last = divmod(lane_rows - first, cut.window_rows)
+    count, last = divmod(lane_rows - first, cut.window_rows)
     alike = sum(
-        count * window * _alike(window / block_rows)
-        for count, window in ((1, first), (whole, cut.window_rows), (1, last))
+        rounds * window * _alike(window / block_rows)
+        for rounds, window in ((1, first), (count, cut.window_rows), (1, last))
     )
     return max(1.0, lanes * lane_rows / alike)
 
