@@ -325,7 +325,7 @@ def test_short_series_run_as_they_are_and_comments_are_the_descriptions(tmp_path
     )  # a time that comes twice by mistake does not make many entities
     for name in ("train_ratio", "seed", "batch_size"):
         assert Series.model_fields[name].description in words
-    assert "first" == config["duplicate_times"]  # the rows are copies
+    assert "drop" == config["bad_rows"]  # the rows are copies
     code, _, err = headrace("run", tmp_path / "series.yaml")
     assert code == 0, err
 
@@ -655,5 +655,6 @@ def test_hours_that_the_clocks_of_a_zone_repeat_are_no_duplicates(tmp_path: Path
     )
     made = run(tmp_path)
 
-    assert "duplicate_times" not in text
+    assert "entity and time" not in text
+    assert "is a copy" not in text
     assert len(frame) == sum(made["metadata"]["source_rows"].values())

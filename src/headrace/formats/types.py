@@ -64,6 +64,14 @@ def column_types(words: Mapping[str, str]) -> dict[str, pa.DataType]:
     return {name: type_named(word) for name, word in words.items() if name != ALL_COLUMNS}
 
 
+def to_python(value: pa.Scalar) -> object:
+    """Convert a value to Python; to text if Python has no such time, as of the year -5."""
+    try:
+        return value.as_py()
+    except (ValueError, OverflowError):
+        return str(value.cast(pa.string()).as_py())
+
+
 def is_text(type_: pa.DataType) -> bool:
     """Check whether values of this type are text."""
     return bool(

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from headrace.errors import InputError
 from headrace.formats.column_paths import known_columns, with_paths
 from headrace.formats.shard import ChunkInForm, Shard
-from headrace.formats.types import first_refused, is_list, type_word
+from headrace.formats.types import first_refused, is_list, to_python, type_word
 
 _MOST_CHANGES = 40  # listed one by one
 
@@ -127,7 +127,7 @@ def _cast(column: pa.ChunkedArray, wide: pa.Field, source: RowsOf) -> pa.Chunked
             path=source.path,
             row=source.first_row + row + 1,
             column=wide.name,
-            value=_to_python(column[row]),
+            value=to_python(column[row]),
             remedy="correct the value, or write the column as one type in all shards",
         ) from None
     except pa.ArrowNotImplementedError as error:
@@ -186,13 +186,6 @@ def _cast_list(array: pa.Array, type_: pa.DataType) -> pa.Array:
     if pa.types.is_fixed_size_list(type_):
         return pa.FixedSizeListArray.from_arrays(inside, type=type_, mask=mask)
     return pa.ListArray.from_arrays(offsets, inside, type=type_, mask=mask)
-
-
-def _to_python(value: pa.Scalar) -> object:
-    try:
-        return value.as_py()
-    except (ValueError, OverflowError):  # Python has no such time
-        return str(value.cast(pa.int64()).as_py())
 
 
 @dataclass

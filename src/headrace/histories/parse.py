@@ -30,7 +30,7 @@ from headrace.formats.registry import stem_of_name
 from headrace.formats.shard import Shard
 from headrace.formats.source import read_chunks
 from headrace.formats.text_columns import as_text, nulled, with_one_time
-from headrace.formats.types import is_text
+from headrace.formats.types import is_text, to_python
 from headrace.formats.write import Written
 from headrace.formats.zones import wall_to_utc
 from headrace.histories import US_PER, IdKind
@@ -568,7 +568,7 @@ def _describe(
     in_name = word.endswith("_entity") and settings.entity_from == "file_name"
     value: object = file.stem
     if not in_name:
-        value = table[name][row].as_py()
+        value = to_python(table[name][row])
     problem, _, advised = (
         _FAULTS[word]
         .format(

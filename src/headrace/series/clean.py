@@ -464,12 +464,9 @@ def _put_on_axis(settings: Series, observed: Observed, dropped: Counter[str]) ->
         raise LeftOut(f"no time is on a step of {step.word}")
     repeated = positions[1:] == positions[:-1]
     if repeated.any():
-        if settings.duplicate_times == "error":
+        if settings.bad_rows == "error":
             raise _repeated(settings, times[rows[:-1][repeated]])
-        if settings.duplicate_times == "first":
-            stays = np.append(True, ~repeated)
-        else:
-            stays = np.append(~repeated, True)
+        stays = np.append(True, ~repeated)
         dropped[DUPLICATE_TIME.word] += int((~stays).sum())
         rows = rows[stays]
         positions = positions[stays]
@@ -522,7 +519,10 @@ def _repeated(settings: Series, times: I64) -> LeftOut:
         )
     return LeftOut(
         f"{pluralise(len(times), 'time comes', 'times come')} twice, first {_iso(times[0])}",
-        remedy=f"correct it, or give {setting('duplicate_times', 'first')}{advice}",
+        remedy=(
+            f"correct it, combine such rows by {setting_name('resample')}, or give"
+            f" {setting('bad_rows', 'drop')} to keep the first{advice}"
+        ),
     )
 
 

@@ -550,8 +550,8 @@ def _combine(draft: _SeriesDraft, shaped: Series, rows: pl.DataFrame, twice: int
     summed, of readings the user decides.
     """
     if not len(rows.unique()) - len(rows.unique(_ROW_KEYS)):
-        draft.settings["duplicate_times"] = "first"
-        draft.seen["duplicate_times"] = f"{pluralise(twice, 'row is', 'rows are')} a copy."
+        draft.settings["bad_rows"] = "drop"
+        draft.seen["bad_rows"] = f"{pluralise(twice, 'row is', 'rows are')} a copy."
         return
     words = f"{pluralise(twice, 'row shares', 'rows share')} entity and time with another."
     if _COUNTS.search(shaped.target[0].lower()):
@@ -560,10 +560,10 @@ def _combine(draft: _SeriesDraft, shaped: Series, rows: pl.DataFrame, twice: int
             f"{words} {shaped.target[0]} is named like a count, so it is summed."
         )
     else:
-        draft.proposed["duplicate_times"] = Aside("first", needed=True)
-        draft.seen["duplicate_times"] = (
-            f"{words} first keeps one; or combine them by resample; else their entities are left"
-            " out."
+        draft.proposed["bad_rows"] = Aside("drop", needed=True)
+        draft.seen["bad_rows"] = (
+            f"{words} drop keeps the first; or combine them by resample; else their entities are"
+            " left out."
         )
 
 

@@ -261,19 +261,12 @@ class Series(RecipeSettings):
         ge=0,
         description="Years of observed targets that an entity needs in train; 0: one target.",
     )
-    duplicate_times: Literal["error", "first", "last"] = _rows(
-        "error",
-        description=(
-            "What to do with several rows of one time; error: leave out their entity; others: keep"
-            " one row."
-        ),
-    )
     bad_rows: Literal["error", "drop"] = _rows(
         "error",
         description=(
-            "What to do with rows between two steps, without a readable time, at one that time_zone"
-            " skips, or without an entity; error: leave out their entity, and fail if they have"
-            " none."
+            "What to do with rows between two steps, rows after the first of one time, rows without"
+            " a readable time, at one that time_zone skips, or without an entity; error: leave out"
+            " their entity, and fail if they have none; drop: counted."
         ),
     )
     duplicates: Annotated[Duplicates, never_groups("every entity of series is in all splits")] = (

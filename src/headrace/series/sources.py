@@ -54,7 +54,7 @@ from headrace.formats.text_columns import (
     with_one_time,
 )
 from headrace.formats.type_words import PERIOD
-from headrace.formats.types import is_text
+from headrace.formats.types import is_text, to_python
 from headrace.formats.zones import utc_to_wall
 from headrace.series.times import Observed, put_on_clock
 from headrace.storage.places import path_of, place_of
@@ -605,7 +605,7 @@ def unread_value(
     if row is None:
         row = min(unread)
     column = unread[row]
-    value = table[column][row].as_py()
+    value = to_python(table[column][row])
     why = "not a finite number"
     remedy = f"correct it, or name it in {setting_name('null_values')} of {setting_name('dialect')}"
     if column in settings.categories:
@@ -655,9 +655,21 @@ def times_of(settings: Series, table: pa.Table, first_row: int) -> I64:
     return np.where(instants, utc_to_wall(dates.micros, settings.time_zone), dates.micros)
 
 
+def misread_period(settings: Series, table: pa.Table, unread: I64) -> int | None:
+    """Return the first row that keeps the others from being read as years, quarters, months or
+    weeks, as all of a table are or none; None if that is not why times are unread.
+    """
+    if len(unread) < len(table):
+        return None
+    periods = parse_dates(table[settings.time_column], PERIOD)
+    if not periods.forms or not periods.unreadable.any():
+        return None
+    return int(np.argmax(periods.unreadable))
+
+
 def unread_time(settings: Series, table: pa.Table, row: int, first_row: int) -> InputError:
     """Return the error of a row that has no time."""
-    value = table[settings.time_column][row].as_py()
+    value = to_python(table[settings.time_column][row])
     if value is None or value == "":
         value = None
         why = "missing"
@@ -669,12 +681,14 @@ def unread_time(settings: Series, table: pa.Table, row: int, first_row: int) -> 
         words = " or ".join(settings.time_forms)
         why = "not a time of the given format"
         remedy = advice(value, words)
+    if settings.bad_rows == "error":
+        remedy = f"{remedy}, or give {setting('bad_rows', 'drop')}"
     return InputError(
         why,
         row=first_row + row + 1,
         column=settings.time_column,
         value=value,
-        remedy=f"{remedy}, or give {setting('bad_rows', 'drop')}",
+        remedy=remedy,
     )
 
 
@@ -685,4 +699,7 @@ def first_unread(
     unread = np.flatnonzero(times == MISSING)
     if not len(unread):
         return None
-    return unread_time(settings, table, int(unread[0]), first_row).at(path=path)
+    row = misread_period(settings, table, unread)
+    if row is None:
+        row = int(unread[0])
+    return unread_time(settings, table, row, first_row).at(path=path)

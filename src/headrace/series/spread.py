@@ -36,6 +36,7 @@ from headrace.series.settings import Series
 from headrace.series.sources import (
     EntitySource,
     entity_source,
+    misread_period,
     parse,
     shards_of,
     tables,
@@ -138,10 +139,15 @@ class _SpreadShard:
         read: the rows of the file before this table.
         """
         untimed: dict[str, str] = {}
-        for row in np.flatnonzero(without_time).tolist():
+        unread = np.flatnonzero(without_time)
+        if not len(unread):
+            return untimed
+        misread = misread_period(self.settings, table, unread)
+        for row in unread.tolist():
             entity = entities[row].as_py()
             if entity not in untimed:
-                error = unread_time(self.settings, table, row, read)
+                named = row if misread is None else misread
+                error = unread_time(self.settings, table, named, read)
                 untimed[entity] = error.at(path=self.path).marked
         return untimed
 

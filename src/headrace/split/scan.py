@@ -48,7 +48,7 @@ from headrace.formats.text_columns import (
     nulled,
     typed,
 )
-from headrace.formats.types import column_types, is_text
+from headrace.formats.types import column_types, is_text, to_python
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles, read_arrow
 from headrace.split.allocate import Hashes, hash_entities, hash_rows, in_order
 from headrace.split.cutoff import Cutoff, cutoffs
@@ -691,14 +691,6 @@ def _first_padded(texts: pa.Array) -> str | None:
         if odd >= 0:
             return str(part[odd].as_py())
     return None
-
-
-def to_python(value: pa.Scalar) -> object:
-    """Convert a value to Python, or to text if Python has no such time."""
-    try:
-        return value.as_py()
-    except (ValueError, OverflowError):
-        return f"{value.type} {value.cast(pa.int64()).as_py()}"
 
 
 def column_of(table: pa.Table, name: str) -> pa.ChunkedArray:

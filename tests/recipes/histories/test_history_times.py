@@ -4,6 +4,7 @@ import random
 from datetime import UTC, datetime
 from pathlib import Path
 
+import polars as pl
 import pytest
 from pings import Ping, dealt, decoded, histories, random_pings, write_pings
 
@@ -168,3 +169,12 @@ def test_times_where_clocks_change_need_a_word(
         read = histories(tmp_path / "in", tmp_path / word, **zone, ambiguous_times=word)
         last = [held[-1].event_time for held in decoded(read).values() if held]
         assert [first + (hours - 1) * 3600] == last
+
+
+def test_a_year_before_the_first_is_shown(tmp_path: Path) -> None:
+    early = pl.Series("event_time", [-62_300_000_000_000_000]).cast(pl.Datetime("us"))
+    table = pl.DataFrame({"src_addr": "10.0.0.1", "dst_addr": "10.0.0.2", "rtt": 1.0})
+    table.with_columns(early).write_parquet(tmp_path / "a.parquet")
+
+    with raised(InputError, row=1, column="event_time", value="-0005-10-17 04:26:40.000000"):
+        histories(tmp_path / "a.parquet", tmp_path / "out")

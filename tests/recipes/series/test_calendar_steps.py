@@ -60,7 +60,7 @@ def observed(times: object, values: object | None = None) -> Observed:
 
 
 def prepare(
-    frame: pl.DataFrame, out: Path, heard: list[Event] | None = None, **more: object
+    frame: pl.DataFrame | Path, out: Path, heard: list[Event] | None = None, **more: object
 ) -> Prepared:
     asked = {"source": frame, "target": "load", "entity": "id", "min_train_years": 0, **more}
     return headrace.prepare(
@@ -308,6 +308,23 @@ def test_a_year_of_a_number_is_read_and_a_truncated_day_is_not(tmp_path: Path) -
         prepare(table(["2019-01-01", "2019-01", "2019-01-03"], [1.0, 2.0, 3.0]), tmp_path / "no")
     unread = parse_dates(pl.Series(["2019-W53", "2019Q5", "0935"]).to_arrow(), "period")
     assert [MISSING] * 3 == unread.micros.tolist()
+
+
+def test_the_week_that_a_year_lacks_is_named(tmp_path: Path) -> None:
+    rows = table([f"2016-W{week:02}" for week in range(50, 54)], [1.0, 2.0, 3.0, 4.0])
+
+    with pytest.raises(headrace.InputError, match="row 4, column 'date' is '2016-W53'"):
+        prepare(rows, tmp_path / "out")
+    rows.write_csv(tmp_path / "a.csv")
+    with pytest.raises(headrace.InputError, match="row 4, column 'date' is '2016-W53'"):
+        prepare(tmp_path / "a.csv", tmp_path / "out", entity="file_name")
+
+
+def test_a_year_before_the_first_is_shown(tmp_path: Path) -> None:
+    early = pl.Series([-62_300_000_000_000_000]).cast(pl.Datetime("us"))
+
+    with pytest.raises(headrace.InputError, match="is '-0005-10-17 04:26:40"):
+        prepare(table(early, [1.0]), tmp_path / "out")
 
 
 @pytest.mark.parametrize("name", ["BME", "BMS", "ME", "30th", "29th"])

@@ -22,12 +22,12 @@ from headrace.errors import InputError, setting
 from headrace.formats.dates import DAY_US, MISSING, Dates, has_clock, parse_dates
 from headrace.formats.shard import Chunk, Shard
 from headrace.formats.text_columns import nulled
-from headrace.formats.types import is_text
+from headrace.formats.types import is_text, to_python
 from headrace.split.cutoff import in_utc
 from headrace.split.features import Feature
 from headrace.split.reasons import Reason
 from headrace.split.rules import DropRule, Output
-from headrace.split.scan import Scanner, check_forms, column_of, to_python
+from headrace.split.scan import Scanner, check_forms, column_of
 from headrace.split.settings import SplitSettings, TemporalSplit
 
 _ISO_DATE = r"^[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}$"
