@@ -539,6 +539,17 @@ def test_the_first_look_counts_windows_and_asks_what_an_absent_row_means(tmp_pat
     run(tmp_path)
 
 
+@pytest.mark.parametrize("trend", [0.0, 1.0])
+def test_a_target_with_a_trend_gets_windows_of_their_own_scale(
+    tmp_path: Path, trend: float
+) -> None:
+    months = [f"{2000 + n // 12}-{1 + n % 12:02d}-01,{n * trend + n % 12}" for n in range(120)]
+    (tmp_path / "a.csv").write_text("\n".join(["month,sold", *months]) + "\n")
+    text, _ = init(tmp_path / "a.csv", tmp_path, "--target", "sold")
+
+    assert (trend > 0) == ("scale='standard'" in text)
+
+
 def test_events_become_totals_of_days_with_zeros_between(tmp_path: Path) -> None:
     """Sales as they were rung up: no column of times is an axis, so init proposes days, and no sale is a zero."""
     draw = np.random.default_rng(1)

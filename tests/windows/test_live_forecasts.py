@@ -275,6 +275,23 @@ def test_an_origin_that_is_named_is_that_of_every_entity(out: Path) -> None:
     np.testing.assert_array_equal(early.batch()["X"], shorter.batch()["X"])
 
 
+def test_days_without_a_sale_before_a_named_origin_are_zeros(tmp_path: Path) -> None:
+    totals = {"*": "mean", "sold": "total"}
+    asked = {"resample": totals, "frequency": "1d", "past_features": (), "future_features": ()}
+    out = run_of(tmp_path, **asked)
+    table = long({"a": shop(7), "b": shop(8, DAYS - 5), "c": shop(9, DAYS - L - 1)})
+    origin = str(START + DAYS - 1)
+    ahead = forecast(out, table, is_autoregressive=True, origin=origin)
+    sold = ahead.batch()["X"][:, :, 0]
+
+    assert ["a", "b"] == ahead.entities  # c has nothing but zeros there, or closed
+    assert "has no step at" in ahead.without["c"]
+    assert [0.0] * 5 == sold[1, -5:].tolist()
+    assert shop(8, DAYS - 5)["sold"].to_list()[-5:] == sold[1, :5].tolist()
+    unnamed = forecast(out, table, is_autoregressive=True)
+    assert f"at origins from {unnamed.origins.min()} to {unnamed.origins.max()}" in str(unnamed)
+
+
 def test_a_category_that_the_run_does_not_list_has_the_reserved_position(tmp_path: Path) -> None:
     listed = {"future_features": ["kind"], "categories": {"kind": ["none", "flyer"]}}
     out = run_of(tmp_path, **listed)

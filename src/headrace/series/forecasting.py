@@ -100,6 +100,9 @@ class ForecastWindows:
     def __str__(self) -> str:
         """Summarise in one line."""
         line = f"forecasts of {many_entities(len(self))}"
+        first, last = self.origins.min(), self.origins.max()
+        if first < last:
+            line += f" at origins from {first} to {last}"
         if not self.without:
             return line
         reasons = [f"{name}: {why}" for name, why in list(self.without.items())[:_NAMED]]
@@ -129,9 +132,10 @@ def forecast(  # noqa: PLR0913 - all are settings
     new_data: a path, several, or a polars, pandas or Arrow table, with the columns of the source.
     Targets may be missing, also as columns. It holds the preceding steps that the model reads, and
     the horizon of features that are known ahead.
-    origin: the time of the last input. By default that of the last target or past feature of each
-    entity; of the last target if it is an input; if there is no such value, the last that leaves a
-    horizon of features known ahead.
+    origin: the time of the last input; an entity whose rows end before has steps without rows up to
+    there, which `resample` by total makes 0. By default that of the last target or past feature of
+    each entity; of the last target if it is an input; if there is no such value, the last that
+    leaves a horizon of features known ahead.
     static_source: files of static attributes of new entities; by default those of the run count.
     Other options: see `WindowOptions`; give those that the model was trained with.
 
@@ -335,6 +339,7 @@ class _Cutter:
             )
         values = np.full((axis.rows, len(settings.columns)), np.nan)
         filled = np.zeros(values.shape, np.bool_)
+        values[cleaned.axis.rows : origin + 1] = settings.empty_step
         values[: cleaned.axis.rows] = cleaned.values
         filled[: cleaned.axis.rows] = cleaned.filled
         self._fill_at(origin, values, filled)
@@ -349,8 +354,12 @@ class _Cutter:
         settings = self.settings
         axis = cleaned.axis
         if self.origin is not None:
-            # A gap at the origin may be as long as one that is filled.
-            beyond = replace(axis, rows=axis.rows + settings.max_imputation_gap_size)
+            # A gap at the origin may be as long as one that is filled; steps that `total` makes 0
+            # are no gap.
+            later_rows = settings.max_imputation_gap_size
+            if settings.takes_absence:
+                later_rows = max(later_rows, self.options.input_length)
+            beyond = replace(axis, rows=axis.rows + later_rows)
             at = np.flatnonzero(beyond.times() == self.origin)
             if len(at):
                 return int(at[0])

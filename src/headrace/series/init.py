@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from itertools import islice
@@ -130,6 +130,8 @@ _LEAST_WIDE = 3  # columns, each an entity
 _LEAST_ENTITIES = 4  # that show whether an attribute is of the target
 _SAME_FACTOR = 0.1  # spread of the logarithm of its factor
 _DIFFER = 0.3  # spread of the logarithm of the target among entities
+_LEAST_TARGETS = 20  # that show whether a target drifts
+_DRIFTS = 0.5
 _OF_TARGET = "computed of the target on all dates, which tells of val and test"
 
 
@@ -745,7 +747,29 @@ def _count_windows(draft: _SeriesDraft, shaped: Series, rows: pl.DataFrame) -> s
             f" makes it 0 in {settings.target[0]}, right for counts and never for readings."
         )
         words += f"; {draft.seen['resample'].removesuffix('.')}"
+    drift = _drift(observed.values())
+    if drift > _DRIFTS:
+        words += (
+            f"; {drift:.0%} of the last values of {settings.target[0]} are outside those of train:"
+            " if it has a trend, open windows with scale='standard'"
+        )
     return words
+
+
+def _drift(entities: Iterable[Observed]) -> float:
+    """Return the share of targets in the last fifth of each entity that are outside the range of
+    its first three fifths.
+    """
+    outside = []
+    for observed in entities:
+        target = observed.values[:, 0]
+        target = target[~np.isnan(target)]
+        if len(target) < _LEAST_TARGETS:
+            continue
+        train = target[: len(target) * 3 // 5]
+        last = target[len(target) * 4 // 5 :]
+        outside.append(np.mean((last < train.min()) | (last > train.max())))
+    return float(np.mean(outside)) if outside else 0.0
 
 
 def _roles(past: Sequence[str], future: Sequence[str]) -> dict[str, list[str]]:

@@ -406,6 +406,13 @@ class Series(RecipeSettings):
         return self.resample.get(column) or self.resample["*"]
 
     @property
+    def takes_absence(self) -> bool:
+        """Whether a step without rows has a value: 0 in columns that `resample` takes the total
+        of.
+        """
+        return "total" in self.resample.values()
+
+    @property
     def empty_step(self) -> list[float]:
         """The values of a step without rows: missing, or 0 if `resample` takes the total."""
         values = [float("nan")] * len(self.columns)
