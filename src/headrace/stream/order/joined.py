@@ -4,8 +4,8 @@ Each position, and each place, of a joined order belongs to one member, so most 
 answered by the members and combined. If ranks have whole shards, the members are one order per
 rank, end to end.
 
-A pass over a source of which each group has as many rows as its column draws is a `ColumnOrder`,
-and what other columns leave of it a `ContinuedOrder`; see `mixed`.
+A pass over a source of which each group has as many rows as its column draws is a `ColumnOrder`.
+What its columns leave when others continue is laid as pieces of blocks and is one too; see `mixed`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from headrace.stream.order.epoch import (
     Reads,
     distinct_numbers,
     epoch_order,
-    expand,
     item_type,
 )
 from headrace.stream.order.lanes import LANE_FAMILY
@@ -256,7 +255,8 @@ def parts_of(order: Order) -> Sequence[EpochPart]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ColumnOrder(EpochOrder):
-    """One own epoch of a source, of which each group has as many rows as its column draws.
+    """One own epoch of a source, or the rest of one, of which each group has as many rows as its
+    column draws.
 
     Row i of group d is asked for as position i*D + d, so these positions need not be consecutive.
     The groups of a rank are neighbours on the line, and every other lane is read backwards, so two
@@ -271,35 +271,36 @@ class ColumnOrder(EpochOrder):
     def group_rows(self) -> I64:
         return self.column_rows
 
-    @property
-    def line_length(self) -> int:
-        """The number of places on the line."""
-        return self.rows
-
-    @cached_property
-    def groups_along(self) -> I64:
-        """The groups in the order of their slices of the line: int64 [D]."""
-        return slices_of_groups(self.groups, shuffle=self.shuffle)
-
-    def round_boundaries(self, used: I64) -> I64:
-        """Return the row of each group, from row `used` on, at which every lane stands at the
-        border of a round: int64 [D].
+    def undelivered(self, used: I64) -> tuple[I64, I64, I64]:
+        """Return what is left when each group has delivered its first `used` rows, int64 [D], in
+        the order of the line: (block number, first row, stop row); int64, parallel.
         """
-        rounds = self._round_of(np.maximum(used - 1, 0), self._group_lanes)
-        boundaries = self._rows_before_round(rounds + 1) * self._group_lanes
-        return np.where(used > 0, np.minimum(boundaries, self.group_rows), 0)
+        rounds = self._round_of(used, self._group_lanes)
+        before = self._rows_before_round(rounds)
+        in_progress = used > before * self._group_lanes
+        stretches = []
+        for group in np.flatnonzero(in_progress).tolist():
+            delivered = int(used[group] - before[group] * self._group_lanes)
+            stretches.append(self._left_of_round(group, int(rounds[group]), delivered))
+        behind = self._rows_before_round(rounds + in_progress)[self._along % self.groups]
+        stretches.append(self._segments(self._along, behind, self.lane_rows[self._along]))
+        starts, stops = end_to_end(stretches)
+        along_line = np.argsort(starts, kind="stable")
+        return self.rows_between(starts[along_line], stops[along_line])
 
-    def tails(self, boundaries: I64) -> tuple[I64, I64, I64]:
-        """Return what is left behind boundaries of rounds, in the order of the line: (block number,
-        first row, stop row); int64, parallel.
-        """
-        delivered = np.where(
-            boundaries < self.group_rows, boundaries // self._group_lanes, self.group_rows
-        )
-        starts, stops = self._segments(
-            self._along, delivered[self._along % self.groups], self.lane_rows[self._along]
-        )
-        return self.rows_between(starts, stops)
+    def _left_of_round(self, group: int, round_: int, delivered: int) -> tuple[I64, I64]:
+        """Return the places [start, stop) of the rows that a round has not delivered yet."""
+        starts, counts = self._lanes_of_round(group, round_)
+        if self.shuffle:
+            rows = np.sort(self._permuted(group, round_, starts, counts)[delivered:])
+        else:
+            rows = np.arange(delivered, int(counts.sum()), dtype=np.int64)
+        ends = np.cumsum(counts)
+        lane = np.searchsorted(ends, rows, side="right")
+        places = starts[lane] + rows - (ends - counts)[lane]
+        is_first = np.diff(places, prepend=-1) != 1
+        is_last = np.append(is_first[1:], True)[: len(places)]
+        return places[is_first], places[is_last] + 1
 
     @cached_property
     def lane_starts(self) -> I64:
@@ -312,7 +313,8 @@ class ColumnOrder(EpochOrder):
     def _along(self) -> I64:
         """The lanes in the order of their slices: int64 [L]."""
         turns = np.arange(self._group_lanes, dtype=np.int64)
-        return (self.groups_along[:, None] + self.groups * turns).ravel()
+        groups = slices_of_groups(self.groups, shuffle=self.shuffle)
+        return (groups[:, None] + self.groups * turns).ravel()
 
     @cached_property
     def _backwards(self) -> Bools:
@@ -331,162 +333,6 @@ class ColumnOrder(EpochOrder):
     def _row_of_lane(self, lane: I64, line_positions: I64) -> I64:
         rows = super()._row_of_lane(lane, line_positions)
         return np.where(self._backwards[lane], self.lane_rows[lane] - 1 - rows, rows)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ContinuedOrder(JoinedOrder):
-    """The rest of an own epoch for other columns.
-
-    In each column that drew before, a round is in progress. The rests of these rounds are laid end
-    to end and divided among the new columns. The tails behind them are cut again. A column finishes
-    its share of the rests first. Positions are as in `ColumnOrder`.
-
-    earlier: the order before. used: the rows that each of its columns drew, int64 [D before].
-    column_rows: of each new column, int64 [D]; together all that is left.
-    """
-
-    earlier: ColumnOrder | ContinuedOrder
-    used: I64
-    column_rows: I64
-
-    @property
-    def rows(self) -> int:
-        return int(self.column_rows.sum())
-
-    @property
-    def group_rows(self) -> I64:
-        """The number of rows of each column: int64 [D]."""
-        return self.column_rows
-
-    @property
-    def line_length(self) -> int:
-        """The number of places on both lines."""
-        return self.earlier.line_length + self.tail.line_length
-
-    @cached_property
-    def groups_along(self) -> I64:
-        """The groups in the order of their slices of the line: int64 [D]."""
-        return slices_of_groups(self.groups, shuffle=self.shuffle)
-
-    def round_boundaries(self, used: I64) -> I64:
-        """Return boundaries of rounds, see `ColumnOrder`; a share of the rests is a round too."""
-        after = self.tail.round_boundaries(np.maximum(used - self._carried, 0))
-        return self._carried + np.where(used < self._carried, 0, after)
-
-    def tails(self, boundaries: I64) -> tuple[I64, I64, I64]:
-        """Return what is left behind boundaries of rounds, see `ColumnOrder`."""
-        return self.tail.tails(boundaries - self._carried)
-
-    @cached_property
-    def tail(self) -> ColumnOrder:
-        """The order of the rows behind the rounds that are in progress."""
-        blocks, firsts, stops = self.earlier.tails(self._remainder_boundaries)
-        return ColumnOrder(
-            blocks=blocks,
-            firsts=firsts,
-            line=offsets_from_lengths(stops - firsts),
-            column_rows=self.column_rows - self._carried,
-            **self.settings,
-        )
-
-    @cached_property
-    def _remainder_boundaries(self) -> I64:
-        return self.earlier.round_boundaries(self.used)
-
-    @cached_property
-    def _remainder_starts(self) -> I64:
-        """Where the rest of each earlier column starts, laid end to end: int64 [D before + 1]."""
-        rests = self._remainder_boundaries - self.used
-        return offsets_from_lengths(rests[self.earlier.groups_along])
-
-    @cached_property
-    def _remainder_ends(self) -> I64:
-        """Where the share of each column ends, in the order of the slices: int64 [D]."""
-        rests = int(self._remainder_starts[-1])
-        until = np.cumsum(self.column_rows[self.groups_along]).tolist()
-        # integers of any size: a product of rows
-        return np.array([rows * rests // max(1, self.rows) for rows in until], np.int64)
-
-    @cached_property
-    def _carried(self) -> I64:
-        """The rows of rests that each column reads: int64 [D]."""
-        carried = np.empty(self.groups, np.int64)
-        carried[self.groups_along] = np.diff(self._remainder_ends, prepend=0)
-        return carried
-
-    @cached_property
-    def _carried_from(self) -> I64:
-        """Where the share of each column starts: int64 [D]."""
-        starts = np.empty(self.groups, np.int64)
-        starts[self.groups_along] = self._remainder_ends - self._carried[self.groups_along]
-        return starts
-
-    def _split(self, positions: I64, /) -> tuple[I64, I64]:
-        offset, column = np.divmod(positions, self.groups)
-        after = offset - self._carried[column]
-        in_remainder = after < 0
-        inside = after * self.groups + column
-        at = (self._carried_from[column] + offset)[in_remainder]
-        lane, row = split_at(self._remainder_starts, at)
-        earlier = self.earlier.groups_along[lane]
-        inside[in_remainder] = (self.used[earlier] + row) * self.earlier.groups + earlier
-        return np.where(in_remainder, 0, 1), inside
-
-    def _split_places(self, line_positions: I64, /) -> tuple[I64, I64]:
-        return split_at(np.array([0, self.earlier.line_length], np.int64), line_positions)
-
-    def _member(self, number: int) -> tuple[Order, int]:
-        if number:
-            return self.tail, self.earlier.line_length
-        return self.earlier, 0
-
-    def positions_of_rows(self, blocks: I64, rows: I64) -> tuple[I64, I64]:
-        which, positions = self.earlier.positions_of_rows(blocks, rows)
-        row, earlier = np.divmod(positions, self.earlier.groups)
-        in_remainder = (row >= self.used[earlier]) & (row < self._remainder_boundaries[earlier])
-        lane = np.argsort(self.earlier.groups_along)[earlier[in_remainder]]
-        at = self._remainder_starts[lane] + row[in_remainder] - self.used[earlier[in_remainder]]
-        index = np.searchsorted(self._remainder_ends, at, side="right")
-        column = self.groups_along[index]
-        offset = at - self._carried_from[column]
-        tail_members, after = self.tail.positions_of_rows(blocks, rows)
-        shift = self._carried[after % self.groups] * self.groups
-        return end_to_end(
-            [(which[in_remainder], offset * self.groups + column), (tail_members, after + shift)]
-        )
-
-    def reads(self, first: I64, last: I64) -> Reads:
-        column = first % self.groups
-        begin = first // self.groups
-        end = last // self.groups + 1
-        carried = self._carried[column]
-        of_remainders = self._reads_of_remainders(
-            self._carried_from[column] + begin,
-            self._carried_from[column] + np.minimum(end, carried),
-        )
-        low = np.maximum(begin - carried, 0)
-        high = end - carried
-        runs = np.flatnonzero(low < high)
-        after = self.tail.reads(
-            low[runs] * self.groups + column[runs], (high[runs] - 1) * self.groups + column[runs]
-        )
-        after = after._replace(run=runs[after.run])
-        return Reads(*np.concatenate([of_remainders, after], axis=1))
-
-    def _reads_of_remainders(self, begin: I64, end: I64) -> Reads:
-        """Return the blocks that each run of the rests begin..end-1, laid end to end, needs."""
-        runs = np.flatnonzero(begin < end)
-        which, lane = expand(begin[runs], end[runs], self._remainder_starts)
-        run = runs[which]
-        low = np.maximum(begin[run], self._remainder_starts[lane]) - self._remainder_starts[lane]
-        high = np.minimum(end[run], self._remainder_starts[lane + 1]) - self._remainder_starts[lane]
-        some = low < high
-        earlier = self.earlier.groups_along[lane[some]]
-        reads = self.earlier.reads(
-            (self.used[earlier] + low[some]) * self.earlier.groups + earlier,
-            (self.used[earlier] + high[some] - 1) * self.earlier.groups + earlier,
-        )
-        return reads._replace(run=run[some][reads.run])
 
 
 def slices_of_groups(groups: int, *, shuffle: bool) -> I64:

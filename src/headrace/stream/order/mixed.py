@@ -34,7 +34,7 @@ from headrace.stream.order.epoch import (
     epoch_order,
     item_type,
 )
-from headrace.stream.order.joined import ColumnOrder, ContinuedOrder, JoinedOrder, end_to_end
+from headrace.stream.order.joined import ColumnOrder, JoinedOrder, end_to_end
 from headrace.stream.order.remaining import count_out, even_parts, split_at
 from headrace.stream.order.schedule import ColumnDraws, RunSegment, Schedule
 
@@ -64,7 +64,7 @@ class MixedSource:
 class OwnEpoch(NamedTuple):
     """One own epoch of a source: its order, and the draws of each column before it, int64 [D]."""
 
-    order: ColumnOrder | ContinuedOrder
+    order: ColumnOrder
     before: I64
 
 
@@ -231,12 +231,7 @@ class MixedOrder(JoinedOrder):
     @cached_property
     def _bases(self) -> I64:
         """The place at which the members of each source begin: int64 [S]."""
-        return offsets_from_lengths(np.diff(self._members_before) * self._position_counts)
-
-    @property
-    def _position_counts(self) -> I64:
-        """The places of a member of each source; in each leg, its rows may be cut again."""
-        return self._sizes * len(self.legs)
+        return offsets_from_lengths(np.diff(self._members_before) * self._sizes)
 
     def rows_by_source(self, begin: int, end: int) -> dict[str, int]:
         """Count the rows of each source at positions [begin, end)."""
@@ -379,11 +374,13 @@ class MixedOrder(JoinedOrder):
         used = self._column_draws[leg_number - 1].drawn(number, at)[0] - before
         end = np.array([own_epoch + 1], np.int64) * self.sources[number].own_rows
         rows = self._column_draws[leg_number].drawn_before(number, end)[0]
-        left = int((earlier.group_rows - used).sum() - rows.sum())
+        blocks, firsts, stops = earlier.undelivered(used)
+        left = int((stops - firsts).sum() - rows.sum())
         settings["seed"] = derive_key(settings["seed"], "cut again", own_epoch, leg_number)[0]
-        order = ContinuedOrder(
-            earlier=earlier,
-            used=used,
+        order = ColumnOrder(
+            blocks=blocks,
+            firsts=firsts,
+            line=offsets_from_lengths(stops - firsts),
             column_rows=rows + even_parts(left, leg.groups),
             **settings,
         )
@@ -410,7 +407,7 @@ class MixedOrder(JoinedOrder):
 
     def _split_places(self, line_positions: I64, /) -> tuple[I64, I64]:
         source, inside = split_at(self._bases, line_positions)
-        member, line_position = np.divmod(inside, self._position_counts[source])
+        member, line_position = np.divmod(inside, self._sizes[source])
         return self._members_before[source] + member, line_position
 
     def _source_of_member(self, number: int) -> MixedSource:
@@ -419,7 +416,7 @@ class MixedOrder(JoinedOrder):
     def _member(self, number: int) -> tuple[Order, int]:
         source = int(np.searchsorted(self._members_before, number, side="right")) - 1
         member = number - int(self._members_before[source])
-        base = int(self._bases[source] + member * self._position_counts[source])
+        base = int(self._bases[source] + member * self._sizes[source])
         if self.sources[source].is_small:
             return self._repeated(source), base
         return self._own_epoch(number).order, base
