@@ -58,6 +58,45 @@ def test_expected_tokens_are_in_proportion_at_every_prefix(lengths, data, epoch_
         assert np.abs(drawn - rows * shares / means / rows_per_token).max() < 7
 
 
+@settings(max_examples=examples(40), deadline=None)
+@given(
+    st.integers(2, 100),
+    st.integers(100, 20_000),
+    st.sampled_from([0.1, 1, 100]),
+    st.integers(0, 1 << 30),
+)
+def test_no_source_is_five_bins_off_its_tokens_at_any_prefix_of_a_stage(
+    number, bins, spread, seed
+):
+    draw = np.random.default_rng(seed)
+    weights = draw.dirichlet(np.full(number, spread), 2) + 1e-6
+    shares = weights / weights.sum(axis=1)[:, None]
+    begin = bins // 3
+    mixture = Mixture.build(
+        [f"s{source}" for source in range(number)],
+        schedule=[(0, weights[0].tolist()), (f"{2048 * begin} tokens", weights[1].tolist())],
+        unit="tokens",
+    )
+    sizes = draw.integers(1, 40, number).tolist()
+    joined = join_indexes([index_of([size]) for size in sizes], mixture)
+    tokens = tuple(SourceTokens.of(np.full(size, 2048)) for size in sizes)
+    schedule, state = schedule_by_tokens(replace(joined, tokens=tokens), bins)
+    most = 0.0
+    for stage, (first, end) in enumerate([(0, begin), (begin, bins)]):
+        source = np.empty(end - first, np.int64)
+        for segment in schedule.segments(first, end):
+            low, high = max(first, segment.begin), min(end, segment.end)
+            positions = np.arange(low, high) - segment.begin
+            source[low - first : high - first] = segment.interleave.sources(positions)
+        for of_source in range(number):
+            drawn = np.cumsum(source == of_source)
+            asked = shares[stage, of_source] * np.arange(1, end - first + 1)
+            most = max(most, float(np.abs(drawn - asked).max()))
+
+    assert state.stages == (0, begin)
+    assert most < 5
+
+
 @settings(max_examples=examples(100), deadline=None)
 @given(sources, st.data(), st.integers(50, 400))
 def test_a_stage_begins_where_so_many_tokens_are_expected_before_it(lengths, data, epoch_rows):

@@ -298,7 +298,7 @@ class ColumnOrder(EpochOrder):
         ends = np.cumsum(counts)
         lane = np.searchsorted(ends, rows, side="right")
         places = starts[lane] + rows - (ends - counts)[lane]
-        is_first = np.diff(places, prepend=-1) != 1
+        is_first = np.diff(places, prepend=-2) != 1
         is_last = np.append(is_first[1:], True)[: len(places)]
         return places[is_first], places[is_last] + 1
 
