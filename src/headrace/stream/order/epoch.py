@@ -41,6 +41,7 @@ _NAME_KEY = derive_key(0, "block identity")
 FIRST_ROWS = 1 << 18  # of the first round: the loop waits for them
 _LARGE_ROUND_ROWS = 1 << 19
 _ROWS_IN_CACHE = 1 << 14
+_BRIDGED_ROWS = 64  # between pieces of a block that are read as one
 
 
 class Reads(NamedTuple):
@@ -56,6 +57,7 @@ class Reads(NamedTuple):
 
 
 Piece = tuple[int, int, int]  # block number, first row, stop row
+Stretches = tuple[I64, I64, I64]  # the same of many
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -307,10 +309,9 @@ class EpochOrder(Order):
             counts.append(rows)
         segment_starts = np.concatenate(starts)
         spans = self.rows_between(segment_starts, segment_starts + np.concatenate(counts))
-        block_spans = list(zip(*(numbers.tolist() for numbers in spans), strict=True))
         items = len(positions)
         if not self.shuffle and len(rounds) == 1 and isinstance(rounds[0][3], slice):
-            return Pool(spans=block_spans, item_of=None, items=items)
+            return Pool(spans=_listed(spans), item_of=None, items=items)
         item_of = np.empty(sum(int(rows.sum()) for rows in counts), item_type(items))
         # round by round, so that what is written at random stays in the processor's cache
         base = 0
@@ -326,7 +327,9 @@ class EpochOrder(Order):
             if len(selected) < len(of_round):
                 of_round.fill(-1)
             of_round[selected] = _numbers(members, items, of_round.dtype)
-        return Pool(spans=block_spans, item_of=item_of, items=items)
+        if self.firsts is not None:
+            spans, item_of = _bridged(spans, item_of)
+        return Pool(spans=_listed(spans), item_of=item_of, items=items)
 
     def _by_round(
         self, positions: I64 | range
@@ -517,7 +520,7 @@ class EpochOrder(Order):
                 self._large_round[group, round_] = mixed
         return mixed
 
-    def rows_between(self, starts: I64, stops: I64) -> tuple[I64, I64, I64]:
+    def rows_between(self, starts: I64, stops: I64) -> Stretches:
         """Return stretches of the line as (block number, first row, stop row), none empty; int64,
         parallel.
         """
@@ -587,6 +590,27 @@ def as_range(numbers: I64 | range, alone: int) -> range | None:
         if not (part[1:] - part[:-1] == step).all():
             return None
     return range(first, last + 1, step)
+
+
+def _listed(spans: Stretches) -> list[Piece]:
+    """Return stretches as a list of pieces."""
+    return list(zip(*(numbers.tolist() for numbers in spans), strict=True))
+
+
+def _bridged(spans: Stretches, item_of: Ints) -> tuple[Stretches, Ints]:
+    """Join pieces that lie close in a block, as each has a fixed cost; rows between have no item.
+
+    item_of: of each row of the pieces, end to end.
+    """
+    blocks, starts, stops = spans
+    gaps = starts[1:] - stops[:-1]
+    joins = (np.diff(blocks) == 0) & (gaps >= 0) & (gaps <= _BRIDGED_ROWS)
+    shift = offsets_from_lengths(np.where(joins, gaps, 0))
+    bridged = np.full(len(item_of) + int(shift[-1]), -1, item_of.dtype)
+    bridged[np.arange(len(item_of)) + np.repeat(shift, stops - starts)] = item_of
+    is_first = np.append(True, ~joins)
+    is_last = np.append(~joins, True)
+    return (blocks[is_first], starts[is_first], stops[is_last]), bridged
 
 
 def _limits(numbers: slice | I64) -> tuple[int, int]:

@@ -27,6 +27,7 @@ from headrace.stream.order.epoch import (
     Piece,
     Pool,
     Reads,
+    Stretches,
     distinct_numbers,
     epoch_order,
     item_type,
@@ -271,7 +272,7 @@ class ColumnOrder(EpochOrder):
     def group_rows(self) -> I64:
         return self.column_rows
 
-    def undelivered(self, used: I64) -> tuple[I64, I64, I64]:
+    def undelivered(self, used: I64) -> Stretches:
         """Return what is left when each group has delivered its first `used` rows, int64 [D], in
         the order of the line: (block number, first row, stop row); int64, parallel.
         """
