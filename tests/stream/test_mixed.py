@@ -13,9 +13,11 @@ from stream_cases import Numbers, flat, index_of, ranks, read_ranks
 from headrace.errors import SettingsError, StreamError
 from headrace.stream.loader.blend import join_indexes
 from headrace.stream.loader.options import StreamOptions
+from headrace.stream.loader.passes import RowPasses
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.order.mixture import Mixture
 from headrace.stream.order.whereabouts import find_row
+from headrace.stream.ranks.topology import Topology
 from laws import examples
 from raised import raised
 
@@ -163,6 +165,26 @@ def test_a_blend_whose_lanes_fit_decodes_hardly_anything_twice():
         make_plan(index, batch_size=256, world_size=4, lanes=15, shuffle=True).read_amplification
         > 1.9
     )
+
+
+@pytest.mark.parametrize("share", [0.25, 0.5])
+def test_other_ranks_decode_each_block_of_a_source_once_and_one_more_per_rank(share):
+    """B + R - 1 times in all: no less is possible while every rank reads every source."""
+    parts = [index_of([4096] * 60)] * 50
+    index = join_indexes(parts, Mixture.build([f"s{number}" for number in range(50)]))
+
+    def passes(world_size):
+        settings = StreamOptions(batch_size=16, shuffle=True, lanes=64, shuffle_rows=1 << 16)
+        topology = Topology(rank=0, world_size=world_size)
+        return RowPasses(index, Numbers([]), settings, topology)
+
+    before = passes(64).begin(0)
+    start = before.after(int(before.steps * share)).start
+    after = passes(63)
+    plan = after.at(after.continued(after.checked(start.to_dict()))).plan()
+
+    decoded = plan.bytes_per_rank.sum() / plan.block_bytes[0]
+    assert decoded <= 50 * (60 + 63) + 50
 
 
 CASE = (30, 1, 0, 17, 44)

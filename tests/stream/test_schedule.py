@@ -3,6 +3,7 @@
 import json
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,7 @@ from headrace.errors import SettingsError
 from headrace.stream.loader.blend import join_indexes
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stream_loader import StreamLoader
+from headrace.stream.loader.torch_dataset import StreamingDataset
 from headrace.stream.order import layout
 from headrace.stream.order.joined import parts_of
 from headrace.stream.order.layout import begin_mixture, lay_epoch, schedule_of
@@ -361,6 +363,52 @@ def test_batches_are_the_same_on_any_ranks_and_a_resume_goes_on(
     seen = [row for batch in head + tail for row in batch]
     assert expected == [source for _, source in seen]
     check_own_epochs(case, np.array([row for row, _ in seen]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_workers_of_any_number_deliver_a_schedule_and_its_rest(seed):
+    """Each seed has other weights, ranks, workers and a stop."""
+    draw = np.random.default_rng(seed)
+    weights = [1.0, *draw.choice([0.2, 1, 3.7], 2).tolist()]
+    stages = [(0, weights), (int(draw.integers(20, 90)), weights[::-1])]
+    case = Case([[14, 5], [9], [30, 2, 11]], stages, {}, 96)
+    whole, _ = read(loaders_of(case, 1, remainder="pad"))
+    head, states = [], []
+    for topology in ranks(2):
+        batches, state = _from_workers(case, topology, workers=1 + seed % 2, stop=2)
+        head.append(batches)
+        states.append(state)
+    rest = []
+    for topology in ranks(4):
+        rest.append(_from_workers(case, topology, workers=(2, 0, 1)[seed], state=states[0])[0])
+
+    assert states[0] == states[1]
+    expected = [sorted(row for row, _ in batch) for batch in whole]
+    assert expected == [
+        sorted(sum(step, [])) for batches in (head, rest) for step in zip(*batches, strict=True)
+    ]
+
+
+def _from_workers(case, topology, *, workers, stop=None, state=None):
+    """The rows of each batch of a rank, and the state after them."""
+    options = StreamOptions(
+        samples_per_epoch=case.epoch_rows,
+        seed=3,
+        batch_size=24 // topology.world_size,
+        shuffle=True,
+        lanes=12,
+        shuffle_rows=60,
+        columns=["row", "blend_source"],
+    )
+    dataset = StreamingDataset(
+        case.index, Blocks(case.sources), options, num_workers=workers, topology=topology
+    )
+    if state is not None:
+        dataset.load_state_dict(json.loads(state))
+    batches = islice(dataset.data_loader(method="fork"), stop)
+    rows = [batch["row"][batch["valid"]].tolist() for batch in batches]
+    return rows, json.dumps(dataset.state_after(len(rows)))
 
 
 def test_the_plan_says_the_rows_of_each_stage():

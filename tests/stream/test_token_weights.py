@@ -65,9 +65,7 @@ def test_expected_tokens_are_in_proportion_at_every_prefix(lengths, data, epoch_
     st.sampled_from([0.1, 1, 100]),
     st.integers(0, 1 << 30),
 )
-def test_no_source_is_five_bins_off_its_tokens_at_any_prefix_of_a_stage(
-    number, bins, spread, seed
-):
+def test_no_source_is_five_bins_off_its_tokens_at_any_prefix_of_a_stage(number, bins, spread, seed):
     draw = np.random.default_rng(seed)
     weights = draw.dirichlet(np.full(number, spread), 2) + 1e-6
     shares = weights / weights.sum(axis=1)[:, None]

@@ -57,7 +57,7 @@ class Reads(NamedTuple):
 
 
 Piece = tuple[int, int, int]  # block number, first row, stop row
-Stretches = tuple[I64, I64, I64]  # the same of many
+Pieces = tuple[I64, I64, I64]  # the same of many
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -312,7 +312,7 @@ class EpochOrder(Order):
         items = len(positions)
         if not self.shuffle and len(rounds) == 1 and isinstance(rounds[0][3], slice):
             return Pool(spans=_listed(spans), item_of=None, items=items)
-        item_of = np.empty(sum(int(rows.sum()) for rows in counts), item_type(items))
+        item_of: Ints = np.empty(sum(int(rows.sum()) for rows in counts), item_type(items))
         # round by round, so that what is written at random stays in the processor's cache
         base = 0
         for (group, round_, members, inside), lanes, rows in zip(
@@ -520,7 +520,7 @@ class EpochOrder(Order):
                 self._large_round[group, round_] = mixed
         return mixed
 
-    def rows_between(self, starts: I64, stops: I64) -> Stretches:
+    def rows_between(self, starts: I64, stops: I64) -> Pieces:
         """Return stretches of the line as (block number, first row, stop row), none empty; int64,
         parallel.
         """
@@ -592,12 +592,12 @@ def as_range(numbers: I64 | range, alone: int) -> range | None:
     return range(first, last + 1, step)
 
 
-def _listed(spans: Stretches) -> list[Piece]:
-    """Return stretches as a list of pieces."""
+def _listed(spans: Pieces) -> list[Piece]:
+    """Return pieces as a list."""
     return list(zip(*(numbers.tolist() for numbers in spans), strict=True))
 
 
-def _bridged(spans: Stretches, item_of: Ints) -> tuple[Stretches, Ints]:
+def _bridged(spans: Pieces, item_of: Ints) -> tuple[Pieces, Ints]:
     """Join pieces that lie close in a block, as each has a fixed cost; rows between have no item.
 
     item_of: of each row of the pieces, end to end.

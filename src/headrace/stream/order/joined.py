@@ -25,9 +25,9 @@ from headrace.stream.order.epoch import (
     Order,
     OrderSettings,
     Piece,
+    Pieces,
     Pool,
     Reads,
-    Stretches,
     distinct_numbers,
     epoch_order,
     item_type,
@@ -272,20 +272,20 @@ class ColumnOrder(EpochOrder):
     def group_rows(self) -> I64:
         return self.column_rows
 
-    def undelivered(self, used: I64) -> Stretches:
+    def undelivered(self, used: I64) -> Pieces:
         """Return what is left when each group has delivered its first `used` rows, int64 [D], in
         the order of the line: (block number, first row, stop row); int64, parallel.
         """
         rounds = self._round_of(used, self._group_lanes)
         before = self._rows_before_round(rounds)
         in_progress = used > before * self._group_lanes
-        stretches = []
+        segments = []
         for group in np.flatnonzero(in_progress).tolist():
             delivered = int(used[group] - before[group] * self._group_lanes)
-            stretches.append(self._left_of_round(group, int(rounds[group]), delivered))
-        behind = self._rows_before_round(rounds + in_progress)[self._along % self.groups]
-        stretches.append(self._segments(self._along, behind, self.lane_rows[self._along]))
-        starts, stops = end_to_end(stretches)
+            segments.append(self._left_of_round(group, int(rounds[group]), delivered))
+        after = self._rows_before_round(rounds + in_progress)[self._along % self.groups]
+        segments.append(self._segments(self._along, after, self.lane_rows[self._along]))
+        starts, stops = end_to_end(segments)
         along_line = np.argsort(starts, kind="stable")
         return self.rows_between(starts[along_line], stops[along_line])
 
@@ -298,10 +298,10 @@ class ColumnOrder(EpochOrder):
             rows = np.arange(delivered, int(counts.sum()), dtype=np.int64)
         ends = np.cumsum(counts)
         lane = np.searchsorted(ends, rows, side="right")
-        places = starts[lane] + rows - (ends - counts)[lane]
-        is_first = np.diff(places, prepend=-2) != 1
-        is_last = np.append(is_first[1:], True)[: len(places)]
-        return places[is_first], places[is_last] + 1
+        line_positions = starts[lane] + rows - (ends - counts)[lane]
+        is_first = np.diff(line_positions, prepend=-2) != 1
+        is_last = np.append(is_first[1:], True)[: len(line_positions)]
+        return line_positions[is_first], line_positions[is_last] + 1
 
     @cached_property
     def lane_starts(self) -> I64:

@@ -10,8 +10,8 @@ into new lanes (`cut_again`). Every remaining row comes once, and the state need
 change.
 
 The sources of a blend, or of a part of the rows, continue in later epochs. There a change begins a
-leg of the run: each source finishes its rounds in progress, and the tails behind them are cut again
-(`ContinuedOrder`). Which source has a position does not change.
+leg of the run: what the columns leave of each source, rests of rounds included, is one line and cut
+again (`ColumnOrder.undelivered`). Which source has a position does not change.
 """
 
 from __future__ import annotations
