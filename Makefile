@@ -233,7 +233,7 @@ OPTIONS_duplicates = $(if $(wildcard $(DUPLICATE_PEERS)),--peers $(DUPLICATE_PEE
 OPTIONS_leaks = $(if $(wildcard $(LEAK_PEERS)),--peers $(LEAK_PEERS))
 OPTIONS_series = $(if $(wildcard $(SERIES_PEERS)),--peers $(SERIES_PEERS))
 BENCHES := streaming first_batch split stores packing tokenising histories series series_prep
-LONG := index packed_reading entities contexts plan scale order balance duplicates leaks other_loaders loader_workers
+LONG := index packed_reading entities contexts plan scale order balance duplicates leaks other_loaders loader_workers blend_peers
 
 bench: ## what docs/performance.md says, in 40 minutes on a quiet machine; outputs are kept in build/bench
 bench-long: ## the other tables of benchmarks/measurements.md, in two hours

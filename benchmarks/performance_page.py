@@ -104,6 +104,7 @@ HEADLINE = (  # (what is compared, PROGRAM/TABLE, the row that begins so, its co
 )
 MOST_BUSY = 0.1
 COUNTED = {
+    "blend_peers",
     "leaks",
     "loader_workers",
     "order",
