@@ -37,7 +37,7 @@ class Columns(FormatCode):
         signature: Sequence[str] | None = None,  # noqa: ARG002 - of CSV
         dialect: object = None,  # noqa: ARG002 - of text
     ) -> Shard:
-        return Shard.unread(path, name, file_type).with_columns(self.table(path).schema, [])
+        return Shard.unread(path, name, file_type).with_columns(self.table(path).schema)
 
     def read(
         self,
@@ -58,7 +58,7 @@ class Lines(FormatCode):
     FIRST, LAST = b"LINES\0\n", b"END\n"
 
     def survey(self, path: Path, name: str, file_type: FileType, *of_text: object) -> Shard:  # noqa: ARG002
-        return Shard.unread(path, name, file_type).with_columns(self.tables(path)[0].schema, ROWS)
+        return Shard.unread(path, name, file_type).with_columns(self.tables(path)[0].schema)
 
     def read(
         self,

@@ -30,7 +30,7 @@ from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import HeadraceError, SettingsError
 from headrace.formats.column_paths import ColumnPath, column_path
 from headrace.formats.decoders import Decoder
-from headrace.formats.parquet import open_file
+from headrace.formats.parquet import footer_of
 from headrace.formats.shard import column_name
 from headrace.formats.source import file_type_of_word
 from headrace.gate.cache_entry import identity_of, keep_entry, read_entry
@@ -130,17 +130,15 @@ def _judge(root: Path, index: SplitIndex, shard: int, condition: Condition) -> d
     if not blocks or file_type.format.name != "parquet":
         return {}
     try:
-        with open_file(root / index.shards[shard], file_type) as file:
-            schema = file.schema_arrow
-            metadata = file.metadata
+        footer = footer_of(root / index.shards[shard], file_type)
     except (OSError, pa.ArrowException, HeadraceError):
         return {}  # reading the block raises with the reason
-    if index.block[blocks].max() >= metadata.num_row_groups:
+    if index.block[blocks].max() >= footer.metadata.num_row_groups:
         return {}
-    ranges_of = _paths_in_file(condition, schema)
+    ranges_of = _paths_in_file(condition, footer.schema)
     judged = {}
     for block in blocks:
-        row_group = metadata.row_group(int(index.block[block]))
+        row_group = footer.metadata.row_group(int(index.block[block]))
         ranges = {}
         columns = [row_group.column(number) for number in range(row_group.num_columns)]
         uses = Counter(column.path_in_schema for column in columns)

@@ -580,7 +580,8 @@ def _look_at_files(request: _IndexRequest, numbers: range) -> _Looked:
     )
     for number, (shard, spans) in zip(numbers, looked, strict=True):
         stat = listing.stats[number]
-        shard = replace(shard, size=stat[0], mtime_ns=stat[1])
+        if (shard.size, shard.mtime_ns) != stat[:2]:
+            shard = replace(shard, size=stat[0], mtime_ns=stat[1])
         words.append(shard.word)
         counts.append(len(spans))
         blocks += [(span.block, span.rows, span.offset, span.length) for span in spans]

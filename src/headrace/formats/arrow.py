@@ -61,7 +61,7 @@ class ArrowCode(FormatCode):
         shard = Shard.unread(path, name, file_type)
         schema = _open(path, file_type).schema
         if len(schema):
-            return shard.with_columns(schema, [field.name for field in schema if field.nullable])
+            return shard.with_columns(schema)
         return shard
 
     def read(

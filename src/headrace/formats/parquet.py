@@ -22,7 +22,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from threading import Lock
@@ -73,20 +73,23 @@ class Footer:
     path: Path
     version: Stamp | Fact
     metadata: pq.FileMetaData
+    schema: pa.Schema
+
+    @classmethod
+    def read(cls, path: Path, version: Stamp | Fact, source: Any) -> Footer:
+        """Read the footer at the end of a file."""
+        file = _file(source, None, "check")
+        return cls(path, version, file.metadata, file.schema_arrow)
 
     @cached_property
     def raw(self) -> dict[str, str]:
         """Headrace's column names → the file's own."""
-        return _raw_names(self._schema)
+        return _raw_names(self.schema)
 
     @cached_property
     def of_polars(self) -> PolarsFile:
         """The file as Polars reads it."""
-        return PolarsFile(self.path, self.metadata, self._schema)
-
-    @cached_property
-    def _schema(self) -> pa.Schema:
-        return self.metadata.schema.to_arrow_schema()
+        return PolarsFile(self.path, self.metadata, self.schema)
 
     @property
     def size(self) -> int:
@@ -190,8 +193,8 @@ def fact_of(path: Path) -> Fact:
 
 def key_values(path: Path, file_type: FileType) -> dict[bytes, bytes]:
     """Read the key-value metadata of a file."""
-    with open_file(path, file_type) as file:
-        return dict(file.metadata.metadata or {})
+    with reading(path):
+        return dict(_footer_of(path, file_type).metadata.metadata or {})
 
 
 def open_file(
@@ -433,21 +436,32 @@ def _footer(path: Path) -> Footer:
         if reach > len(tail):
             file.seek(size - reach)
             tail = file.read(reach)
-    source = pa.BufferReader(tail)
-    metadata = pq.read_metadata(source)
-    _refuse_encryption(metadata, source)
-    footer = Footer(path, stamp, metadata)
+    footer = Footer.read(path, stamp, pa.BufferReader(tail))
     _open_files.keep(str(path), footer)
     return footer
+
+
+def footer_of(path: Path, file_type: FileType) -> Footer:
+    """Read the footer of a file, local or in a store, maybe compressed as a whole.
+
+    Raises `InputError` if it is not one of Parquet.
+    """
+    with reading(path):
+        return _footer_of(path, file_type)
+
+
+def _footer_of(path: Path, file_type: FileType) -> Footer:
+    if file_type.compression == "none":
+        return _footer(path)
+    with open_bytes(path, file_type.compression) as stream:
+        return Footer.read(path, stamp_of(path), pa.BufferReader(stream.read()))
 
 
 def _fetched_footer(path: Path) -> Footer:
     fact, tail = place_of(path).tail(_TAIL)
     # the rest on demand
     source = place_of(path).open(fact, [(fact.size - len(tail), tail)])
-    metadata = pq.read_metadata(pa.PythonFile(source, mode="r"))
-    _refuse_encryption(metadata, source)
-    footer = Footer(path, fact, metadata)
+    footer = Footer.read(path, fact, pa.PythonFile(source, mode="r"))
     _open_files.keep(str(path), footer)
     return footer
 
@@ -479,9 +493,9 @@ _CODE_BYTES = 8  # a plain text takes four bytes of length plus its own
 READS_MISSING_VECTORS = int(pa.__version__.split(".")[0]) >= 26
 
 
-def row_groups(shard: Shard, file: pq.ParquetFile) -> list[Span]:
-    """List the row groups of an open file that have rows."""
-    groups = [file.metadata.row_group(group) for group in range(file.metadata.num_row_groups)]
+def row_groups(shard: Shard, metadata: pq.FileMetaData) -> list[Span]:
+    """List the row groups of a file that have rows."""
+    groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
     unchanged(shard)
     result = []
     for number, group in enumerate(groups):
@@ -493,20 +507,13 @@ def row_groups(shard: Shard, file: pq.ParquetFile) -> list[Span]:
     return result
 
 
-def surveyed(
-    file: pq.ParquetFile, path: Path, name: str, file_type: FileType, known: pa.Schema | None = None
-) -> Shard:
-    """Survey an open file. known: a schema object to reuse if it equals this file's."""
-    shard = Shard.unread(path, name, file_type)
-    file_schema = file.schema_arrow
-    if not len(file_schema) and not file.metadata.num_rows:
+def surveyed(footer: Footer, name: str, file_type: FileType) -> Shard:
+    """Survey a file by its footer."""
+    shard = Shard.unread(footer.path, name, file_type)
+    if not len(footer.schema) and not footer.metadata.num_rows:
         return shard
     # The schema alone: statistics of old writers claim no nulls where there are some.
-    nulls = [field.name for field in file_schema if field.nullable]
-    shard = shard.with_columns(file_schema, nulls)
-    if known is not None and shard.schema.equals(known):
-        return replace(shard, schema=known)
-    return shard
+    return shard.with_columns(footer.schema)
 
 
 def _chunks(
@@ -623,8 +630,7 @@ class ParquetCode(FormatCode):
         dialect: TextDialect = PLAIN,
     ) -> Shard:
         """Read columns, types and which columns hold nulls from the footer alone."""
-        with _open(path, file_type, "check") as file:
-            return surveyed(file, path, name, file_type)
+        return surveyed(_footer_of(path, file_type), name, file_type)
 
     def read(
         self,
@@ -639,8 +645,7 @@ class ParquetCode(FormatCode):
 
     def blocks(self, shard: Shard) -> list[Span]:
         """List the row groups, from the footer."""
-        with _open(shard.path, shard.file_type, "check") as file:
-            return row_groups(shard, file)
+        return row_groups(shard, _footer_of(shard.path, shard.file_type).metadata)
 
     def read_block(self, block: BlockRead, target: Target) -> pa.Table:
         """Read row groups. block.content: the bytes of the file, if they are in memory."""

@@ -8,8 +8,9 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -74,6 +75,27 @@ def refuse_repeated_names(path: Path, names: Sequence[str], where: str = "") -> 
         )
 
 
+class _Columns(NamedTuple):
+    """The columns of a file as they are read, and the names of those that may hold nulls."""
+
+    schema: pa.Schema
+    null_columns: frozenset[str]
+
+
+def _columns_as_read(file_schema: pa.Schema) -> _Columns:
+    try:
+        return _columns_once(file_schema)
+    except TypeError:  # extension types of other packages may have no hash
+        return _columns_once.__wrapped__(file_schema)
+
+
+@lru_cache(maxsize=64)  # many files of a source have the same
+def _columns_once(file_schema: pa.Schema) -> _Columns:
+    names = list(map(column_name, file_schema.names))
+    nullable = [name for name, field in zip(names, file_schema, strict=True) if field.nullable]
+    return _Columns(plain_schema(names, file_schema.types), frozenset(nullable))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Shard:
     """One source file, surveyed.
@@ -133,18 +155,15 @@ class Shard:
             content="nothing",
         )
 
-    def with_columns(self, file_schema: pa.Schema, nulls: Iterable[str]) -> Shard:
-        """Return the shard with the columns of its file.
-
-        nulls: the file's names of those that may hold nulls.
+    def with_columns(self, file_schema: pa.Schema) -> Shard:
+        """Return the shard with the columns of its file. Those that are nullable may hold nulls.
 
         Raises `InputError` if a name is repeated.
         """
-        names = [column_name(raw) for raw in file_schema.names]
-        refuse_repeated_names(self.path, names)
-        schema = plain_schema(names, file_schema.types)
+        refuse_repeated_names(self.path, list(map(column_name, file_schema.names)))
+        columns = _columns_as_read(file_schema)
         return replace(
-            self, schema=schema, null_columns=frozenset(map(column_name, nulls)), content="table"
+            self, schema=columns.schema, null_columns=columns.null_columns, content="table"
         )
 
     def with_choice(self, columns: Sequence[str]) -> Shard:

@@ -25,7 +25,6 @@ from headrace.formats.evidence import Evidence
 from headrace.formats.grouped import GroupChunk, group_records, joined_chunk
 from headrace.formats.joined import Looked, look_at_small
 from headrace.formats.listing import list_files
-from headrace.formats.parquet import open_file
 from headrace.formats.partitions import PartitionChunk, in_partition, stored
 from headrace.formats.plain_types import check_read
 from headrace.formats.registry import (
@@ -271,19 +270,17 @@ def scan(shard: Shard, evidence: Evidence | None = None) -> list[Span]:
 def look(
     path: Path,
     name: str,
-    last: Shard | None = None,
     partitions: Mapping[str, pa.DataType] | None = None,
     dialect: TextDialect = PLAIN,
     evidence: Evidence | None = None,
 ) -> tuple[Shard, list[Span]]:
     """Survey and scan a file; a Parquet file is opened once for both.
 
-    last: another shard, whose schema object is reused if it is equal, so that many files share one.
     partitions: `partition_types` of the source, for columns that names hold. dialect: of delimited
     text. evidence: as in `scan`.
     """
     if file_type_of_name(path.name) == FileType.named("parquet"):
-        surveyed = _look_at_parquet(path, name, None if last is None else last.schema)
+        surveyed = _look_at_parquet(path, name)
         if surveyed is not None:
             return in_partition(surveyed[0], partitions), surveyed[1]
     shard = survey(path, name, dialect=dialect)
@@ -302,26 +299,22 @@ def look_at_all(
     files: paths and names. sizes: in bytes, as listed.
     """
     small = look_at_small(files, sizes, dialect, evidence)
-    last = None
     for number, (path, name) in enumerate(files):
         if number in small:
             shard, spans = small[number]
-            last = in_partition(shard, partitions)
-            yield last, spans
-            continue
-        last, spans = look(path, name, last, partitions, dialect, evidence)
-        yield last, spans
+            yield in_partition(shard, partitions), spans
+        else:
+            yield look(path, name, partitions, dialect, evidence)
 
 
-def _look_at_parquet(
-    path: Path, name: str, known: pa.Schema | None
-) -> tuple[Shard, list[Span]] | None:
+def _look_at_parquet(path: Path, name: str) -> tuple[Shard, list[Span]] | None:
     """Survey and scan a Parquet file; None for one without content. Raises `InputError`."""
     file_type = FileType.named("parquet")
     try:
-        with open_file(path, file_type) as file, reading(path):
-            shard = parquet.surveyed(file, path, name, file_type, known)
-            return shard, parquet.row_groups(shard, file)
+        with reading(path):
+            footer = parquet.footer_of(path, file_type)
+            shard = parquet.surveyed(footer, name, file_type)
+            return shard, parquet.row_groups(shard, footer.metadata)
     except (InputError, OSError):
         if survey(path, name).content != "nothing":  # raises with the actual format, if recognised
             raise

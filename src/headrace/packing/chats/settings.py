@@ -319,7 +319,8 @@ def load_tokenizer(
     text = files.json_text
     try:
         if '"trim_offsets":true' in text.replace(" ", ""):
-            text = json.dumps(_with_complete_offsets(json.loads(text)), ensure_ascii=False)
+            values = json.loads(text, object_hook=_with_complete_offsets)
+            text = json.dumps(values, ensure_ascii=False)
         tokenizer = Tokenizer.from_str(text)
     except Exception as error:
         raise InputError(
@@ -331,18 +332,13 @@ def load_tokenizer(
     return tokenizer
 
 
-def _with_complete_offsets(value: Any) -> Any:
+def _with_complete_offsets(item: dict[str, Any]) -> dict[str, Any]:
     """Turn off trimmed offsets, which would leave spaces out of the mask; ids do not depend on
     them.
     """
-    if isinstance(value, dict):
-        result = {}
-        for key, inner in value.items():
-            result[key] = False if key == "trim_offsets" else _with_complete_offsets(inner)
-        return result
-    if isinstance(value, list):
-        return [_with_complete_offsets(inner) for inner in value]
-    return value
+    if "trim_offsets" in item:
+        item["trim_offsets"] = False
+    return item
 
 
 def template_text(template: str) -> str:
