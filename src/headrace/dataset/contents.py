@@ -267,12 +267,11 @@ def first_repeat(run: FinishedRun, content: Mapping[str, U64], *, once: bool) ->
             repeats |= later & (digests != NOTHING)
         if repeats.any():
             row = int(np.flatnonzero(repeats)[0])
-            where = next(
-                place_of_row(run, other, int(np.flatnonzero(digests_of_split == digests[row])[0]))
-                for other, digests_of_split in content.items()
-                if (digests_of_split == digests[row]).any()
-            )
-            return f"{place_of_row(run, split, row)}: its content is that of {where}"
+            for other, digests_of_split in content.items():
+                same = np.flatnonzero(digests_of_split == digests[row])
+                if len(same):
+                    where = place_of_row(run, other, int(same[0]))
+                    return f"{place_of_row(run, split, row)}: its content is that of {where}"
         known = np.unique(np.concatenate([known, digests]))
     raise AssertionError("repeats were counted")
 

@@ -686,11 +686,13 @@ def holds_data(directory: str) -> bool:
     for child in children:
         if child.is_dir() and (is_split_name(child.name) or is_partition(child.name)):
             inside.append(child.path)
-    return any(
-        is_data_name(name) or (is_partition(name) and holds_data(os.path.join(path, name)))
-        for path in inside
-        for name in os.listdir(path)
-    )
+    for path in inside:
+        for name in os.listdir(path):
+            if is_data_name(name):
+                return True
+            if is_partition(name) and holds_data(os.path.join(path, name)):
+                return True
+    return False
 
 
 def _pattern_of(directory: str, below: str, name: str) -> str:

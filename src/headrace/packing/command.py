@@ -161,12 +161,13 @@ def print_packed(console: Console, manifest: Manifest, run: Path, detail: Detail
         if "tokenizer" in encoder:  # a tokenizer of the hub
             encoder["tokenizer"] = "{repository}@{commit}".format(**encoder["tokenizer"])
         libraries = manifest.libraries | encoder.pop("libraries")
-        units = {
-            f"split of {draw['of']}": ", ".join(
-                f"{name} {count:,}" for name, count in draw.items() if name != "of" and count
-            )
-            for draw in metadata["units"]
-        }
+        units = {}
+        for draw in metadata["units"]:
+            counts = []
+            for name, count in draw.items():
+                if name != "of" and count:
+                    counts.append(f"{name} {count:,}")
+            units[f"split of {draw['of']}"] = ", ".join(counts)
         without = metadata["packed"]["bins_without_label"]
         print_metadata(
             console, run, {**encoder, **units, "bins without a label": without}, libraries

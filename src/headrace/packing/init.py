@@ -649,6 +649,11 @@ def _list_in(value: object) -> Sequence[Any]:
     return ()
 
 
+def _holds_roles(messages: Sequence[Mapping[str, Any]], key: str) -> bool:
+    """Check whether this key of all messages is a role."""
+    return all(str(message.get(key)).lower() in ROLES for message in messages)
+
+
 def _of_list(name: str, value: object) -> dict[str, str]:
     """Return a mapping for a column of messages or of tokens; empty for others."""
     value = _list_in(value)
@@ -662,10 +667,7 @@ def _of_list(name: str, value: object) -> dict[str, str]:
     for key, inner in value[0].items():
         if isinstance(inner, str) or key in _CONTENTS:
             keys.append(key)
-    role = next(
-        (key for key in keys if all(str(message.get(key)).lower() in ROLES for message in value)),
-        None,
-    )
+    role = next((key for key in keys if _holds_roles(value, key)), None)
     content = next((key for key in keys if key != role), None)
     if role is None or content is None:
         return {}

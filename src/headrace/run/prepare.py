@@ -251,6 +251,11 @@ def _working_in(run: Path, locked: Path) -> Iterator[None]:
         raise
 
 
+def _files_below(directory: Path) -> list[Path]:
+    """List the files at any depth, sorted; none if there is no such directory."""
+    return sorted(path for path in directory.rglob("*") if path.is_file())
+
+
 def export_tree(run: Path, target: Path, directories: Sequence[str]) -> None:
     """Give the files below `run/<directory>` second names below `target/<directory>` (hard links,
     else copies).
@@ -259,16 +264,11 @@ def export_tree(run: Path, target: Path, directories: Sequence[str]) -> None:
     with these, so a target directory that holds other files, even under the same names, is refused
     with `StoreError` before anything changes.
     """
-    trees = {
-        name: sorted(path for path in (run / name).rglob("*") if path.is_file())
-        for name in directories
-    }
+    trees = {name: _files_below(run / name) for name in directories}
     for directory, files in trees.items():
         names = {path.relative_to(run) for path in files}
         base = target / directory
-        for path in (
-            sorted(path for path in base.rglob("*") if path.is_file()) if base.is_dir() else []
-        ):
+        for path in _files_below(base):
             name = path.relative_to(target)
             if name not in names or not local.same_bytes(path, run / name):
                 raise StoreError(

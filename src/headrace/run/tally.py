@@ -38,20 +38,20 @@ def tally(
         (shard for shard in shards if shard.blocks),
         key=lambda shard: (shard.split, shard.file.path),
     )
-    index = [
-        IndexRow(
-            split=shard.split,
-            shard=shard.file.path,
-            format=shard.format,
-            block=block,
-            digest=shard.file.digest,
-            checksum=shard.file.checksum,
-            source_shard=shard.source_shard,
-            **block_fields,
-        )
-        for shard in with_rows
-        for block, block_fields in enumerate(shard.blocks)
-    ]
+    index = []
+    for shard in with_rows:
+        for block, block_fields in enumerate(shard.blocks):
+            row = IndexRow(
+                split=shard.split,
+                shard=shard.file.path,
+                format=shard.format,
+                block=block,
+                digest=shard.file.digest,
+                checksum=shard.file.checksum,
+                source_shard=shard.source_shard,
+                **block_fields,
+            )
+            index.append(row)
     totals = {}
     for split in splits:
         shards_of_split = [shard for shard in with_rows if shard.split == split]

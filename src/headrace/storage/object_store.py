@@ -233,14 +233,14 @@ class ObjectPlace:
 
     def read_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         chunks = self._read_joined(ranges, None)
-        return [
-            b"".join(
-                chunk[max(0, start - at) : stop - at]
-                for at, chunk in chunks
-                if at < stop and start < at + len(chunk)
-            )
-            for start, stop in ranges
-        ]
+        result = []
+        for start, stop in ranges:
+            pieces = []
+            for at, chunk in chunks:
+                if at < stop and start < at + len(chunk):
+                    pieces.append(chunk[max(0, start - at) : stop - at])
+            result.append(b"".join(pieces))
+        return result
 
     def read_covering(
         self, ranges: Sequence[tuple[int, int]], fact: Fact

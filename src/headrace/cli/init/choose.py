@@ -110,15 +110,23 @@ def _refuse_no_rows(data: Data) -> None:
 
 def _no_fit(every: Mapping[str, Fit], order: Sequence[str], data: Data) -> HeadraceError:
     """Return the error of the likeliest recipe if there is one, else what each lacks, in one."""
-    errors = [error for error in (every[word].error for word in order) if error is not None]
+    errors = []
+    unsure = []
+    for word in order:
+        error = every[word].error
+        if error is not None:
+            errors.append(error)
+        if isinstance(error, Unsure):
+            unsure.append(error)
     if any(isinstance(error, InputError) for error in errors):  # what cannot be read comes first
         every = {word: fit for word, fit in every.items() if not fit.is_other}
-    unsure = [error for error in errors if isinstance(error, Unsure)]
     words: dict[str, list[str]] = {}
     for fit in every.values():
         _, _, why = needs(fit).partition(": ")
         words.setdefault(why, []).append(fit.word)
-    alone = [fit.error for fit in every.values() if fit.error is not None and len(words) == 1]
+    alone = []
+    if len(words) == 1:
+        alone = [fit.error for fit in every.values() if fit.error is not None]
     if unsure or alone or order[0] != _CHOSEN[0]:
         return (unsure or alone or errors)[0]
     listed = [f"headrace init {' or '.join(names)}: {why}" for why, names in words.items()]

@@ -655,17 +655,7 @@ _LAYOUT_COLUMNS = frozenset(layout.column for layout in _ENTRIES if layout.colum
 _COLUMNS_BESIDE = ("tools", "system", "values", "chosen", "rejected", "label")
 _KEYS_OF_MESSAGES = ("role", "content", "weight")
 _SIDES = ("user", "assistant")  # a mapping of both makes conversations of two columns
-NAMES = frozenset(
-    name
-    for layout in _ENTRIES
-    for name in (
-        layout.column,
-        *layout.required,
-        *layout.optional,
-        *_COLUMNS_BESIDE,
-        *_KEYS_OF_MESSAGES,
-        *_SIDES,
-    )
-    if name
+NAMES = frozenset((*_COLUMNS_BESIDE, *_KEYS_OF_MESSAGES, *_SIDES)).union(
+    _LAYOUT_COLUMNS, *(layout.required + layout.optional for layout in _ENTRIES)
 )
 """Columns that a mapping may give other names."""

@@ -385,15 +385,12 @@ class Template:
         }
         uses = sum(name.name == _PROMPT and name.ctx == "load" for name in names)
         branches = list(_prompt_branches(self._tree, []))
-        in_tests = sum(
-            sum(name.name == _PROMPT for name in _all(branch.test, nodes.Name))
-            for branch, _ in branches
-        )
-        return uses == in_tests and all(
-            _looks_at_roles_only(node, stored)
-            for branch, around in branches
-            for node in (branch, *around)
-        )
+        in_tests = 0
+        for branch, around in branches:
+            in_tests += sum(name.name == _PROMPT for name in _all(branch.test, nodes.Name))
+            if not all(_looks_at_roles_only(node, stored) for node in (branch, *around)):
+                return False
+        return uses == in_tests
 
     @cached_property
     def _tree(self) -> nodes.Template:
