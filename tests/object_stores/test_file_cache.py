@@ -75,6 +75,24 @@ def test_shards_are_fetched_once_for_all_epochs(
     )
 
 
+def test_a_later_pass_asks_for_no_copied_shard(
+    proxied: tuple[str, FaultProxy], tmp_path: Path
+) -> None:
+    bucket, proxy = proxied
+    upload(write_raw(tmp_path / "raw"), f"{bucket}/raw")
+    proxy.begin(Faults())
+    dataset = headrace.open(f"{bucket}/raw")
+    options: dict[str, Any] = {"cache": "files", "cache_dir": tmp_path / "cache"}
+    first = rows_of(dataset, None, **options)
+    asked = len([path for _, path in proxy.seen.paths if "part-" in path])
+
+    again = rows_of(dataset, None, **options)
+
+    assert asked > 0
+    assert again == first
+    assert len([path for _, path in proxy.seen.paths if "part-" in path]) == asked
+
+
 _CHILD = """
 import sys
 from store_cases import rows_of

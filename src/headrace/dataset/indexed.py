@@ -241,8 +241,6 @@ class BlockReader:
             self._files = files
         else:
             self._files = None
-        # of shards that still matched the index after these copies were made
-        self._copies: dict[int, Path] = {}
         self._targets: dict[tuple[tuple[str, ...] | None, int], Target] = {}
         self._verified: dict[int, Stamp] = {}  # verified shards, with their stamps
         self._small: SmallShards | None = None
@@ -461,15 +459,15 @@ class BlockReader:
 
         An object that still does also did when it was read. The name of a copy holds its digest.
         """
-        if copy is None:
+        if copy is None or self._files is None:
             if self._remote:
                 _refuse_replaced(path, word, stamp)
             return
         # one request for all threads that start on this shard
         with _CHECKING[shard % len(_CHECKING)]:
-            if self._copies.get(shard) != copy:
+            if self._files.indexed.get(path) != copy:
                 _refuse_replaced(path, "", stamp)
-                self._copies[shard] = copy
+                self._files.indexed[path] = copy
 
     def _target(self, columns: Sequence[str] | None, layout_number: int = 0) -> Target:
         """Return the columns as they are delivered, or as they are in shards of another layout."""

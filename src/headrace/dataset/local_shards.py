@@ -39,7 +39,8 @@ _Stamp = tuple[int, int, int]
 class FileCache:
     """Local copies of shards below one root; picklable, thread-safe.
 
-    directory: of the copies of all datasets, to which `limit_bytes` applies.
+    directory: of the copies of all datasets, to which `limit_bytes` applies. indexed: the copy of
+    each object that was seen to be as an index says.
     """
 
     def __init__(self, directory: Path, limit_bytes: int, root: Path) -> None:
@@ -76,6 +77,10 @@ class FileCache:
             self._verified[str(path)] = copy, _stamp(copy)
             return copy
 
+    def try_again(self) -> None:
+        """Forget which shards had no room: there may be room now."""
+        self._refused.clear()
+
     def __getstate__(self) -> dict[str, Any]:
         return {"_base": self._base, "_limit": self._limit, "_root": self._root}
 
@@ -90,6 +95,7 @@ class FileCache:
         # verified copies, with their stamps
         self._verified: dict[str, tuple[Path, _Stamp | None]] = {}
         self._refused: set[Path] = set()
+        self.indexed: dict[Path, Path] = {}
         self._room = Room(self._base, self._limit)
         self._directory = self._base / sha256_hex(str(self._root).encode())[:32]
         use(self._directory)

@@ -452,7 +452,8 @@ def footer_of(path: Path, file_type: FileType) -> Footer:
 
 def _footer_of(path: Path, file_type: FileType) -> Footer:
     if file_type.compression == "none":
-        return _footer(path)
+        # an object may have been replaced since
+        return _footer(path) if place_of(path).reads == "calls" else _fetched_footer(path)
     with open_bytes(path, file_type.compression) as stream:
         return Footer.read(path, stamp_of(path), pa.BufferReader(stream.read()))
 

@@ -66,6 +66,7 @@ class Dataset(IndexedDataset):
         super().__init__(source.root)
         self._source = source
         self._cache_dir = cache_directory(cache_dir)
+        self._file_caches: dict[tuple[Path, int], FileCache] = {}
         if isinstance(source, FinishedRun | Fold):
             self.manifest: Manifest | None = source.manifest
         else:
@@ -365,7 +366,10 @@ class Dataset(IndexedDataset):
                     RuntimeWarning,
                     stacklevel=7,
                 )
-            files = FileCache(base / "files", options.cache_bytes, self.root)
+            # kept for later passes, which need not ask about copies that this process has checked
+            key = base / "files", options.cache_bytes
+            files = self._file_caches.setdefault(key, FileCache(*key, self.root))
+            files.try_again()
         read = self.block_reader(split, verify=options.verify, files=files, decoder=options.decoder)
         if options.form is not None:
             read = options.form.blocks(read, root=self.root, index=self.split_index(split))
