@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from headrace.dataset.distinguishing import Distinguishing
-from headrace.dataset.manifest import MANIFEST
+from headrace.dataset.manifest import MANIFEST, read_config
 from headrace.digest import canonical_json, sha256_file, sha256_hex
 from headrace.errors import CorruptShard
-from headrace.gate.json import read_object
 from headrace.machine import library_version
 from headrace.recipe import Recipe, UnknownRecipe, recipe_of_run
 from headrace.storage import local
@@ -82,7 +81,7 @@ def certificate_of(run: FinishedRun, verdict: Verdict) -> dict[str, Any]:
             verdict.problems[0], path=run.root, remedy="restore the run: nothing is certified"
         )
     manifest, recipe = run.manifest, recipe_of_run(run.manifest.recipe)
-    config = read_object(run.root / "config.json")
+    config = read_config(run.root, run.manifest)
     published_settings = settings_without_paths(recipe)
     kinds: dict[str, list[dict[str, str]]] = {"law": [], "count": [], "unchecked": [], "here": []}
     for check in verdict.checks:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from headrace.arrays import I64, U64, concatenated
 from headrace.dataset.distinguishing import Distinguishing
 from headrace.dataset.indexed import IndexedDataset
-from headrace.dataset.manifest import in_usual_order
+from headrace.dataset.manifest import CONFIG, in_usual_order, read_config
 from headrace.dataset.open import FinishedRun
 from headrace.dataset.verify import Check
 from headrace.engine.local import run_tasks
@@ -25,7 +25,7 @@ from headrace.errors import CorruptShard
 from headrace.formats.column_paths import has_column, known_columns
 from headrace.formats.content import NOTHING, Repeated, among, count_sorted, row_digests, tagged
 from headrace.formats.dialect import dialect_of
-from headrace.gate.json import find_object, interpreting
+from headrace.gate.json import interpreting
 from headrace.recipe import recipe_of_run
 from headrace.settings import Duplicates
 
@@ -39,12 +39,9 @@ def roles_of(dataset: IndexedDataset) -> dict[str, Any]:
     manifest = getattr(dataset, "manifest", None)
     if manifest is None:
         return {}
-    path = dataset.root / "config.json"
-    settings = find_object(path)
-    if settings is None:
-        return {}
+    settings = read_config(dataset.root, manifest)
     named = {name: settings.get(name) for name in ("time", "entity", "label")}
-    with interpreting(path):
+    with interpreting(dataset.root / CONFIG):
         dialect = dialect_of(settings.get("dialect") or {})
         named["time_format"] = next(iter(dialect.time_format), None)
         roles: dict[str, Any] = {

@@ -14,11 +14,12 @@ import pyarrow.compute as pc
 
 from headrace.arrays import I64
 from headrace.dataset.indexed import IndexedDataset, check_rows
+from headrace.dataset.manifest import CONFIG, read_config
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import InputError, SettingsError, setting_name
 from headrace.formats.column_paths import has_column
 from headrace.formats.text_columns import as_text
-from headrace.gate.json import interpreting, read_object
+from headrace.gate.json import interpreting
 from headrace.recipe import recipe_of_run
 
 
@@ -34,9 +35,8 @@ def entity_column(dataset: IndexedDataset, column: str | None = None) -> str:
     name = column
     if manifest is not None and column is None:
         recipe = f"a run of {manifest.recipe!r}"
-        path = dataset.root / "config.json"
-        config = read_object(path)
-        with interpreting(path):
+        config = read_config(dataset.root, manifest)
+        with interpreting(dataset.root / CONFIG):
             name = recipe_of_run(manifest.recipe).roles(config).get("entity")
         source = manifest.metadata.get("source_facts")
         name = (

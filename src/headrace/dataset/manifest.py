@@ -15,7 +15,7 @@ from headrace.dataset.html import table_html
 from headrace.dataset.sound import damaged, manifest_problem
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import InputError
-from headrace.gate.json import find_object
+from headrace.gate.json import find_object, parse_object, read_bounded
 from headrace.storage.run_lock import LOCK
 
 MANIFEST = "manifest.json"
@@ -166,6 +166,21 @@ def read_manifest(run: Path) -> Manifest | None:
         raise damaged(path, f"has no {error}") from error
     except (TypeError, ValueError, AttributeError, RecursionError) as error:
         raise damaged(path, f"is not a manifest ({error})") from error
+
+
+def read_config(run: Path, manifest: Manifest) -> dict[str, Any]:
+    """Read the settings of a finished run, as they were given.
+
+    Raises `CorruptShard` if they are not those that the manifest vouches for.
+    """
+    path = run / CONFIG
+    data = read_bounded(path)
+    if sha256_hex(data) != manifest.config_digest:
+        raise damaged(path)
+    try:
+        return parse_object(data)
+    except ValueError as error:
+        raise damaged(path, f"cannot be read ({error})") from error
 
 
 def _check_version(path: Path, record: Any) -> None:

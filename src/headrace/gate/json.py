@@ -52,14 +52,28 @@ def find_object(path: Path) -> dict[str, Any] | None:
     Raises `CorruptShard`.
     """
     try:
-        file = place_of(path)
-        if file.stat().size > LARGEST:
-            raise ValueError(f"it is larger than {LARGEST >> 20} MiB")
-        return parse_object(file.read())
+        return parse_object(_read_bounded(path))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
         raise CorruptShard(f"cannot be read ({error})", path=path, remedy=RESTORE) from error
+
+
+def read_bounded(path: Path) -> bytes:
+    """Read a file of at most `LARGEST` bytes, local or in a store. Raises `CorruptShard`."""
+    try:
+        return _read_bounded(path)
+    except FileNotFoundError as error:
+        raise CorruptShard("is missing", path=path, remedy=RESTORE) from error
+    except (OSError, ValueError) as error:
+        raise CorruptShard(f"cannot be read ({error})", path=path, remedy=RESTORE) from error
+
+
+def _read_bounded(path: Path) -> bytes:
+    file = place_of(path)
+    if file.stat().size > LARGEST:
+        raise ValueError(f"it is larger than {LARGEST >> 20} MiB")
+    return file.read()
 
 
 @contextmanager

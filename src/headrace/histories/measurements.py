@@ -13,8 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.dataset.manifest import CONFIG, Manifest, read_config, read_manifest
+from headrace.dataset.sound import damaged as not_published
+from headrace.digest import sha256_file
 from headrace.errors import CorruptShard
-from headrace.gate.json import interpreting, read_object
+from headrace.gate.json import interpreting
 from headrace.gate.parquet import read_run_table
 from headrace.histories import ID_KINDS, US_PER
 from headrace.histories.codec.addresses import Addresses, render, to_numbers
@@ -113,12 +116,12 @@ def read_measurements(
     histories, `CorruptShard` for damaged rows.
     """
     finished, name = find_histories(path, split, run)
-    return _read_split(finished.root, name)
+    return _read_split(finished.root, finished.manifest, name)
 
 
-def _read_split(root: Path, split: str) -> Iterator[pa.RecordBatch]:
-    columns = columns_of_run(root)
-    rows = read_run_table(root / ROWS, _SHARDS)
+def _read_split(root: Path, manifest: Manifest, split: str) -> Iterator[pa.RecordBatch]:
+    columns = columns_of_run(root, manifest)
+    rows = read_run_table(root / ROWS, _SHARDS, sha256=manifest.metadata["rows_digest"])
     shards = rows.filter(pc.equal(rows["split"], split))["shard"]
     for shard in sorted(pc.unique(shards).to_pylist()):
         with place_of(root / shard).local_copy() as local:
@@ -127,12 +130,11 @@ def _read_split(root: Path, split: str) -> Iterator[pa.RecordBatch]:
                 yield columns.batch(decoded)
 
 
-def columns_of_run(root: Path) -> RunColumns:
+def columns_of_run(root: Path, manifest: Manifest) -> RunColumns:
     """Read the columns of a run."""
-    path = root / "config.json"
-    config = read_object(path)
+    config = read_config(root, manifest)
     config.pop("recipe", None)
-    with interpreting(path):
+    with interpreting(root / CONFIG):
         config = Histories(**config).config()
     roles = [role for role in ("entity", "peer") if config[f"{role}_kind"] == "text"]
     for number, type_name in enumerate(config.get("values", {}).values()):
@@ -140,7 +142,10 @@ def columns_of_run(root: Path) -> RunColumns:
             roles.append(value_role(number))
     dictionaries = {}
     for role in roles:
-        with place_of(root / dictionary_file(role)).local_copy() as local:
+        path = root / dictionary_file(role)
+        with place_of(path).local_copy() as local:
+            if sha256_file(local) != manifest.metadata["dictionaries"][role]["digest"]:
+                raise not_published(path)
             dictionaries[role] = Dictionary(local)
     return RunColumns(config, dictionaries)
 
@@ -155,8 +160,9 @@ def decode_shard(path: Path) -> Iterator[dict[str, Any]]:
     """
     run = path.resolve().parents[2]
     columns = None
-    if (run / "config.json").exists():
-        columns = columns_of_run(run)
+    manifest = read_manifest(run)
+    if manifest is not None:
+        columns = columns_of_run(run, manifest)
         if not (columns.dictionaries or columns.config.get("values")):
             columns = None
     for where, decoded in _decode(path, str(path)):

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.dataset.manifest import Manifest
+from headrace.dataset.manifest import CONFIG, Manifest, read_config
 from headrace.dataset.named_runs import NamedRuns
 from headrace.digest import sha256_file
 from headrace.errors import CorruptShard, InputError, SettingsError
 from headrace.gate import RESTORE
-from headrace.gate.json import interpreting, read_object
+from headrace.gate.json import interpreting
 from headrace.histories.dictionary import dictionary_file
 
 if TYPE_CHECKING:
@@ -68,8 +68,8 @@ def named_dictionaries(settings: Histories, path: Path) -> NamedDictionaries:
     """
     named = DICTIONARY_RUNS.find(path)
     here = settings.model_dump(mode="json")
-    there = read_object(named.root / "config.json")
-    with interpreting(named.root / "config.json"):
+    there = read_config(named.root, named.manifest)
+    with interpreting(named.root / CONFIG):
         differing = [(name, "the same") for name in _SAME if here[name] != there[name]]
         for name in ("peer", "value"):
             if (here[name] is None) != (there[name] is None):

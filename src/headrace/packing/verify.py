@@ -25,12 +25,13 @@ import numpy.typing as npt
 
 from headrace.arrays import I32, I64, U64, concatenated, distinct
 from headrace.bins.rows import PackedRows, first_fault
+from headrace.dataset.manifest import CONFIG, read_config
 from headrace.dataset.open import FinishedRun
 from headrace.dataset.verify import Check
 from headrace.digest import sha256_file
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import CorruptShard, MissingExtra
-from headrace.gate.json import interpreting, read_object
+from headrace.gate.json import interpreting
 from headrace.near.stages import find_near
 from headrace.packing.blend import SPLITS
 from headrace.packing.chats.hub import cached_directory, digests_in
@@ -77,13 +78,12 @@ class _SeenBins(SeenStops):
 
 def verify_packed(run: FinishedRun, workers: int | None = None) -> list[Check]:
     """Read every shard once and check the laws above. O(row group) of memory per worker."""
-    path = run.root / "config.json"
-    config = read_object(path)
+    config = read_config(run.root, run.manifest)
     # No law depends on the packer, which may be gone from newer versions; the tokenizer need not be
     # on this machine.
     for name in ("recipe", "algorithm", "tokenizer", "chat_template"):
         config.pop(name, None)
-    with interpreting(path):
+    with interpreting(run.root / CONFIG):
         settings = PackedSequences(**config)
     groups = run.manifest.metadata["groups"]
     names = [name for group in groups for name in group["shards"]]

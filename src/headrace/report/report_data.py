@@ -8,9 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.dataset.manifest import Manifest, in_usual_order
+from headrace.dataset.manifest import Manifest, in_usual_order, read_config
 from headrace.dataset.open import FinishedRun, find_run
-from headrace.gate.json import read_object
 from headrace.recipe import recipe_of_run
 from headrace.storage.places import place_of
 
@@ -67,4 +66,4 @@ def read_run(path: str | Path, run: str | None = None) -> ReportData:
     """
     root, manifest = find_run(path, run)
     finished = FinishedRun(root, manifest)
-    return ReportData(finished, read_object(root / "config.json"), finished.index.table)
+    return ReportData(finished, read_config(root, manifest), finished.index.table)

@@ -29,13 +29,14 @@ from headrace.arrays import I64
 from headrace.checks import check_word
 from headrace.dataset.entities import entity_column, find_entities
 from headrace.dataset.index import IndexRow
+from headrace.dataset.manifest import read_config
 from headrace.dataset.open import FinishedRun, find_run
 from headrace.dataset.pointer import RUN_ID
 from headrace.dataset.sound import damaged
 from headrace.dataset.vouched import read_vouched, tree_of
 from headrace.digest import canonical_json, derive_key, sha256_hex
 from headrace.errors import SettingsError
-from headrace.gate.json import find_object, read_object
+from headrace.gate.json import find_object
 from headrace.keyed_hash import hash_texts
 from headrace.recipe import recipe_of_run
 from headrace.run import in_store
@@ -278,7 +279,7 @@ class _Without:
         return {**old, "entity_column": self.erased.column, "without": self.digests}
 
     def config(self) -> dict[str, Any]:
-        return read_object(self.run.root / "config.json")
+        return read_config(self.run.root, self.run.manifest)
 
     def source_files(self) -> list[tuple[Path, str]]:
         # the shards of a finished run never change, and each is checked against its digest

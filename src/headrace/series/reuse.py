@@ -12,10 +12,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from headrace.dataset.manifest import CONFIG, MANIFEST, Manifest
+from headrace.dataset.manifest import CONFIG, MANIFEST, Manifest, read_config
 from headrace.dataset.named_runs import NamedRuns
 from headrace.errors import InputError, SettingsError, setting_name
-from headrace.gate.json import interpreting, read_object
+from headrace.gate.json import interpreting
 from headrace.run.context import TaskFiles
 from headrace.series.division import DIVISION_SETTINGS
 from headrace.series.pipelines.save import FACT, Pipelines, load, read_file
@@ -41,6 +41,7 @@ class NamedRun:
     """
 
     root: Path
+    manifest: Manifest
     run_id: str
     digests: Mapping[str, str]
     frequency: str
@@ -51,7 +52,7 @@ class NamedRun:
 
     def settings(self) -> dict[str, Any]:
         """Read the settings of the run, with the frequency that it found."""
-        config = read_object(self.root / CONFIG)
+        config = read_config(self.root, self.manifest)
         return config | {"frequency": self.frequency}
 
     def pipelines(self) -> Pipelines:
@@ -104,7 +105,9 @@ def named_run(path: Path) -> NamedRun:
     named = FITTED_RUNS.find(path)
     with interpreting(named.root / MANIFEST):
         frequency = str(named.manifest.metadata["frequency"])
-    return NamedRun(named.root, named.record["run"], named.record["pipelines"], frequency)
+    return NamedRun(
+        named.root, named.manifest, named.record["run"], named.record["pipelines"], frequency
+    )
 
 
 def completed(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.arrays import F32, I64
-from headrace.dataset.manifest import MANIFEST
+from headrace.dataset.manifest import CONFIG, MANIFEST, read_config
 from headrace.dataset.open import FinishedRun
 from headrace.dataset.sound import damaged
 from headrace.digest import canonical_json, sha256_hex
@@ -356,10 +356,9 @@ def shared_times(run: Path, settings: Series) -> list[str]:
 
 def stored_settings(run: FinishedRun) -> Series:
     """Read the settings that the run was made with, with the frequency that it found."""
-    path = run.root / "config.json"
-    config = read_object(path)
+    config = read_config(run.root, run.manifest)
     config.pop("recipe", None)
-    with interpreting(path):
+    with interpreting(run.root / CONFIG):
         settings = Series(**config | {"frequency": run.manifest.metadata["frequency"]})
     with interpreting(run.root / MANIFEST):
         settings.__dict__["division"] = Division.restored_division(settings, run.manifest.metadata)

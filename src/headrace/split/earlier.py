@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 
 from headrace.arrays import U8, U64, distinct
 from headrace.dataset.contents import map_blocks
+from headrace.dataset.manifest import CONFIG, read_config
 from headrace.dataset.open import FinishedRun, find_run
 from headrace.dataset.receipts import NO_RECEIPT, RECEIPTS, parse_receipt
 from headrace.digest import canonical_json, sha256_hex
@@ -33,7 +34,7 @@ from headrace.formats.shard import Shard
 from headrace.formats.text_columns import as_text
 from headrace.formats.types import describe
 from headrace.formats.write import Written
-from headrace.gate.json import interpreting, read_object
+from headrace.gate.json import interpreting
 from headrace.recipe import find_recipe
 from headrace.run.context import RunContext, TaskFiles, read_arrow
 from headrace.run.identity import Version
@@ -236,10 +237,9 @@ def _end(bins: DateBins) -> int:
 
 def settings_of(run: FinishedRun) -> SplitSettings:
     """Return the settings of a finished run."""
-    path = run.root / "config.json"
-    config = read_object(path)
+    config = read_config(run.root, run.manifest)
     config.pop("recipe", None)
-    with interpreting(path):
+    with interpreting(run.root / CONFIG):
         settings: SplitSettings = find_recipe(run.manifest.recipe).settings()(**config)
         return settings
 

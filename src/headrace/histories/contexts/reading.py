@@ -22,12 +22,12 @@ import pyarrow.compute as pc
 
 from headrace.arrays import I64, offsets_from_lengths
 from headrace.dataset.local_shards import LocalFiles, LocalShards
+from headrace.dataset.manifest import read_config
 from headrace.dataset.open import FinishedRun, find_run
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import CorruptShard, InputError, setting_name
 from headrace.gate import RESTORE
 from headrace.gate.arrow import mapped_file
-from headrace.gate.json import read_object
 from headrace.gate.mapped import Mapped
 from headrace.gate.parquet import read_run_table
 from headrace.histories.codec.rows import RowColumns, damaged, decode_blobs, decode_rows
@@ -230,7 +230,7 @@ def _columns_of(run: FinishedRun) -> TokenColumns:
 
     The types of categories are those of the first run whose codes are kept.
     """
-    config = read_object(run.root / "config.json")
+    config = read_config(run.root, run.manifest)
     metadata = run.manifest.metadata
     entries = metadata.get("dictionaries", {})
     values = dict(metadata.get("values", {}))

@@ -18,11 +18,11 @@ import pyarrow.parquet as pq
 
 from headrace.arrays import U64
 from headrace.bins.rows import shift_left
-from headrace.dataset.manifest import MANIFEST, in_usual_order
+from headrace.dataset.manifest import CONFIG, MANIFEST, in_usual_order, read_config
 from headrace.dataset.open import FinishedRun
 from headrace.dataset.verify import Check
 from headrace.engine.local import default_workers, run_tasks
-from headrace.gate.json import interpreting, read_object
+from headrace.gate.json import interpreting
 from headrace.packing.preferences.settings import id_columns
 from headrace.packing.sequences import sequence_prints
 from headrace.packing.verify import (
@@ -66,9 +66,8 @@ def verify_preferences(run: FinishedRun, workers: int | None = None) -> list[Che
 
     O(row group) of memory per worker, and 8 bytes per row.
     """
-    path = run.root / "config.json"
-    config = read_object(path)
-    with interpreting(path):
+    config = read_config(run.root, run.manifest)
+    with interpreting(run.root / CONFIG):
         most = config["max_tokens"]
         columns = id_columns(config["kind"])
         duplicates = config["duplicates"] or ("group" if config["blend"]["datasets"] else "count")

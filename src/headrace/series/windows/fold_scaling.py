@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from headrace.arrays import F32, F64, I64, Bools, offsets_from_lengths
+from headrace.dataset.manifest import CONFIG, read_config
 from headrace.errors import SettingsError, setting
-from headrace.gate.json import interpreting, read_object
+from headrace.gate.json import interpreting
 from headrace.series.pipelines.fitted import Fitted, fit, join, merge
 from headrace.series.pipelines.save import load
 from headrace.series.pipelines.settings import chosen_entities
@@ -58,10 +59,9 @@ def scaling_of_fold(store: SeriesStore, fold: int, served: Bools) -> FoldScaling
     served: which entities have windows, bool [E]. Raises `SettingsError` if a pipeline is not
     affine, `InputError` if one of them has no train row in the fold to fit its own on.
     """
-    path = store.root / "config.json"
-    config = dict(read_object(path))
+    config = read_config(store.root, store.manifest)
     config.pop("recipe", None)
-    with interpreting(path):
+    with interpreting(store.root / CONFIG):
         settings = Series(**config)
     for pipeline in settings.resolved.time_series:
         for step in pipeline.pipeline:

@@ -242,6 +242,7 @@ class SeriesStore:
 
     def __init__(self, root: Path, manifest: Manifest, files: LocalFiles) -> None:
         self.root = root
+        self.manifest = manifest
         self.run_id = manifest.run_id
         digests: dict[str, str] = manifest.metadata["series_files"]
         self.pipeline_digests: dict[str, str] = manifest.metadata["pipelines"]
