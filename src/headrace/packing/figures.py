@@ -106,14 +106,14 @@ def _word_figures(report_data: ReportData) -> list[Figure]:
     """Draw where the characters of the source ended up, by kind of text."""
     account = report_data.manifest.metadata["words"]
     kinds = []
-    present: set[str] = set()
+    fates_present: set[str] = set()
     for text_type, fates_of_type in account.items():
         if any(count for count, _ in fates_of_type.values()):
             kinds.append(text_type)
-            present |= fates_of_type.keys()
+            fates_present |= fates_of_type.keys()
     if not kinds:
         return []
-    fates = [fate for fate in FATES if fate in present]
+    fates = [fate for fate in FATES if fate in fates_present]
     parts = {}
     for fate in fates:
         counts = [account[text_type].get(fate, (0, 0))[0] for text_type in kinds]

@@ -235,11 +235,11 @@ class ObjectPlace:
         chunks = self._read_joined(ranges, None)
         result = []
         for start, stop in ranges:
-            pieces = []
+            overlapping = []
             for at, chunk in chunks:
                 if at < stop and start < at + len(chunk):
-                    pieces.append(chunk[max(0, start - at) : stop - at])
-            result.append(b"".join(pieces))
+                    overlapping.append(chunk[max(0, start - at) : stop - at])
+            result.append(b"".join(overlapping))
         return result
 
     def read_covering(
