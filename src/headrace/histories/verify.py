@@ -24,7 +24,7 @@ from headrace.arrays import I64, U64, Bools
 from headrace.dataset.contents import StoredDigests, content_check, map_blocks
 from headrace.dataset.indexed import IndexedDataset
 from headrace.dataset.manifest import CONFIG, Manifest, read_config
-from headrace.dataset.open import FinishedRun, Fold
+from headrace.dataset.open import FinishedRun
 from headrace.dataset.verify import Check
 from headrace.digest import sha256_file
 from headrace.engine.local import default_workers, run_tasks
@@ -594,8 +594,9 @@ def contents_of_split(dataset: IndexedDataset, split: str, workers: int) -> Spli
 
     Raises `CorruptShard` for a damaged row.
     """
-    assert isinstance(dataset, FinishedRun | Fold)
-    settings = _settings_of(dataset.root, dataset.manifest)
+    manifest = getattr(dataset, "manifest", None)
+    assert manifest is not None  # only runs have this recipe
+    settings = _settings_of(dataset.root, manifest)
 
     def sum_rows(table: pa.Table) -> U64:
         blobs = table["measurements"].combine_chunks()

@@ -1,9 +1,7 @@
 """What `verify` finds: each law broken on purpose, in files whose digests have been put right again."""
 
-import json
 import re
 from collections.abc import Callable
-from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +15,7 @@ from headrace.histories.codec.rows import HEADER, HEADER_BYTES
 from headrace.histories.shard_file import read_blobs
 from headrace.run.prepare import Prepared
 from raised import raised
-from resealed import reseal, reseal_files
+from resealed import change_settings, reseal, reseal_files
 
 PINGS = random_pings(11, 600, entities=12)
 Rows = list[bytearray]
@@ -123,11 +121,7 @@ def test_verify_finds_a_changed_byte_in_any_file(prepared: Prepared) -> None:
 
 
 def test_verify_finds_an_entity_on_the_wrong_side(prepared: Prepared) -> None:
-    path = prepared.run / "config.json"
-    config = json.loads(path.read_bytes())
-    data = json.dumps({**config, "seed": 43}).encode()
-    path.write_bytes(data)
-    reseal(prepared.run, lambda record: record.update(config_digest=sha256(data).hexdigest()))
+    change_settings(prepared.run, seed=43)
 
     assert headrace.verify(prepared.out).problems
 

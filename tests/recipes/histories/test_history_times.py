@@ -9,11 +9,11 @@ import pytest
 from pings import Ping, dealt, decoded, histories, random_pings, write_pings
 
 import headrace
-from headrace.dataset.open import FinishedRun
 from headrace.errors import InputError, SettingsError
 from headrace.histories.config import Histories
 from headrace.histories.verify import verify_histories
 from raised import raised
+from resealed import change_settings
 from tables import write_rows
 
 HEADER = ["src_addr", "event_time", "dst_addr", "rtt"]
@@ -82,10 +82,7 @@ def test_verify_finds_a_measurement_on_the_other_side(tmp_path: Path) -> None:
     source = write_pings(tmp_path / "in", [random_pings(3, 300)])
     cut = FIRST + 2000
     prepared = histories(source, tmp_path / "out", train_end=instant(cut))
-    config = prepared.run / "config.json"
-    config.chmod(0o644)
-    config.write_text(config.read_text().replace(instant(cut), instant(cut + 300)))
-    run = FinishedRun(prepared.run, prepared.manifest)
+    run = change_settings(prepared.run, train_end=instant(cut + 300))
     problems = [check.problem for check in verify_histories(run, 1)]
 
     assert any("rows.parquet says" in (problem or "") for problem in problems)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from headrace.dataset.open import FinishedRun, find_run
 from headrace.packing.chats.layouts import content_of, sample_of
 from headrace.packing.verify import verify_packed
 from headrace.run.events import Note
+from resealed import change_settings
 
 SPLITS = ("train", "valid", "test")
 THIRDS = {"train_ratio": 0.6, "val_ratio": 0.2, "test_ratio": 0.2}
@@ -212,14 +212,13 @@ def test_verify_finds_sequences_in_two_splits(tmp_path: Path) -> None:
         write_jsonl(tmp_path / "in.jsonl", rows * 2), tmp_path / "out", duplicates="allow", **THIRDS
     )
     finished = FinishedRun(*find_run(tmp_path / "out"))
-    config = json.loads((finished.root / "config.json").read_text())
 
     def found() -> Any:
         return next(check for check in verify_packed(finished, 1) if check.name == "content apart")
 
     assert run.manifest.metadata["duplicates"] is None
     assert found().problem is None
-    (finished.root / "config.json").write_text(json.dumps({**config, "duplicates": "group"}))
+    finished = change_settings(finished.root, duplicates="group")
     assert "sequences are in test and train" in found().problem
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +10,11 @@ import pytest
 from recipe_cases import packed, sequences_in, token_rows, write_jsonl
 
 import headrace
-from headrace.dataset.open import FinishedRun, find_run
 from headrace.errors import SettingsError
 from headrace.packing.config import PackedSequences
 from headrace.packing.verify import verify_packed
 from headrace.run.events import Event, Note, TaskDone
+from resealed import change_settings
 from tables import digests
 
 SPLITS = ("train", "valid", "test")
@@ -153,9 +152,7 @@ def test_verify_finds_near_sequences_that_are_in_two_splits(tmp_path: Path) -> N
     rows = long_rows(40)
     source = write_jsonl(tmp_path / "in.jsonl", [*rows, *nearly(rows)])
     run = packed(source, tmp_path / "out", near=0.8, duplicates="count", **HALVES)
-    config = run.run / "config.json"
-    config.write_text(json.dumps({**json.loads(config.read_text()), "duplicates": "group"}))
-    checks = verify_packed(FinishedRun(*find_run(tmp_path / "out")))
+    checks = verify_packed(change_settings(run.run, duplicates="group"))
 
     (check,) = (each for each in checks if each.name == "near content apart")
     assert "pairs of sequences in different splits have one of 0.8 or more" in str(check.problem)

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from series_sources import frame_of, run_of, series, write_source
 
 import headrace
-from headrace.dataset.open import FinishedRun
 from headrace.dataset.verify import Check
 from headrace.errors import SettingsError
 from headrace.run.identity import run_id
@@ -22,6 +21,7 @@ from headrace.series.clean import clean, find_copies, series_digest
 from headrace.series.sources import Observed
 from headrace.series.verify import verify_series
 from laws import examples
+from resealed import change_settings
 
 NAMES = ["a", "b", "c", "d"]
 UNIFIED = {
@@ -58,14 +58,8 @@ def checks_of(run: Path) -> dict[str, Check]:
 
 def problems_as(made: Prepared, word: str) -> list[str]:
     """What verify says of a run that claims to be made with other duplicates."""
-    config = json.loads((made.run / "config.json").read_bytes())
-    (made.run / "config.json").chmod(0o644)
-    (made.run / "config.json").write_text(json.dumps(config | {"duplicates": word}))
-    return [
-        each.problem
-        for each in verify_series(FinishedRun(made.run, made.manifest), 1)
-        if each.problem
-    ]
+    run = change_settings(made.run, duplicates=word)
+    return [each.problem for each in verify_series(run, 1) if each.problem]
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """Rows with the same content go where `duplicates` says, and the output alone proves it."""
 
-import json
 import random
 from collections import Counter, defaultdict
 from fractions import Fraction
@@ -20,6 +19,7 @@ from headrace.run.prepare import Prepared
 from headrace.split.verify import verify_split
 from laws import examples
 from raised import raised
+from resealed import change_settings
 from tables import HEADER, digests, fresh, small_source, split, split_column, split_rows, write_rows
 
 SPLITS = ("train", "val", "test")
@@ -385,11 +385,8 @@ def test_verify_names_the_first_row_that_should_not_be_there(tmp_path: Path, wor
     made = split(
         reviews(tmp_path / "in", ".parquet"), tmp_path / "out", content="text", train_ratio=0.9
     )
-    path = made.run / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"duplicates": word}))
-    (problem,) = [
-        each.problem for each in verify_split(FinishedRun(made.run, made.manifest)) if each.problem
-    ]
+    run = change_settings(made.run, duplicates=word)
+    (problem,) = [each.problem for each in verify_split(run) if each.problem]
     late, _, early = problem.partition(": its content is that of ")
 
     def text_at(place: str) -> str:

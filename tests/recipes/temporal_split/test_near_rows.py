@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import signal
 from collections import Counter
@@ -20,6 +19,7 @@ from headrace.run.events import Event, Note, Step, TaskDone
 from headrace.split.settings import TemporalSplit
 from headrace.split.verify import checks_of, verify_split
 from raised import raised
+from resealed import change_settings
 from tables import digests, small_source, split, split_rows, write_rows
 
 SPLITS = ("train", "val", "test")
@@ -265,13 +265,8 @@ def test_verify_finds_near_rows_that_should_not_be_there(tmp_path: Path) -> None
     made = split(
         reviews(tmp_path / "in", 5), tmp_path / "out", content="text", near=NEAR, train_ratio=0.5
     )
-    path = made.run / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"duplicates": "group"}))
-    problems = {
-        each.name: each.problem
-        for each in verify_split(FinishedRun(made.run, made.manifest))
-        if each.problem
-    }
+    run = change_settings(made.run, duplicates="group")
+    problems = {each.name: each.problem for each in verify_split(run) if each.problem}
 
     assert "have a Jaccard index of 0.8 or more, such as" in problems["near content apart"]
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.dataset.open import FinishedRun, find_run
 from headrace.dataset.verify import certify, verify
 from headrace.errors import InputError, SettingsError
 from headrace.split.verify import verify_split
 from laws import examples
 from raised import raised
+from resealed import change_settings
 from tables import digests, fresh, split, split_rows, write_rows
 
 HEADER = ("id", "date", "row")
@@ -154,13 +154,9 @@ def test_a_row_whose_label_looks_too_far_is_found(tmp_path: Path) -> None:
     assert not [each for each in certificate["not_proved"] if "Labels may be made" in each]
     assert [each for each in certificate["not_proved"] if "An entity may be in two splits" in each]
 
-    config = (
-        made.run / "config.json"
-    )  # rows that a longer horizon reaches are where the rule does not want them
-    config.write_text(config.read_text().replace('"label_horizon":"7d"', '"label_horizon":"20d"'))
-    problems = {
-        each.name: each.problem for each in verify_split(FinishedRun(*find_run(tmp_path / "out")))
-    }
+    # rows that a longer horizon reaches are where the rule does not want them
+    run = change_settings(made.run, label_horizon="20d")
+    problems = {each.name: each.problem for each in verify_split(run)}
 
     assert "row 21: its label ends 20d later, not before 2025-01-01" in str(
         problems["labels end before the cutoff"]
