@@ -37,7 +37,8 @@ _BUFFERS = np.dtype([("offset", "<i8"), ("length", "<i8")])
 _SCHEMA = 1  # types of messages
 _DICTIONARY = 2
 _MOST_KNOWN = 1 << 17  # validated batches to remember
-# (identity of the file, offset of the batch) → bits of its validated columns
+# (identity of the file, offset of the batch) → bits of its validated columns, and behind them one
+# of a batch that is not compressed
 _known: dict[tuple[Identity, int], int] = {}
 _OF_SCHEMA = -1  # in place of an offset
 
@@ -132,6 +133,8 @@ class ArrowFile:
         with self._naming(number):
             if not 0 <= number < self.batch_count:
                 raise pa.ArrowInvalid(f"it has {self.batch_count} record batches")
+            if self._is_known_to_be_plain(number, columns):
+                return self._chosen(self._reader.get_batch(number), columns)
             message = self._block(self._blocks[number])
             self._check_dictionaries()
             self._check_growth(message)
@@ -139,7 +142,8 @@ class ArrowFile:
                 record = self._decompressed(message, number, columns)
             else:
                 record = self._reader.get_batch(number)
-            return self._checked(record, message.offset, columns)
+            self._validate(record, message, columns)
+            return self._chosen(record, columns)
 
     def batch_at(
         self, offset: int, length: int, columns: Sequence[int] | None = None
@@ -152,7 +156,8 @@ class ArrowFile:
             self._check_growth(message)
             data = pa.ipc.read_message(self._bytes(offset, length))
             record = pa.ipc.read_record_batch(data, self.schema)
-            return self._checked(record, offset, columns)
+            self._validate(record, message, columns)
+            return self._chosen(record, columns)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Read all record batches, one after the other."""
@@ -169,7 +174,8 @@ class ArrowFile:
         for message in messages:
             if not message.is_dictionary:
                 with self._naming():
-                    record = self._checked(reader.read_next_batch(), message.offset, None)
+                    record = reader.read_next_batch()
+                    self._validate(record, message, None)
                 yield record
 
     def table(self, schema: pa.Schema | None = None) -> pa.Table:
@@ -208,29 +214,56 @@ class ArrowFile:
         options = pa.ipc.IpcReadOptions(included_fields=sorted(columns))
         return pa.ipc.open_file(self._source, options=options).get_batch(number)
 
-    def _checked(
-        self, record: pa.RecordBatch, offset: int, columns: Sequence[int] | None
-    ) -> pa.RecordBatch:
-        """Choose columns of a record batch, and validate those that have not been before."""
+    def _is_known_to_be_plain(self, number: int, columns: Sequence[int] | None) -> bool:
+        """Tell whether these columns of a batch were validated before and are not compressed."""
+        if self._identity is None:
+            return False
+        needed = self._bits(columns) | self._plain_bit
+        known = _known.get((self._identity, int(self._blocks[number]["offset"])), 0)
+        return needed & ~known == 0
+
+    def _validate(
+        self, record: pa.RecordBatch, message: Message, columns: Sequence[int] | None
+    ) -> None:
+        """Validate those of these columns that have not been before."""
+        known = 0
+        if self._identity is not None:
+            known = _known.get((self._identity, message.offset), 0)
+        record.validate()
+        for column, position in zip(*self._positions(record, columns), strict=True):
+            if not known >> column & 1:
+                self._check_values(record.column(position))
+        new = self._bits(columns)
+        if not message.compressed:
+            new |= self._plain_bit
+        if new & ~known:
+            self._remember(message.offset, known | new)
+
+    def _chosen(self, record: pa.RecordBatch, columns: Sequence[int] | None) -> pa.RecordBatch:
+        """Choose columns of a record batch, in this order."""
+        return record.select(self._positions(record, columns)[1])
+
+    def _positions(
+        self, record: pa.RecordBatch, columns: Sequence[int] | None
+    ) -> tuple[Sequence[int], list[int]]:
+        """Return positions of columns in the file, and in a batch that may lack others."""
         if columns is None:
             columns = range(len(self.schema))
         if record.num_columns == len(self.schema):
-            positions = list(columns)
-        else:
-            read = sorted(columns)
-            positions = [read.index(column) for column in columns]
-        known = 0
-        if self._identity is not None:
-            known = _known.get((self._identity, offset), 0)
-        new = 0
-        record.validate()
-        for column, position in zip(columns, positions, strict=True):
-            if not known >> column & 1:
-                self._check_values(record.column(position))
-            new |= 1 << column
-        if new & ~known:
-            self._remember(offset, known | new)
-        return record.select(positions)
+            return columns, list(columns)
+        read = sorted(columns)
+        return columns, [read.index(column) for column in columns]
+
+    @property
+    def _plain_bit(self) -> int:
+        """The bit, behind those of the columns, of a batch that is not compressed."""
+        return 1 << len(self.schema)
+
+    def _bits(self, columns: Sequence[int] | None) -> int:
+        """Return a bit for each of these columns."""
+        if columns is None:
+            return self._plain_bit - 1
+        return sum(1 << column for column in set(columns))
 
     def _check_values(self, values: pa.Array) -> None:
         if not pa.types.is_primitive(values.type) and not is_ascii(values):
