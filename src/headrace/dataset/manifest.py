@@ -5,17 +5,17 @@ reader.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from headrace.dataset.html import table_html
 from headrace.dataset.sound import damaged, manifest_problem
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import InputError
-from headrace.gate.json import find_object, parse_object, read_bounded
+from headrace.gate.json import find_object, interpreting, read_object
 from headrace.storage.run_lock import LOCK
 
 MANIFEST = "manifest.json"
@@ -30,6 +30,7 @@ FORMAT_VERSION = 9
 DIGEST = "digest"
 # the cells (splits of the run) that make up each split of a fold
 FoldLists: TypeAlias = Mapping[str, Sequence[str]]
+Settings = TypeVar("Settings")
 _USUAL = ("train", "val", "valid", "test")
 
 
@@ -173,14 +174,15 @@ def read_config(run: Path, manifest: Manifest) -> dict[str, Any]:
 
     Raises `CorruptShard` if they are not those that the manifest vouches for.
     """
-    path = run / CONFIG
-    data = read_bounded(path)
-    if sha256_hex(data) != manifest.config_digest:
-        raise damaged(path)
-    try:
-        return parse_object(data)
-    except ValueError as error:
-        raise damaged(path, f"cannot be read ({error})") from error
+    return read_object(run / CONFIG, sha256=manifest.config_digest)
+
+
+def read_settings(run: Path, manifest: Manifest, model: Callable[..., Settings]) -> Settings:
+    """Read the settings of a finished run as those of its recipe. Raises `CorruptShard`."""
+    config = read_config(run, manifest)
+    config.pop("recipe", None)
+    with interpreting(run / CONFIG):
+        return model(**config)
 
 
 def _check_version(path: Path, record: Any) -> None:

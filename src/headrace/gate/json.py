@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from headrace.digest import loads
+from headrace.digest import loads, sha256_hex
 from headrace.errors import CorruptShard, SettingsError
 from headrace.gate import RESTORE
 from headrace.storage.places import place_of
@@ -38,12 +38,19 @@ def parse_object(data: bytes | str) -> dict[str, Any]:
     raise ValueError(f"it is nested more than {DEEPEST} levels deep")
 
 
-def read_object(path: Path) -> dict[str, Any]:
-    """Read a file with a JSON object, local or in a store. Raises `CorruptShard`."""
-    record = find_object(path)
-    if record is None:
+def read_object(path: Path, *, sha256: str = "") -> dict[str, Any]:
+    """Read a file with a JSON object, local or in a store. sha256: of its bytes, "" if they are not
+    to be checked.
+
+    Raises `CorruptShard`.
+    """
+    data = _find(path)
+    if data is None:
         raise CorruptShard("is missing", path=path, remedy=RESTORE)
-    return record
+    if sha256 and sha256_hex(data) != sha256:
+        raise CorruptShard("its bytes are not those that were published", path=path, remedy=RESTORE)
+    with _naming(path):
+        return parse_object(data)
 
 
 def find_object(path: Path) -> dict[str, Any] | None:
@@ -51,29 +58,31 @@ def find_object(path: Path) -> dict[str, Any] | None:
 
     Raises `CorruptShard`.
     """
-    try:
-        return parse_object(_read_bounded(path))
-    except FileNotFoundError:
+    data = _find(path)
+    if data is None:
         return None
-    except (OSError, ValueError) as error:
-        raise CorruptShard(f"cannot be read ({error})", path=path, remedy=RESTORE) from error
+    with _naming(path):
+        return parse_object(data)
 
 
-def read_bounded(path: Path) -> bytes:
-    """Read a file of at most `LARGEST` bytes, local or in a store. Raises `CorruptShard`."""
+def _find(path: Path) -> bytes | None:
+    """Read a file of at most `LARGEST` bytes; None if there is none."""
+    with _naming(path):
+        try:
+            file = place_of(path)
+            if file.stat().size > LARGEST:
+                raise ValueError(f"it is larger than {LARGEST >> 20} MiB")
+            return file.read()
+        except FileNotFoundError:
+            return None
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
     try:
-        return _read_bounded(path)
-    except FileNotFoundError as error:
-        raise CorruptShard("is missing", path=path, remedy=RESTORE) from error
+        yield
     except (OSError, ValueError) as error:
         raise CorruptShard(f"cannot be read ({error})", path=path, remedy=RESTORE) from error
-
-
-def _read_bounded(path: Path) -> bytes:
-    file = place_of(path)
-    if file.stat().size > LARGEST:
-        raise ValueError(f"it is larger than {LARGEST >> 20} MiB")
-    return file.read()
 
 
 @contextmanager

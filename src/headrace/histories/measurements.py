@@ -13,11 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.dataset.manifest import CONFIG, Manifest, read_config, read_manifest
+from headrace.dataset.manifest import Manifest, read_manifest, read_settings
 from headrace.dataset.sound import damaged as not_published
 from headrace.digest import sha256_file
 from headrace.errors import CorruptShard
-from headrace.gate.json import interpreting
 from headrace.gate.parquet import read_run_table
 from headrace.histories import ID_KINDS, US_PER
 from headrace.histories.codec.addresses import Addresses, render, to_numbers
@@ -132,10 +131,7 @@ def _read_split(root: Path, manifest: Manifest, split: str) -> Iterator[pa.Recor
 
 def columns_of_run(root: Path, manifest: Manifest) -> RunColumns:
     """Read the columns of a run."""
-    config = read_config(root, manifest)
-    config.pop("recipe", None)
-    with interpreting(root / CONFIG):
-        config = Histories(**config).config()
+    config = read_settings(root, manifest, Histories).config()
     roles = [role for role in ("entity", "peer") if config[f"{role}_kind"] == "text"]
     for number, type_name in enumerate(config.get("values", {}).values()):
         if type_name == "category":

@@ -23,14 +23,13 @@ import pyarrow.compute as pc
 from headrace.arrays import I64, U64, Bools
 from headrace.dataset.contents import StoredDigests, content_check, map_blocks
 from headrace.dataset.indexed import IndexedDataset
-from headrace.dataset.manifest import CONFIG, Manifest, read_config
+from headrace.dataset.manifest import read_settings
 from headrace.dataset.open import FinishedRun
 from headrace.dataset.verify import Check
 from headrace.digest import sha256_file
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import CorruptShard
 from headrace.formats.content import NOTHING, Repeated
-from headrace.gate.json import interpreting
 from headrace.gate.parquet import open_run_table
 from headrace.histories import ID_KINDS, US_PER
 from headrace.histories.codec.addresses import Addresses, render, to_numbers
@@ -108,7 +107,7 @@ def verify_histories(run: FinishedRun, workers: int | None = None) -> list[Check
 
     Each worker needs O(the facts of a shard, or its largest row) of memory.
     """
-    settings = _settings_of(run.root, run.manifest)
+    settings = read_settings(run.root, run.manifest, Histories)
     manifest_metadata = run.manifest.metadata
     path = run.root / ROWS
     if not path.is_file() or sha256_file(path) != manifest_metadata["rows_digest"]:
@@ -167,14 +166,6 @@ def _check_sum(run: FinishedRun, results: Sequence[ShardResult], *, compare: boo
         )
     sentence = f"{measurements:,} measurements are those of the source, sum {total:016x}"
     return Check("exactly once", sentence, difference)
-
-
-def _settings_of(root: Path, manifest: Manifest) -> Histories:
-    """Return the settings of a run."""
-    config = read_config(root, manifest)
-    config.pop("recipe", None)
-    with interpreting(root / CONFIG):
-        return Histories(**config)
 
 
 def _open_dictionary(path: Path, entry: Mapping[str, Any]) -> Dictionary:
@@ -596,7 +587,7 @@ def contents_of_split(dataset: IndexedDataset, split: str, workers: int) -> Spli
     """
     manifest = getattr(dataset, "manifest", None)
     assert manifest is not None  # only runs have this recipe
-    settings = _settings_of(dataset.root, manifest)
+    settings = read_settings(dataset.root, manifest, Histories)
 
     def sum_rows(table: pa.Table) -> U64:
         blobs = table["measurements"].combine_chunks()

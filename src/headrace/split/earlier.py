@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from headrace.arrays import U8, U64, distinct
 from headrace.dataset.contents import map_blocks
-from headrace.dataset.manifest import CONFIG, read_config
+from headrace.dataset.manifest import read_settings
 from headrace.dataset.open import FinishedRun, find_run
 from headrace.dataset.receipts import NO_RECEIPT, RECEIPTS, parse_receipt
 from headrace.digest import canonical_json, sha256_hex
@@ -34,7 +34,6 @@ from headrace.formats.shard import Shard
 from headrace.formats.text_columns import as_text
 from headrace.formats.types import describe
 from headrace.formats.write import Written
-from headrace.gate.json import interpreting
 from headrace.recipe import find_recipe
 from headrace.run.context import RunContext, TaskFiles, read_arrow
 from headrace.run.identity import Version
@@ -237,11 +236,9 @@ def _end(bins: DateBins) -> int:
 
 def settings_of(run: FinishedRun) -> SplitSettings:
     """Return the settings of a finished run."""
-    config = read_config(run.root, run.manifest)
-    config.pop("recipe", None)
-    with interpreting(run.root / CONFIG):
-        settings: SplitSettings = find_recipe(run.manifest.recipe).settings()(**config)
-        return settings
+    model = find_recipe(run.manifest.recipe).settings()
+    settings: SplitSettings = read_settings(run.root, run.manifest, model)
+    return settings
 
 
 def allocate_new(entities: Hashes, train_ratio: float, known: Groups) -> Allocation:

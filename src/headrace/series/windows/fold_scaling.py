@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 
 from headrace.arrays import F32, F64, I64, Bools, offsets_from_lengths
-from headrace.dataset.manifest import CONFIG, read_config
+from headrace.dataset.manifest import read_settings
 from headrace.errors import SettingsError, setting
-from headrace.gate.json import interpreting
 from headrace.series.pipelines.fitted import Fitted, fit, join, merge
 from headrace.series.pipelines.save import load
 from headrace.series.pipelines.settings import chosen_entities
@@ -59,10 +58,7 @@ def scaling_of_fold(store: SeriesStore, fold: int, served: Bools) -> FoldScaling
     served: which entities have windows, bool [E]. Raises `SettingsError` if a pipeline is not
     affine, `InputError` if one of them has no train row in the fold to fit its own on.
     """
-    config = read_config(store.root, store.manifest)
-    config.pop("recipe", None)
-    with interpreting(store.root / CONFIG):
-        settings = Series(**config)
+    settings = read_settings(store.root, store.manifest, Series)
     for pipeline in settings.resolved.time_series:
         for step in pipeline.pipeline:
             _require_affine(step)

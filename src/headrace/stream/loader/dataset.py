@@ -368,7 +368,9 @@ class Dataset(IndexedDataset):
                 )
             # kept for later passes, which need not ask about copies that this process has checked
             key = base / "files", options.cache_bytes
-            files = self._file_caches.setdefault(key, FileCache(*key, self.root))
+            if key not in self._file_caches:
+                self._file_caches[key] = FileCache(*key, self.root)
+            files = self._file_caches[key]
             files.try_again()
         read = self.block_reader(split, verify=options.verify, files=files, decoder=options.decoder)
         if options.form is not None:
